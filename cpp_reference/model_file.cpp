@@ -1,0 +1,103 @@
+#include "model_file.hpp"
+
+#include <filesystem>
+
+#include "engine.hpp"
+#include "errors.hpp"
+#include "netcdf_file.hpp"
+
+namespace {
+
+std::string normalization_path(const std::string& path) {
+    const std::filesystem::path model(path);
+    return (model.parent_path() / ("normalization." + model.filename().string())).string();
+}
+
+/// libtorch's messages span many lines; ours is one that names the file.
+template <typename Work>
+void with_file_name(const std::string& path, const std::string& what, Work&& work) {
+    try {
+        work();
+    } catch (const c10::Error& error) {
+        const std::string text = error.what_without_backtrace();
+        throw UserError(path + ": " + what + ": " + text.substr(0, text.find('\n')));
+    }
+}
+
+torch::Tensor read_tensor(torch::serialize::InputArchive& archive, const std::string& name, const std::string& path) {
+    torch::Tensor tensor;
+    if (!archive.try_read(name, tensor)) throw UserError(path + ": tensor " + name + " is missing");
+    return tensor.detach().to(torch::kFloat64).contiguous();
+}
+
+std::vector<double> values_of(const torch::Tensor& tensor) {
+    return {tensor.data_ptr<double>(), tensor.data_ptr<double>() + tensor.numel()};
+}
+
+void check_shape(const torch::Tensor& tensor, const std::vector<std::size_t>& shape, const std::string& name,
+                 const std::string& path) {
+    const std::vector<std::int64_t> allowed(shape.begin(), shape.end());
+    if (tensor.sizes() != torch::IntArrayRef(allowed)) {
+        throw UserError(path + ": tensor " + name + " has " + std::to_string(tensor.numel()) +
+                        " values in another shape than (hidden size, 7), (hidden size), (1, hidden size), (1)");
+    }
+}
+
+Weights weights_in(torch::serialize::InputArchive& archive, const std::string& path) {
+    torch::serialize::InputArchive layer;
+    if (!archive.try_read("fc1", layer)) throw UserError(path + ": layer fc1 is missing");
+    const torch::Tensor first = read_tensor(layer, "weight", path);
+    if (first.dim() != 2) throw UserError(path + ": tensor fc1.weight is no matrix");
+    Weights weights{static_cast<std::size_t>(first.size(0)), {}};
+    for (const Parameter& parameter : parameters_of(weights.hidden_size)) {
+        const std::size_t dot = parameter.name.find('.');
+        torch::serialize::InputArchive owner;
+        if (!archive.try_read(parameter.name.substr(0, dot), owner)) {
+            throw UserError(path + ": layer " + parameter.name.substr(0, dot) + " is missing");
+        }
+        const torch::Tensor tensor = read_tensor(owner, parameter.name.substr(dot + 1), path);
+        check_shape(tensor, parameter.shape, parameter.name, path);
+        const std::vector<double> values = values_of(tensor);
+        weights.values.insert(weights.values.end(), values.begin(), values.end());
+    }
+    return weights;
+}
+
+}  // namespace
+
+NetworkModule::NetworkModule(std::int64_t hidden_size) {
+    const auto f = static_cast<std::int64_t>(num_features);
+    fc1 = register_module("fc1", torch::nn::Linear(f, hidden_size));
+    fc2 = register_module("fc2", torch::nn::Linear(hidden_size, 1));
+    input_mean = register_buffer("input_mean", torch::zeros(f));
+    input_std = register_buffer("input_std", torch::ones(f));
+}
+
+void save_model_files(const std::shared_ptr<NetworkModule>& network, const std::string& path) {
+    check_writable(path);
+    with_file_name(path, "cannot be written", [&] { torch::save(network, path); });
+    const std::string moments_path = normalization_path(path);
+    check_writable(moments_path);
+    const std::vector<torch::Tensor> moments = {network->input_mean, network->input_std};
+    with_file_name(moments_path, "cannot be written", [&] { torch::save(moments, moments_path); });
+}
+
+Model read_model(const std::string& path) {
+    Model model;
+    with_file_name(path, "cannot be read as a libtorch archive", [&] {
+        torch::serialize::InputArchive archive;
+        archive.load_from(path);
+        model.weights = weights_in(archive, path);
+    });
+    const std::string moments_path = normalization_path(path);
+    with_file_name(moments_path, "cannot be read as a libtorch archive", [&] {
+        torch::serialize::InputArchive archive;
+        archive.load_from(moments_path);
+        const torch::Tensor mean = read_tensor(archive, "0", moments_path);
+        const torch::Tensor std = read_tensor(archive, "1", moments_path);
+        check_shape(mean, {num_features}, "0", moments_path);
+        check_shape(std, {num_features}, "1", moments_path);
+        model.normalization = {values_of(mean), values_of(std)};
+    });
+    return model;
+}

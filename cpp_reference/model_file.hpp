@@ -1,0 +1,17 @@
+#pragma once
+#include <torch/torch.h>
+
+#include <string>
+
+/// The network as libtorch knows it: parameters fc1.weight, ... and buffers input_mean, input_std.
+struct NetworkModule : torch::nn::Module {
+    explicit NetworkModule(std::int64_t hidden_size);
+    torch::nn::Linear fc1{nullptr};
+    torch::nn::Linear fc2{nullptr};
+    torch::Tensor input_mean;  // (F)
+    torch::Tensor input_std;   // (F)
+};
+
+/// torch::save archive of the module, and of the moments in normalization.<name> in the same folder, which the original
+/// program reads instead of the buffers. Throws UserError.
+void save_model_files(const std::shared_ptr<NetworkModule>& network, const std::string& path);

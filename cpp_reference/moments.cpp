@@ -1,0 +1,94 @@
+#include "moments.hpp"
+
+#include <cmath>
+
+#include "errors.hpp"
+#include "virtual_ranks.hpp"
+
+namespace {
+
+void check_std(std::size_t f, double std) {
+    if (std > 0 && std::isfinite(std)) return;
+    throw UserError(std::string(input_names[f]) + ": its variance over the selected samples is zero or not a number; " +
+                    "reference semantics cannot scale it, --semantics standard can");
+}
+
+}  // namespace
+
+template <typename Real>
+Moments moments_of(const std::vector<Real>& x) {
+    Moments moments;
+    const std::size_t n = x.size() / num_features;
+    if (n == 0) return moments;
+    moments.count = static_cast<double>(n);
+    for (std::size_t i = 0; i < x.size(); ++i) moments.mean[i % num_features] += static_cast<double>(x[i]);
+    for (double& mean : moments.mean) mean /= moments.count;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const double deviation = static_cast<double>(x[i]) - moments.mean[i % num_features];
+        moments.m2[i % num_features] += deviation * deviation;
+    }
+    return moments;
+}
+
+Moments merge(const Moments& a, const Moments& b) {
+    if (a.count == 0) return b;
+    if (b.count == 0) return a;
+    Moments both;
+    both.count = a.count + b.count;
+    for (std::size_t f = 0; f < num_features; ++f) {
+        const double delta = b.mean[f] - a.mean[f];
+        both.mean[f] = a.mean[f] + delta * (b.count / both.count);
+        both.m2[f] = a.m2[f] + b.m2[f] + delta * delta * (a.count * b.count / both.count);
+    }
+    return both;
+}
+
+Moments all_reduce_moments(const MpiSession& mpi, const std::vector<Moments>& parts, std::int64_t num_virtual_ranks) {
+    constexpr int width = 1 + 2 * static_cast<int>(num_features);
+    static_assert(sizeof(Moments) == width * sizeof(double), "Moments travel as plain doubles");
+    std::vector<Moments> all(static_cast<std::size_t>(num_virtual_ranks));
+    const OwnedCounts owned = owned_counts(num_virtual_ranks, mpi.world_size(), width);
+    MPI_Allgatherv(parts.data(), static_cast<int>(parts.size()) * width, MPI_DOUBLE, all.data(), owned.counts.data(),
+                   owned.starts.data(), MPI_DOUBLE, mpi.comm());
+    for (std::size_t stride = 1; stride < all.size(); stride *= 2) {
+        for (std::size_t v = 0; v + stride < all.size(); v += 2 * stride) all[v] = merge(all[v], all[v + stride]);
+    }
+    return all[0];
+}
+
+Normalization normalization_of(const Moments& moments, std::vector<std::size_t>& constant) {
+    Normalization normalization;
+    for (std::size_t f = 0; f < num_features; ++f) {
+        const double std = std::sqrt(moments.m2[f] / moments.count);
+        if (std == 0) constant.push_back(f);
+        normalization.mean.push_back(moments.mean[f]);
+        normalization.std.push_back(std == 0 ? 1 : std);
+    }
+    return normalization;
+}
+
+template <typename Real>
+Normalization reference_normalization(const MpiSession& mpi, std::vector<Real> sums, std::vector<Real> squares,
+                                      std::size_t num_samples) {
+    constexpr int count = static_cast<int>(num_features);
+    MPI_Allreduce(MPI_IN_PLACE, sums.data(), count, mpi_type<Real>(), MPI_SUM, mpi.comm());
+    MPI_Allreduce(MPI_IN_PLACE, squares.data(), count, mpi_type<Real>(), MPI_SUM, mpi.comm());
+    const Real total = static_cast<Real>(num_samples) * static_cast<Real>(mpi.world_size());
+    return mpi.together([&] {
+        Normalization normalization;
+        for (std::size_t f = 0; f < num_features; ++f) {
+            const Real mean = sums[f] / total;
+            const Real std = std::sqrt(squares[f] / total - mean * mean);
+            check_std(f, static_cast<double>(std));
+            normalization.mean.push_back(static_cast<double>(mean));
+            normalization.std.push_back(static_cast<double>(std));
+        }
+        return normalization;
+    });
+}
+
+template Moments moments_of(const std::vector<float>&);
+template Moments moments_of(const std::vector<double>&);
+template Normalization reference_normalization(const MpiSession&, std::vector<float>, std::vector<float>, std::size_t);
+template Normalization reference_normalization(const MpiSession&, std::vector<double>, std::vector<double>,
+                                               std::size_t);

@@ -1,0 +1,36 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "mpi_session.hpp"
+#include "network.hpp"
+#include "selection.hpp"
+
+/// Statistics of `count` samples: mean and sum of squared deviations (m2) of each feature, float64.
+struct Moments {
+    double count = 0;
+    std::array<double, num_features> mean{};
+    std::array<double, num_features> m2{};
+};
+
+/// Two passes over x (N,F): first the mean, then the deviations from it.
+template <typename Real>
+Moments moments_of(const std::vector<Real>& x);
+
+/// Moments of both sets together: Chan, Golub, LeVeque (1979).
+Moments merge(const Moments& a, const Moments& b);
+
+/// Collective. Standard: the moments of every virtual rank, merged in the fixed tree on every rank.
+/// parts: those of the virtual ranks that this rank owns. The same bits for any number of ranks.
+Moments all_reduce_moments(const MpiSession& mpi, const std::vector<Moments>& parts, std::int64_t num_virtual_ranks);
+
+/// mean and sqrt(m2 / count). A feature without variance is centred only: std 1; its number goes into `constant`.
+Normalization normalization_of(const Moments& moments, std::vector<std::size_t>& constant);
+
+/// Collective. Reference: one pass in the precision of Real. sums (F) and sums of squares (F) of this rank's n samples
+/// are added over the ranks; std = sqrt(S2 / (n P) - mean^2), unclamped. Throws AgreedError naming a feature whose std
+/// is not a positive number.
+template <typename Real>
+Normalization reference_normalization(const MpiSession& mpi, std::vector<Real> sums, std::vector<Real> squares,
+                                      std::size_t num_samples);

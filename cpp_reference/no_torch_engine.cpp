@@ -1,0 +1,25 @@
+// Takes the place of torch_engine.cpp and model_file.cpp where libtorch is missing.
+#include "engine.hpp"
+#include "errors.hpp"
+
+bool torch_engine_is_built() { return false; }
+
+template <typename Real>
+std::unique_ptr<Engine<Real>> make_torch_engine(const Weights&, const Options&) {
+    throw UserError("--engine torch: this program was built without libtorch; give --engine plain");
+}
+
+template std::unique_ptr<Engine<float>> make_torch_engine(const Weights&, const Options&);
+template std::unique_ptr<Engine<double>> make_torch_engine(const Weights&, const Options&);
+
+template <typename Real>
+ColumnSums<Real> torch_column_sums(const std::vector<Real>&) {
+    throw UserError("--engine torch: this program was built without libtorch; give --engine plain");
+}
+
+template ColumnSums<float> torch_column_sums(const std::vector<float>&);
+template ColumnSums<double> torch_column_sums(const std::vector<double>&);
+
+Model read_model(const std::string& path) {
+    throw UserError(path + ": this program was built without libtorch, which reads such files");
+}

@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+enum class EngineKind { torch, plain };
+enum class Precision { float32, float64 };
+enum class Semantics { reference, standard };
+enum class Pole { north, south };
+enum class Activation { none, sigmoid, relu, gelu };
+
+/// Coefficients of Adam, the same defaults as torch's.
+struct AdamOptions {
+    double learning_rate = 1e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double epsilon = 1e-8;
+};
+
+/// What one run is: the command line, checked once. An empty path means: not asked for.
+struct Options {
+    bool help = false;
+    std::string history;
+    std::string initial_weights;
+    std::string trace;
+    std::string batch_order;
+    std::string model;
+    std::string prediction;
+    std::string model_output;
+    EngineKind engine = EngineKind::torch;
+    Precision precision = Precision::float32;
+    Semantics semantics = Semantics::reference;
+    Pole pole = Pole::north;
+    bool clean_data = true;
+    std::optional<std::int64_t> hidden_size;  // default: what the weights have
+    Activation hidden_activation = Activation::none;
+    std::optional<std::int64_t> epochs;  // default: 60, or what the batch order has
+    std::vector<std::int64_t> trace_steps = {1, 10, 100, 1000};
+    AdamOptions adam;
+    std::optional<std::int64_t> virtual_ranks;  // default: 8, or what the batch order has
+    bool predict_only = false;
+    bool timing = false;
+};
+
+/// Reads the flags. Throws UserError for a flag that is unknown, missing, given twice or malformed.
+Options read_options(int argc, const char* const* argv);
+
+std::string help_text();
+
+const char* name_of(EngineKind engine);
+const char* name_of(Precision precision);
+const char* name_of(Semantics semantics);
+const char* name_of(Pole pole);

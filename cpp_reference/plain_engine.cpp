@@ -1,0 +1,288 @@
+// The engine without libtorch: the network written out, 64 rows at a time, each array long enough for vector
+// instructions. It is the speed that the others are measured against; no memory is allocated in a step.
+#include <cmath>
+#include <numbers>
+
+#include "adam.hpp"
+#include "engine.hpp"
+#include "errors.hpp"
+
+namespace {
+
+constexpr std::size_t tile_rows = 64;
+
+/// One quantity for the rows of a tile.
+template <typename Real>
+struct alignas(64) Column {
+    Real value[tile_rows];
+};
+
+template <typename Real>
+Real sum(const Real* a, std::size_t rows) {
+    Real total = 0;
+#pragma omp simd reduction(+ : total)
+    for (std::size_t r = 0; r < rows; ++r) total += a[r];
+    return total;
+}
+
+template <typename Real>
+Real dot(const Real* a, const Real* b, std::size_t rows) {
+    Real total = 0;
+#pragma omp simd reduction(+ : total)
+    for (std::size_t r = 0; r < rows; ++r) total += a[r] * b[r];
+    return total;
+}
+
+template <typename Real>
+Real sigmoid(Real z) {
+    return 1 / (1 + std::exp(-z));
+}
+
+/// Adds n values, `lanes` of them side by side, in levels of partial sums: torch's own order for sums down columns
+/// (ATen/native/cpu/SumKernel.cpp, multi_row_sum and row_sum). A one-pass float32 variance needs it: it loses digits,
+/// and would lose others in another order. at(i) gives value i.
+template <typename Real, std::size_t lanes, typename ValueAt>
+Real cascade_sum(std::size_t n, ValueAt&& at) {
+    constexpr std::size_t levels = 4;
+    Real partial[levels][lanes] = {};
+    const std::size_t groups = n / lanes;
+    std::size_t log2_groups = 0;
+    while ((std::size_t{1} << log2_groups) < groups) ++log2_groups;
+    const std::size_t power = std::max(std::size_t{4}, log2_groups / levels);
+    const std::size_t step = std::size_t{1} << power;
+    std::size_t i = 0;
+    while (i + step <= groups) {
+        for (const std::size_t stop = i + step; i < stop; ++i) {
+            for (std::size_t k = 0; k < lanes; ++k) partial[0][k] += at(i * lanes + k);
+        }
+        for (std::size_t level = 1; level < levels; ++level) {
+            for (std::size_t k = 0; k < lanes; ++k) {
+                partial[level][k] += partial[level - 1][k];
+                partial[level - 1][k] = 0;
+            }
+            if ((i & ((step - 1) << (level * power))) != 0) break;
+        }
+    }
+    for (; i < groups; ++i) {
+        for (std::size_t k = 0; k < lanes; ++k) partial[0][k] += at(i * lanes + k);
+    }
+    for (std::size_t level = 1; level < levels; ++level) {
+        for (std::size_t k = 0; k < lanes; ++k) partial[0][k] += partial[level][k];
+    }
+    for (i = groups * lanes; i < n; ++i) partial[0][0] += at(i);
+    for (std::size_t k = 1; k < lanes; ++k) partial[0][0] += partial[0][k];
+    return partial[0][0];
+}
+
+/// Keeps the compiler from fusing a product into the sum that follows: torch rounds x * x first.
+template <typename Real>
+Real rounded(Real value) {
+    volatile Real copy = value;
+    return copy;
+}
+
+template <typename Real>
+class PlainEngine final : public Engine<Real> {
+  public:
+    PlainEngine(const Weights& weights, const Options& options)
+        : hidden_size_(weights.hidden_size),
+          activation_(options.hidden_activation),
+          weights_(weights.values.begin(), weights.values.end()),
+          adam_(options.adam, options.semantics == Semantics::reference, weights.values.size()),
+          hidden_(weights.hidden_size),
+          slope_(weights.hidden_size) {
+        for (Column<Real>& column : slope_) std::fill_n(column.value, tile_rows, Real{1});
+        std::fill_n(mean_, num_features, Real{0});
+        std::fill_n(std_, num_features, Real{1});
+    }
+
+    void set_normalization(const Normalization& normalization) override {
+        for (std::size_t f = 0; f < num_features; ++f) {
+            mean_[f] = static_cast<Real>(normalization.mean[f]);
+            std_[f] = static_cast<Real>(normalization.std[f]);
+        }
+    }
+
+    std::vector<double> weights() const override { return {weights_.begin(), weights_.end()}; }
+
+    Real mean_loss(const Slice<Real>& slice, Real* gradient) override {
+        const Real rows = static_cast<Real>(slice.rows);
+        return accumulate(slice, 2 / rows, gradient) / rows;
+    }
+
+    Real summed_loss(const Slice<Real>& slice, Real* gradient) override { return accumulate(slice, 2, gradient); }
+
+    void adam_step(const Real* gradient) override { adam_.step(weights_.data(), gradient); }
+
+    std::vector<Real> forward(const std::vector<Real>& x) override {
+        std::vector<Real> y;
+        y.reserve(x.size() / num_features);
+        for_each_tile(x, [&](std::size_t rows) { y.insert(y.end(), output_.value, output_.value + rows); });
+        return y;
+    }
+
+    Prediction predict(const std::vector<Real>& x) override {
+        Prediction prediction;
+        for_each_tile(x, [&](std::size_t rows) {
+            for (std::size_t r = 0; r < rows; ++r) append_prediction(r, prediction);
+        });
+        return prediction;
+    }
+
+    void save_model(const std::string& path) override {
+        throw UserError(path + ": only --engine torch writes libtorch archives");
+    }
+
+  private:
+    /// Weighted squared errors of all rows, and scale times half their gradient into gradient (K).
+    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) {
+        std::fill_n(gradient, weights_.size(), Real{0});
+        Real loss = 0;
+        for (std::size_t start = 0; start < slice.rows; start += tile_rows) {
+            const std::size_t rows = std::min(tile_rows, slice.rows - start);
+            load(slice.x + start * num_features, rows);
+            run(rows);
+            loss += run_backward(slice.y + start, slice.weight ? slice.weight + start : nullptr, rows, scale, gradient);
+        }
+        return loss;
+    }
+
+    template <typename Work>
+    void for_each_tile(const std::vector<Real>& x, Work&& work) {
+        const std::size_t n = x.size() / num_features;
+        for (std::size_t start = 0; start < n; start += tile_rows) {
+            const std::size_t rows = std::min(tile_rows, n - start);
+            load(x.data() + start * num_features, rows);
+            run(rows);
+            work(rows);
+        }
+    }
+
+    /// x (rows,F) -> normalised columns.
+    void load(const Real* x, std::size_t rows) {
+        for (std::size_t f = 0; f < num_features; ++f) {
+            Real* column = input_[f].value;
+            const Real mean = mean_[f], std = std_[f];
+            for (std::size_t r = 0; r < rows; ++r) column[r] = (x[r * num_features + f] - mean) / std;
+        }
+    }
+
+    /// input_ -> hidden_, slope_, output_
+    void run(std::size_t rows) {
+        const Real* w1 = weights_.data();                   // (H,F)
+        const Real* b1 = w1 + hidden_size_ * num_features;  // (H)
+        const Real* w2 = b1 + hidden_size_;                 // (H)
+        Real* output = output_.value;
+        std::fill_n(output, rows, w2[hidden_size_]);
+        for (std::size_t h = 0; h < hidden_size_; ++h) {
+            Real* hidden = hidden_[h].value;
+            const Real* w = w1 + h * num_features;
+#pragma omp simd
+            for (std::size_t r = 0; r < rows; ++r) {
+                Real z = b1[h];
+                for (std::size_t f = 0; f < num_features; ++f) z += w[f] * input_[f].value[r];
+                hidden[r] = z;
+            }
+            if (activation_ != Activation::none) activate(hidden, slope_[h].value, rows);
+            for (std::size_t r = 0; r < rows; ++r) output[r] += w2[h] * hidden[r];
+        }
+        for (std::size_t r = 0; r < rows; ++r) output[r] = sigmoid(output[r]);
+    }
+
+    /// z -> act(z) in place, and its slope.
+    void activate(Real* z, Real* slope, std::size_t rows) const {
+        const Real density_at_0 = static_cast<Real>(1 / std::sqrt(2 * std::numbers::pi));
+        for (std::size_t r = 0; r < rows; ++r) {
+            if (activation_ == Activation::relu) {
+                slope[r] = z[r] > 0 ? 1 : 0;
+                z[r] *= slope[r];
+            } else if (activation_ == Activation::sigmoid) {
+                z[r] = sigmoid(z[r]);
+                slope[r] = z[r] * (1 - z[r]);
+            } else {  // gelu: z times the normal distribution's value at z
+                const Real below = (1 + std::erf(z[r] / std::numbers::sqrt2_v<Real>)) / 2;
+                slope[r] = below + z[r] * density_at_0 * std::exp(-z[r] * z[r] / 2);
+                z[r] *= below;
+            }
+        }
+    }
+
+    /// Adds this tile's part to gradient (K); returns its weighted squared errors.
+    Real run_backward(const Real* y, const Real* weight, std::size_t rows, Real scale, Real* gradient) {
+        Real* g1 = gradient;
+        Real* gb1 = g1 + hidden_size_ * num_features;
+        Real* g2 = gb1 + hidden_size_;
+        const Real* w2 = weights_.data() + (g2 - gradient);
+        Real* error = error_.value;
+        Real* delta = delta_.value;
+        for (std::size_t r = 0; r < rows; ++r) {
+            const Real out = output_.value[r];
+            const Real difference = out - y[r], w = weight ? weight[r] : 1;
+            error[r] = w * difference * difference;
+            delta[r] = scale * w * difference * out * (1 - out);
+        }
+        g2[hidden_size_] += sum(delta, rows);
+        for (std::size_t h = 0; h < hidden_size_; ++h) {
+            g2[h] += dot(delta, hidden_[h].value, rows);
+            Real* delta_hidden = delta_hidden_.value;
+            const Real* slope = slope_[h].value;
+            for (std::size_t r = 0; r < rows; ++r) delta_hidden[r] = delta[r] * w2[h] * slope[r];
+            gb1[h] += sum(delta_hidden, rows);
+            for (std::size_t f = 0; f < num_features; ++f) {
+                g1[h * num_features + f] += dot(delta_hidden, input_[f].value, rows);
+            }
+        }
+        return sum(error, rows);
+    }
+
+    /// y and dy/dx = y (1 - y) sum_h w2_h slope_h w1_hf / std_f of row r in the tile.
+    void append_prediction(std::size_t r, Prediction& prediction) const {
+        const Real* w1 = weights_.data();
+        const Real* w2 = w1 + hidden_size_ * (num_features + 1);
+        const Real y = output_.value[r];
+        prediction.y.push_back(static_cast<double>(y));
+        for (std::size_t f = 0; f < num_features; ++f) {
+            Real through = 0;
+            for (std::size_t h = 0; h < hidden_size_; ++h) {
+                through += w2[h] * slope_[h].value[r] * w1[h * num_features + f];
+            }
+            prediction.jacobian.push_back(static_cast<double>(y * (1 - y) * through / std_[f]));
+        }
+    }
+
+    std::size_t hidden_size_;
+    Activation activation_;
+    std::vector<Real> weights_;  // (K)
+    Adam<Real> adam_;
+    Real mean_[num_features], std_[num_features];
+    Column<Real> input_[num_features], output_, error_, delta_, delta_hidden_;
+    std::vector<Column<Real>> hidden_, slope_;  // (H)
+};
+
+}  // namespace
+
+template <typename Real>
+std::unique_ptr<Engine<Real>> make_plain_engine(const Weights& weights, const Options& options) {
+    return std::make_unique<PlainEngine<Real>>(weights, options);
+}
+
+template <typename Real>
+ColumnSums<Real> plain_column_sums(const std::vector<Real>& x) {
+    ColumnSums<Real> sums;
+    const std::size_t n = x.size() / num_features;
+    for (std::size_t f = 0; f < num_features; ++f) {
+        const auto value = [&x, f](std::size_t i) { return x[i * num_features + f]; };
+        const auto square = [&x, f](std::size_t i) {
+            return rounded(x[i * num_features + f] * x[i * num_features + f]);
+        };
+        // torch takes the first four of the seven columns together, and the other three one by one in four lanes.
+        sums.x.push_back(f < 4 ? cascade_sum<Real, 1>(n, value) : cascade_sum<Real, 4>(n, value));
+        sums.x_squared.push_back(f < 4 ? cascade_sum<Real, 1>(n, square) : cascade_sum<Real, 4>(n, square));
+    }
+    return sums;
+}
+
+template ColumnSums<float> plain_column_sums(const std::vector<float>&);
+template ColumnSums<double> plain_column_sums(const std::vector<double>&);
+template std::unique_ptr<Engine<float>> make_plain_engine(const Weights&, const Options&);
+template std::unique_ptr<Engine<double>> make_plain_engine(const Weights&, const Options&);

@@ -1,0 +1,12 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine.hpp"
+#include "history_file.hpp"
+
+/// Writes lon lat aice aice_ffnn dcdtair dcdtsfc dcdt dcds dcdhs dcdhi dcdsi over dimension n, as the original program
+/// does, for these grid points. Throws UserError.
+void write_prediction(const std::string& path, const History& history, const std::vector<std::int64_t>& points,
+                      const Prediction& prediction);

@@ -1,0 +1,8 @@
+"""`python -m mpitrain`."""
+
+import sys
+
+from mpitrain.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

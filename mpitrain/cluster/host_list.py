@@ -1,0 +1,95 @@
+"""Slurm's compressed lists: hosts (`a[1-2,4],b07`) and tasks per node (`2(x3),1`)."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+from mpitrain.errors import LaunchError
+
+MAX_HOSTS = 100_000  # above any machine: a longer list is a typing error, not a cluster
+
+_PIECE = re.compile(r"[A-Za-z0-9_.\-]+|\[[^\[\]]*\]")
+_RANGE = re.compile(r"(?P<low>[0-9]+)(?:-(?P<high>[0-9]+))?")
+_TASKS = re.compile(r"(?P<tasks>[0-9]+)(?:\(x(?P<nodes>[0-9]+)\))?")
+
+
+def expand_host_list(text: str) -> list[str]:
+    """Expand a Slurm host list into host names, in its order, zero padding kept; the leftmost bracket varies slowest.
+
+    Raises LaunchError naming the part that cannot be read.
+    """
+    hosts: list[str] = []
+    for item in _split_outside_brackets(text.strip(), text):
+        hosts += _expand_item(item, text)
+        _check_length(len(hosts), text)
+    return hosts
+
+
+def expand_tasks_per_node(text: str) -> list[int]:
+    """Expand Slurm's tasks per node, `2(x3),1` -> [2, 2, 2, 1]; raises LaunchError naming the part it cannot read."""
+    counts: list[int] = []
+    for item in text.strip().split(","):
+        match = _TASKS.fullmatch(item.strip())
+        if match is None:
+            raise _unreadable("tasks per node", item, text, "`2(x3),1`")
+        num_nodes = int(match["nodes"] or 1)
+        _check_length(len(counts) + num_nodes, text)
+        counts += [int(match["tasks"])] * num_nodes
+    return counts
+
+
+def _split_outside_brackets(stripped: str, text: str) -> list[str]:
+    items, depth = [""], 0
+    for character in stripped:
+        depth += (character == "[") - (character == "]")
+        if depth not in (0, 1):
+            raise _unreadable("host list", items[-1] + character, text)
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    if depth != 0:
+        raise _unreadable("host list", items[-1], text)
+    return [item.strip() for item in items]
+
+
+def _expand_item(item: str, text: str) -> list[str]:
+    pieces = _PIECE.findall(item)
+    if not item or "".join(pieces) != item:
+        raise _unreadable("host list", item, text)
+    choices = [_expand_bracket(piece[1:-1], text) if piece.startswith("[") else [piece] for piece in pieces]
+    num_hosts = 1
+    for choice in choices:
+        num_hosts *= len(choice)
+    _check_length(num_hosts, text)
+    return ["".join(parts) for parts in product(*choices)]
+
+
+def _expand_bracket(body: str, text: str) -> list[str]:
+    numbers: list[str] = []
+    for item in body.split(","):
+        match = _RANGE.fullmatch(item.strip())
+        if match is None:
+            raise _unreadable("host list", f"[{body}]", text)
+        low, high = match["low"], match["high"] or match["low"]
+        if int(high) < int(low):
+            raise _unreadable("host list", f"[{body}]", text)
+        _check_length(len(numbers) + int(high) - int(low) + 1, text)
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+    return numbers
+
+
+def _check_length(length: int, text: str) -> None:
+    if length > MAX_HOSTS:
+        raise LaunchError(
+            f"list {text[:60]!r}: more than {MAX_HOSTS} nodes; correct the range, "
+            'or pass the output of `scontrol show hostnames "$SLURM_STEP_NODELIST"` joined by commas'
+        )
+
+
+def _unreadable(what: str, part: str, text: str, example: str = "`a[1-2,4],b07`") -> LaunchError:
+    return LaunchError(
+        f"{what} {text!r}: cannot read {part!r}; write it like {example} "
+        "(`scontrol show hostnames` and `echo $SLURM_STEP_TASKS_PER_NODE` show what Slurm says)"
+    )

@@ -1,0 +1,242 @@
+"""Launchers as data: which variable says what; and reading them into claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mpitrain.cluster.host_list import expand_tasks_per_node
+from mpitrain.cluster.rank_info import RankClaim
+from mpitrain.errors import LaunchError
+
+OPEN_MPI = "Open MPI mpirun"
+HYDRA = "MPICH mpirun"
+PMI = "PMI"
+PMIX = "PMIx"
+SLURM_STEP = "Slurm step"
+PALS = "Cray PALS"
+FLUX = "Flux"
+TORCHRUN = "torchrun"
+PBS_JOB = "PBS job"
+
+# Ids of steps that are shells around a launch, not launches: interactive, batch, external.
+SHELL_STEP_IDS = ("4294967290", "4294967291", "4294967292")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One launcher's variable names; an empty name means that it tells no such thing."""
+
+    source: str
+    rank: str = ""
+    world_size: str = ""
+    local_rank: str = ""
+    local_world_size: str = ""
+    node_rank: str = ""
+    num_nodes: str = ""
+    tasks_per_node: str = ""
+    only_with: str = ""
+    not_with: str = ""
+    half_allowed: bool = False
+    job_markers: tuple[str, ...] = ()
+    start_command: str = "mpirun -n 4 python -m mpitrain"
+
+
+LAUNCHERS = (
+    Launcher(
+        OPEN_MPI,
+        rank="OMPI_COMM_WORLD_RANK",
+        world_size="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_world_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+        # OMPI_COMM_WORLD_NODE_RANK is a process's number among all jobs of its node, not the node's number.
+    ),
+    Launcher(
+        HYDRA,  # Intel MPI's too
+        rank="PMI_RANK",
+        world_size="PMI_SIZE",
+        local_rank="MPI_LOCALRANKID",
+        local_world_size="MPI_LOCALNRANKS",
+        only_with="MPI_LOCALRANKID",
+        half_allowed=True,
+    ),
+    Launcher(
+        PMI,  # from srun --mpi=pmi2, Cray or Flux: MPI tells the size where it is not set
+        rank="PMI_RANK",
+        world_size="PMI_SIZE",
+        local_rank="PMI_LOCAL_RANK",
+        local_world_size="PMI_LOCAL_SIZE",
+        not_with="MPI_LOCALRANKID",
+        half_allowed=True,
+    ),
+    Launcher(PMIX, rank="PMIX_RANK", half_allowed=True),
+    Launcher(
+        SLURM_STEP,
+        rank="SLURM_PROCID",
+        # never SLURM_NTASKS: it is what the job asked for, and 1 in every rank of an mpirun inside sbatch
+        world_size="SLURM_STEP_NUM_TASKS",
+        local_rank="SLURM_LOCALID",
+        node_rank="SLURM_NODEID",
+        num_nodes="SLURM_STEP_NUM_NODES",
+        tasks_per_node="SLURM_STEP_TASKS_PER_NODE",
+        only_with="SLURM_STEP_NUM_TASKS",
+        start_command="srun -n 4 python -m mpitrain",
+    ),
+    Launcher(
+        PALS,
+        rank="PALS_RANKID",
+        local_rank="PALS_LOCAL_RANKID",
+        local_world_size="PALS_LOCAL_SIZE",
+        node_rank="PALS_NODEID",
+        half_allowed=True,
+        start_command="mpiexec -n 4 python -m mpitrain",
+    ),
+    Launcher(
+        FLUX,
+        rank="FLUX_TASK_RANK",
+        world_size="FLUX_JOB_SIZE",
+        local_rank="FLUX_TASK_LOCAL_ID",
+        num_nodes="FLUX_JOB_NNODES",
+        start_command="flux run -n 4 python -m mpitrain",
+    ),
+    Launcher(
+        TORCHRUN,
+        rank="RANK",
+        world_size="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        local_world_size="LOCAL_WORLD_SIZE",
+        node_rank="GROUP_RANK",
+        num_nodes="GROUP_WORLD_SIZE",
+        start_command="torchrun --nproc-per-node 4 -m mpitrain",
+    ),
+    Launcher(PBS_JOB, job_markers=("PBS_NODEFILE", "PBS_TASKNUM")),
+)
+
+
+def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
+    """Read what every launcher's variables say of this process, in the table's order.
+
+    Raises LaunchError for half-set, non-numeric or impossible values, naming the variable, its value and the mend.
+    """
+    claims = tuple(claim for launcher in LAUNCHERS if (claim := _read_claim(launcher, environ)) is not None)
+    rank_is_told = any(claim.rank is not None for claim in claims if claim.source != TORCHRUN)
+    for claim in claims:
+        if claim.source == TORCHRUN and not rank_is_told:
+            _check_torchrun_alone(claim, environ)
+    return claims
+
+
+def claimed_rank(environ: Mapping[str, str]) -> int:
+    """Read the rank from the first readable variable, else 0: only for choosing who prints a launch error."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "RANK", "SLURM_PROCID"):
+        value = environ.get(name, "")
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return 0
+
+
+def is_set(environ: Mapping[str, str], name: str) -> bool:
+    """Whether a variable has a value; an empty one counts as unset."""
+    return bool(name) and environ.get(name, "") != ""
+
+
+def _read_claim(launcher: Launcher, environ: Mapping[str, str]) -> RankClaim | None:
+    if launcher.job_markers:
+        seen = tuple(name for name in launcher.job_markers if is_set(environ, name))
+        return RankClaim(launcher.source, variables=seen) if seen else None
+    if not _speaks(launcher, environ):
+        return None
+    _check_not_half_set(launcher, environ)
+    fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+    names = {field: getattr(launcher, field) for field in fields if is_set(environ, getattr(launcher, field))}
+    numbers = {field: _read_number(launcher, name, environ[name]) for field, name in names.items()}
+    claim = RankClaim(
+        launcher.source,
+        rank=numbers.get("rank"),
+        world_size=numbers.get("world_size"),
+        local_rank=numbers.get("local_rank"),
+        local_world_size=numbers.get("local_world_size"),
+        node_rank=numbers.get("node_rank"),
+        num_nodes=numbers.get("num_nodes"),
+        variables=tuple(names.values()),
+    )
+    _check_ranges(launcher, claim)
+    return _add_local_world_size(launcher, claim, environ)
+
+
+def _speaks(launcher: Launcher, environ: Mapping[str, str]) -> bool:
+    if launcher.only_with and not is_set(environ, launcher.only_with):
+        return False
+    if is_set(environ, launcher.not_with):
+        return False
+    if launcher.source == SLURM_STEP and environ.get("SLURM_STEP_ID") in SHELL_STEP_IDS:
+        return False
+    return is_set(environ, launcher.rank) or is_set(environ, launcher.world_size)
+
+
+def _check_not_half_set(launcher: Launcher, environ: Mapping[str, str]) -> None:
+    has_rank, has_size = is_set(environ, launcher.rank), is_set(environ, launcher.world_size)
+    # WORLD_SIZE alone is common in job scripts whose ranks come from srun; read_claims looks at it again.
+    if launcher.half_allowed or (has_size and (has_rank or launcher.source == TORCHRUN)):
+        return
+    name, missing = (launcher.rank, launcher.world_size) if has_rank else (launcher.world_size, launcher.rank)
+    raise LaunchError(
+        f"{name}={environ[name]} without {missing}: {launcher.source} sets both; `unset {name}` to train with one "
+        f"process, or start with `{launcher.start_command}`"
+    )
+
+
+def _read_number(launcher: Launcher, name: str, text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise LaunchError(
+        f"{name}={text}: not a whole number of 0 or more, which {launcher.source} would set; `unset {name}`, "
+        f"or start with `{launcher.start_command}`"
+    )
+
+
+def _check_ranges(launcher: Launcher, claim: RankClaim) -> None:
+    for rank_field, size_field in (
+        ("rank", "world_size"),
+        ("local_rank", "local_world_size"),
+        ("node_rank", "num_nodes"),
+    ):
+        number, count = getattr(claim, rank_field), getattr(claim, size_field)
+        rank_name, size_name = getattr(launcher, rank_field), getattr(launcher, size_field)
+        if count == 0:
+            raise LaunchError(
+                f"{size_name}=0: at least 1 is needed; `unset {size_name}`, or start with `{launcher.start_command}`"
+            )
+        if number is not None and count is not None and number >= count:
+            raise LaunchError(
+                f"{rank_name}={number} with {size_name}={count}: allowed are 0 to {count - 1}; "
+                f"`unset {rank_name} {size_name}`, or start with `{launcher.start_command}`"
+            )
+
+
+def _add_local_world_size(launcher: Launcher, claim: RankClaim, environ: Mapping[str, str]) -> RankClaim:
+    name = launcher.tasks_per_node
+    if not is_set(environ, name) or claim.node_rank is None:
+        return claim
+    counts = expand_tasks_per_node(environ[name])
+    if claim.node_rank >= len(counts) or sum(counts) != claim.world_size:
+        raise LaunchError(
+            f"{name}={environ[name]} does not fit {launcher.world_size}={claim.world_size} on node "
+            f"{claim.node_rank}: one of them was set by hand; `unset {name}`, or start with `{launcher.start_command}`"
+        )
+    return replace(claim, local_world_size=counts[claim.node_rank], variables=(*claim.variables, name))
+
+
+def _check_torchrun_alone(claim: RankClaim, environ: Mapping[str, str]) -> None:
+    if claim.rank is None:
+        raise LaunchError(
+            f"WORLD_SIZE={claim.world_size} without RANK: nobody tells which rank this is; `unset WORLD_SIZE` to train "
+            "with one process, or start with `torchrun --nproc-per-node 4 -m mpitrain`"
+        )
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not is_set(environ, name)]
+    if missing and (claim.world_size or 1) > 1:
+        raise LaunchError(
+            f"RANK={claim.rank} WORLD_SIZE={claim.world_size} without {' and '.join(missing)}: more than one rank "
+            "needs a meeting point; set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port, "
+            "or start with `torchrun --nproc-per-node 4 -m mpitrain`"
+        )

@@ -1,0 +1,81 @@
+"""The wire-up that a process manager offers to MPI, and whether the loaded library can use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from mpitrain.cluster.launchers import is_set
+from mpitrain.errors import LaunchError
+
+PmiKind = Literal["pmix", "pmi2", "pals"]
+LibraryFamily = Literal["openmpi", "mpich", "intel", "unknown"]
+
+# pmi2 stands for both PMI versions: they share their variables and their users.
+PMI_VARIABLES: dict[PmiKind, tuple[str, ...]] = {
+    "pmix": ("PMIX_RANK", "PMIX_NAMESPACE"),
+    "pmi2": ("PMI_FD", "PMI_PORT", "PMI_RANK"),
+    "pals": ("PALS_RANKID", "PALS_APID"),
+}
+_MPIRUN_VARIABLES = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "FLUX_TASK_RANK")
+
+
+def offered_pmi(environ: Mapping[str, str]) -> tuple[PmiKind, ...]:
+    """Tell which kinds of PMI were offered to this process, read from the variables that a process manager leaves."""
+    launched_by_mpirun = any(is_set(environ, name) for name in _MPIRUN_VARIABLES)
+    if environ.get("SLURM_MPI_TYPE") == "none" and not launched_by_mpirun:
+        return ()  # whatever is left over comes from an outer shell
+    return tuple(kind for kind, names in PMI_VARIABLES.items() if any(is_set(environ, name) for name in names))
+
+
+def library_family(mpi_library: str) -> LibraryFamily:
+    """Tell which PMI habits a library has, from its version text (MPI_Get_library_version)."""
+    text = mpi_library.lower()
+    if "open mpi" in text:
+        return "openmpi"
+    if "intel" in text:
+        return "intel"
+    return "mpich" if "mpich" in text or "mvapich" in text else "unknown"
+
+
+def library_name(mpi_library: str) -> str:
+    """Give a short name with the version, for messages: `MPICH 5.0.2`, `Open MPI 5.0.11`; `unknown MPI` where empty."""
+    lines = mpi_library.strip().splitlines()
+    if not lines:
+        return "unknown MPI"
+    first_part = lines[0].split(",")[0].split("(ANL")[0]
+    return re.sub(
+        r"\s+",
+        " ",
+        re.sub(r"version\s*:?|\s:|\bv(?=[0-9])", " ", first_part.removeprefix("MPI VERSION"), flags=re.IGNORECASE),
+    ).strip(" :")
+
+
+def check_before_mpi_init(environ: Mapping[str, str], mpi_library: str) -> None:
+    """Raise LaunchError where MPI_Init is known to abort the process before any message of ours.
+
+    `mpi_library` is the whole text of MPI_Get_library_version, which may be asked before MPI_Init. MPICH 5 without
+    PMIx support aborts as soon as PMIX_RANK or PMIX_NAMESPACE is set, even under its own mpirun.
+    """
+    names = [name for name in PMI_VARIABLES["pmix"] if is_set(environ, name)]
+    version = re.match(r"MPICH Version:\s*(\d+)", mpi_library)
+    configure = re.search(r"MPICH configure:(.*)", mpi_library)
+    if not names or version is None or int(version[1]) < 5 or configure is None or "pmix" in configure[1]:
+        return
+    library = library_name(mpi_library)
+    raise LaunchError(
+        f"{names[0]}={environ[names[0]]}: PMIx was offered to {library}, which aborts on it; {_mend_abort(environ)}; "
+        f"or, where an outer shell left the variables, put `env {' '.join(f'-u {name}' for name in names)}` before the "
+        "launch command"
+    )
+
+
+def _mend_abort(environ: Mapping[str, str]) -> str:
+    if is_set(environ, "OMPI_COMM_WORLD_RANK"):
+        num_ranks = environ.get("OMPI_COMM_WORLD_SIZE", "N")
+        return (
+            "Open MPI's mpirun started it: use MPICH's, for an MPICH from pip "
+            f'`"$(dirname "$(command -v python)")/mpirun" -n {num_ranks} python -m mpitrain`'
+        )
+    return f"start with `srun --mpi=pmi2 -n {environ.get('SLURM_STEP_NUM_TASKS', 'N')} python -m mpitrain`"

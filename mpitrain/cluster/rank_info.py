@@ -1,0 +1,69 @@
+"""Who a process is among the others: what one source claims, and what was settled on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpitrain.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """The settled place of this process. All counts are at least 1, all ranks count from 0."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    source: str
+
+
+@dataclass(frozen=True)
+class RankClaim:
+    """What one source (MPI, or a launcher's variables) says about this process; None where it says nothing."""
+
+    source: str
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    node_rank: int | None = None
+    num_nodes: int | None = None
+    variables: tuple[str, ...] = ()
+
+
+def rank_info_from_hosts(rank: int, hosts: Sequence[str], source: str) -> RankInfo:
+    """Place a rank by the host name of every rank (in rank order), as gathered; nodes count in order of first rank.
+
+    Serves uneven layouts and launchers that tell no local rank. Raises LaunchError for a rank outside the list.
+    """
+    if not 0 <= rank < len(hosts):
+        raise LaunchError(f"rank {rank} of {source}: {len(hosts)} host names were gathered; gather one from every rank")
+    host = hosts[rank]
+    nodes = list(dict.fromkeys(hosts))
+    return RankInfo(
+        rank=rank,
+        world_size=len(hosts),
+        local_rank=sum(1 for other in hosts[:rank] if other == host),
+        local_world_size=sum(1 for other in hosts if other == host),
+        node_rank=nodes.index(host),
+        num_nodes=len(nodes),
+        source=source,
+    )
+
+
+def rank_info_from_claim(claim: RankClaim) -> RankInfo:
+    """Turn a complete claim into a RankInfo; raises LaunchError naming the fields that nobody told."""
+    if claim.rank == 0 and claim.world_size == 1:
+        return RankInfo(0, 1, 0, 1, 0, 1, claim.source)
+    fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+    missing = [name for name in fields if getattr(claim, name) is None]
+    if missing:
+        raise LaunchError(
+            f"{claim.source} does not tell {', '.join(missing)}: gather the host names of all ranks instead, "
+            "or start with torchrun, srun or mpirun, which tell them"
+        )
+    return RankInfo(**{name: getattr(claim, name) for name in fields}, source=claim.source)

@@ -1,0 +1,171 @@
+"""Decide who this process is: ask MPI first, then cross-check with what every launcher says.
+
+A launcher whose PMI does not fit the MPI library starts N silent singletons, each of which believes to be rank 0 of 1
+and would train and overwrite the others' files; so a contradiction is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NoReturn
+
+from mpitrain.cluster.claims_table import render_claims_table
+from mpitrain.cluster.inherited import without_inherited
+from mpitrain.cluster.launchers import HYDRA, OPEN_MPI, SHELL_STEP_IDS, SLURM_STEP, TORCHRUN, is_set, read_claims
+from mpitrain.cluster.mends import mend_missing_library, mend_one_launcher, mend_unused_pmi, srun_command
+from mpitrain.cluster.pmi import library_name, offered_pmi
+from mpitrain.cluster.rank_info import RankClaim
+from mpitrain.errors import LaunchError
+
+Transport = Literal["mpi", "torch"]
+
+
+@dataclass(frozen=True)
+class LaunchDecision:
+    """The transport to open, the claim to trust, and lines that one rank prints."""
+
+    transport: Transport
+    claim: RankClaim
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """All that is known: MPI's word, the launchers' words that count here, and the rest for the table."""
+
+    mpi: RankClaim | None
+    all_claims: tuple[RankClaim, ...]
+    claims: tuple[RankClaim, ...]
+    environ: Mapping[str, str]
+    mpi_library: str
+
+    @property
+    def larger(self) -> tuple[RankClaim, ...]:
+        """Claims of more than one rank; a claim of one never contradicts (mpirun inside a step of one task)."""
+        return tuple(claim for claim in self.claims if (claim.world_size or 1) > 1)
+
+
+def reconcile(mpi: RankClaim | None, environ: Mapping[str, str], mpi_library: str = "") -> LaunchDecision:
+    """Decide the transport and the ranks.
+
+    `mpi` is what MPI_COMM_WORLD says, None where no MPI library could be loaded; `mpi_library` is the first line of
+    MPI_Get_library_version. Local to each rank: every rank of one launch decides alike, since all see like variables.
+    Raises LaunchError with a table of all claims and the command that mends it.
+    """
+    claims = read_claims(environ)
+    scene = _Scene(mpi, claims, without_inherited(claims, environ), environ, mpi_library)
+    if mpi is not None and (mpi.world_size or 1) > 1:
+        return _decide_with_mpi(scene, mpi)
+    if scene.larger:
+        return _decide_without_mpi(scene)
+    return _decide_for_one_process(scene)
+
+
+def _decide_with_mpi(scene: _Scene, mpi: RankClaim) -> LaunchDecision:
+    _check_agreement(scene, (mpi, *scene.larger))
+    return LaunchDecision("mpi", _merge(mpi, scene.larger))
+
+
+def _decide_for_one_process(scene: _Scene) -> LaunchDecision:
+    later_ranks = [claim for claim in scene.claims if claim.world_size is None and (claim.rank or 0) > 0]
+    if later_ranks:
+        _raise_unused_pmi(scene, later_ranks)
+    _check_srun_not_forgotten(scene)
+    claim = scene.mpi or RankClaim("one process", 0, 1)
+    return LaunchDecision(
+        "mpi" if scene.mpi else "torch",
+        replace(claim, rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, num_nodes=1),
+    )
+
+
+def _decide_without_mpi(scene: _Scene) -> LaunchDecision:
+    larger = scene.larger
+    _check_agreement(scene, larger)
+    starters = [claim for claim in larger if claim.source != TORCHRUN]
+    if scene.mpi is None:
+        _check_torch_can_serve(scene, starters)
+    elif starters and offered_pmi(scene.environ):
+        _raise_unused_pmi(scene, starters)
+    claim = _merge(larger[-1] if larger[-1].source == TORCHRUN else larger[0], scene.claims)
+    if claim.rank is None:
+        _raise(scene, f"{claim.world_size} ranks were started, but nothing tells which one this is", "set RANK")
+    return LaunchDecision("torch", claim, (_torch_notice(scene, claim),))
+
+
+def _check_agreement(scene: _Scene, claims: Sequence[RankClaim]) -> None:
+    """Compare all claims with the first one, which is MPI's where MPI sees several ranks."""
+    trusted, others = claims[0], claims[1:]
+    other_sizes = [claim for claim in others if claim.world_size != trusted.world_size]
+    if other_sizes:
+        told = " and ".join(f"{claim.world_size} ({claim.source})" for claim in (trusted, *other_sizes))
+        what = f"the launch contradicts itself: the number of ranks is {told}"
+        _raise(scene, what, mend_one_launcher(other_sizes))
+    with_rank = [claim for claim in claims if claim.rank is not None]
+    other_ranks = [claim for claim in with_rank if claim.rank != with_rank[0].rank]
+    if other_ranks:
+        told = " and ".join(f"{claim.rank} ({claim.source})" for claim in (with_rank[0], *other_ranks))
+        _raise(scene, f"the launch contradicts itself: this process is rank {told}", mend_one_launcher(other_ranks))
+
+
+def _check_torch_can_serve(scene: _Scene, starters: Sequence[RankClaim]) -> None:
+    """Refuse mpirun without MPI: ranks started by mpirun have nowhere to meet, unless an address was set."""
+    mpiruns = [claim for claim in starters if claim.source in (OPEN_MPI, HYDRA)]
+    if mpiruns and not (is_set(scene.environ, "MASTER_ADDR") and is_set(scene.environ, "MASTER_PORT")):
+        _raise(scene, "mpirun was used, but there is no MPI", mend_missing_library(mpiruns[0]))
+
+
+def _check_srun_not_forgotten(scene: _Scene) -> None:
+    """Refuse a batch script that runs Python directly: it would train with one process where many were paid for."""
+    environ = scene.environ
+    in_step = is_set(environ, "SLURM_STEP_NUM_TASKS") and environ.get("SLURM_STEP_ID") not in SHELL_STEP_IDS
+    launched = in_step or any(claim.rank is not None for claim in scene.claims) or bool(offered_pmi(environ))
+    num_tasks = environ.get("SLURM_NTASKS", "")
+    if launched or not is_set(environ, "SLURM_JOB_ID") or not is_set(environ, "SLURM_NTASKS"):
+        return
+    if not (num_tasks.isascii() and num_tasks.isdigit()):
+        raise LaunchError(f"SLURM_NTASKS={num_tasks}: not a whole number; Slurm sets it, so `unset SLURM_NTASKS`")
+    if int(num_tasks) > 1:
+        raise LaunchError(
+            f"SLURM_NTASKS={num_tasks} in Slurm job {environ['SLURM_JOB_ID']}, but this is the only process: nothing "
+            f"started the others; put srun before python: {srun_command(scene.mpi_library, int(num_tasks))}, or for "
+            "one process on purpose: `SLURM_NTASKS=1 python -m mpitrain`"
+        )
+
+
+def _merge(trusted: RankClaim, others: Sequence[RankClaim]) -> RankClaim:
+    """Fill what the trusted claim does not tell from claims of the same world size."""
+    fields = ("rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
+    for other in others:
+        if other.world_size != trusted.world_size:
+            continue
+        added = {name: getattr(other, name) for name in fields if getattr(trusted, name) is None}
+        trusted = replace(trusted, **added)
+    return trusted
+
+
+def _torch_notice(scene: _Scene, claim: RankClaim) -> str:
+    started = f"{claim.source} started {claim.world_size} ranks"
+    over = "they train over torch.distributed"
+    if claim.source == TORCHRUN:
+        return f"{started}: {over}; for MPI start with mpirun or srun instead"
+    if scene.mpi is None:
+        return f"{started} and no MPI library could be loaded: {over}; for MPI install one and mpi4py"
+    if claim.source == SLURM_STEP:
+        command = srun_command(scene.mpi_library, claim.world_size or 1)
+        return f"{started} without a PMI for MPI: {over}; for MPI start with {command}"
+    return f"{started} without a PMI for MPI: {over}"
+
+
+def _raise_unused_pmi(scene: _Scene, starters: Sequence[RankClaim]) -> NoReturn:
+    library = library_name(scene.mpi_library) if scene.mpi else "no MPI library"
+    _raise(
+        scene,
+        f"several ranks were started, but each is alone in MPI_COMM_WORLD ({library})",
+        mend_unused_pmi(starters, offered_pmi(scene.environ), scene.mpi_library),
+    )
+
+
+def _raise(scene: _Scene, what: str, mend: str) -> NoReturn:
+    first = scene.mpi or RankClaim("MPI", variables=("no library could be loaded",))
+    raise LaunchError(f"{what}\n{render_claims_table((first, *scene.all_claims))}\nTo mend it: {mend}")

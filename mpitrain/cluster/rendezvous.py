@@ -1,0 +1,52 @@
+"""Where ranks without MPI meet: the address and port of rank 0 for torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mpitrain.cluster.host_list import expand_host_list
+from mpitrain.cluster.launchers import is_set, read_claims
+from mpitrain.errors import LaunchError
+
+
+def master_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """Host and port of rank 0, the same on all ranks; None for one process, which needs no meeting point.
+
+    MASTER_ADDR and MASTER_PORT where set; else, in a Slurm step, its first host (where Slurm's block and cyclic
+    distributions put rank 0) and a port from the job's and the step's id. Raises LaunchError naming what to set.
+    """
+    host = environ.get("MASTER_ADDR") or _slurm_first_host(environ)
+    port = _read_port(environ) if is_set(environ, "MASTER_PORT") else _slurm_port(environ)
+    if host is not None and port is not None:
+        return host, port
+    if all((claim.world_size or 1) == 1 for claim in read_claims(environ)):
+        return None
+    missing = [name for name, value in (("MASTER_ADDR", host), ("MASTER_PORT", port)) if value is None]
+    raise LaunchError(
+        f"{' and '.join(missing)} not set: ranks without MPI need a meeting point; set MASTER_ADDR to rank 0's host "
+        "and MASTER_PORT to a free port, or start with `torchrun --nproc-per-node 4 -m mpitrain`"
+    )
+
+
+def _slurm_first_host(environ: Mapping[str, str]) -> str | None:
+    if not is_set(environ, "SLURM_STEP_NODELIST"):
+        return None
+    return expand_host_list(environ["SLURM_STEP_NODELIST"])[0]
+
+
+def _slurm_port(environ: Mapping[str, str]) -> int | None:
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    if not is_set(environ, "SLURM_STEP_NODELIST") or not all(is_set(environ, name) for name in names):
+        return None
+    for name in names:
+        if not environ[name].isdecimal():
+            raise LaunchError(f"{name}={environ[name]}: not a number; set MASTER_PORT to a free port instead")
+    # Steps of one node differ in their ids, so they get different ports.
+    return 20000 + (int(environ["SLURM_JOB_ID"]) * 31 + int(environ["SLURM_STEP_ID"])) % 20000
+
+
+def _read_port(environ: Mapping[str, str]) -> int:
+    text = environ["MASTER_PORT"]
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise LaunchError(f"MASTER_PORT={text}: not a port from 1 to 65535; set it to a free port of rank 0's host")

@@ -1,0 +1,52 @@
+"""All ranks fail together: one rank's error becomes every rank's, before a collective could wait for it for ever."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+from mpitrain.comm.communicator import Communicator
+from mpitrain.errors import MpitrainError
+
+Result = TypeVar("Result")
+_AGREED = "agreed_by_all_ranks"
+
+
+def together(communicator: Communicator, action: Callable[[], Result]) -> Result:
+    """Run `action` on every rank and return its result; if it fails anywhere, fail everywhere. Collective.
+
+    `action` itself may be collective only if it fails on all ranks or on none. Raises the first failing rank's
+    `MpitrainError` on all ranks, marked as agreed; any other exception is a bug and is not caught here.
+    """
+    result: Result | None = None
+    failure: MpitrainError | None = None
+    try:
+        result = action()
+    except MpitrainError as error:
+        failure = error
+    _raise_first_failure(communicator, failure)
+    return result  # type: ignore[return-value]  # without a failure it is a Result
+
+
+def _raise_first_failure(communicator: Communicator, failure: MpitrainError | None) -> None:
+    report = None if failure is None else (type(failure), str(failure), socket.gethostname())
+    reports = communicator.all_gather_object(report)
+    failed = [rank for rank, other in enumerate(reports) if other is not None]
+    if not failed:
+        return
+    kind, message, host = reports[failed[0]]
+    if len(failed) < communicator.size:
+        message = f"rank {failed[0]} on {host} ({len(failed)} of {communicator.size} ranks): {message}"
+    raise mark_agreed(kind(message))
+
+
+def mark_agreed(error: MpitrainError) -> MpitrainError:
+    """Mark an error that every rank raises at the same point, so that no rank needs to abort the others."""
+    setattr(error, _AGREED, True)
+    return error
+
+
+def is_agreed(error: BaseException) -> bool:
+    """Tell whether all ranks raise this error together."""
+    return bool(getattr(error, _AGREED, False))

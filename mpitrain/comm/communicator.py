@@ -1,0 +1,51 @@
+"""What the package needs of a message-passing library: nine collective verbs, the same over MPI and over torch.distributed.
+
+Every method is collective over all `size` ranks (`exchange`: over the pair): all of them must call it, in the same
+order, with tensors of the same shape and dtype unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+
+ReduceOperation = Literal["sum", "min", "max"]
+
+
+class Communicator(Protocol):
+    """A fixed group of `size` ranks, of which this process is number `rank`."""
+
+    rank: int
+    size: int
+
+    def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
+        """Replace a contiguous `tensor` by its reduction over all ranks. Collective."""
+
+    def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
+        """Concatenate the ranks' tensors `(row_counts[rank], ...)` along axis 0, in rank order. Collective.
+
+        `row_counts` must be the same on all ranks; a rank may hold no row.
+        """
+
+    def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
+        """Send `tensor` to rank `partner` and return the partner's, of the same shape. Collective over the pair."""
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+        """Replace a contiguous `tensor` by rank `root`'s. Collective."""
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Return rank `root`'s picklable `value` on every rank. Collective; other ranks' values are ignored."""
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return the ranks' picklable values in rank order, on every rank. Collective."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks. Collective."""
+
+    def abort(self, exit_code: int) -> None:
+        """End every process of the job, at once, from this rank alone. Not collective; does not return."""
+
+    def close(self) -> None:
+        """Give back what the group holds. Collective."""

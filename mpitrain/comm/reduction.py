@@ -1,0 +1,71 @@
+"""Adding what the ranks computed: in a fixed tree, the same bits on any number of ranks, or as the library likes.
+
+P  real ranks      V  virtual ranks      k  slices on this rank      n  numbers a slice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.virtual_ranks import VirtualRanks
+
+Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Reducer(Protocol):
+    """Sums rows of partial results over slices and ranks."""
+
+    def reduce(self, partials: torch.Tensor) -> torch.Tensor:
+        """Return the sum (n,) over all ranks of the rows of `partials` (k, n), on every rank. Collective."""
+
+
+class FixedTreeReducer:
+    """Adds the V partials in the tree ((0,1),(2,3)),((4,5),(6,7)) whatever the number of ranks."""
+
+    def __init__(self, communicator: Communicator, virtual_ranks: VirtualRanks) -> None:
+        self._communicator = communicator
+        self._virtual_ranks = virtual_ranks
+
+    def reduce(self, partials: torch.Tensor, combine: Combine = torch.add) -> torch.Tensor:
+        """See `Reducer.reduce`: k is the number of owned virtual ranks, rows in their order.
+
+        `combine(lower, upper)` joins two stacks of rows (m, n); it must give the same bits on all ranks.
+        """
+        if self._virtual_ranks.is_even:
+            return self._double_recursively(combine_in_tree(partials, combine), combine)
+        return combine_in_tree(self._communicator.all_gather(partials, self._virtual_ranks.counts), combine)
+
+    def _double_recursively(self, row: torch.Tensor, combine: Combine) -> torch.Tensor:
+        # At distance d, ranks r and r XOR d hold the two halves of one subtree; both combine lower with upper.
+        distance = 1
+        while distance < self._communicator.size:
+            partner = self._communicator.rank ^ distance
+            received = self._communicator.exchange(row, partner)
+            lower, upper = (row, received) if self._communicator.rank < partner else (received, row)
+            row = combine(lower[None], upper[None])[0]
+            distance *= 2
+        return row
+
+
+class LibraryReducer:
+    """Adds with the library's own Allreduce: equal to rounding for different numbers of ranks, and no more."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+
+    def reduce(self, partials: torch.Tensor) -> torch.Tensor:
+        """See `Reducer.reduce`."""
+        total = partials.sum(dim=0)
+        self._communicator.all_reduce(total)
+        return total
+
+
+def combine_in_tree(rows: torch.Tensor, combine: Combine = torch.add) -> torch.Tensor:
+    """Combine `rows` (2^m, n) pairwise, neighbours first, into one row (n,)."""
+    while rows.shape[0] > 1:
+        rows = combine(rows[0::2], rows[1::2])
+    return rows[0]

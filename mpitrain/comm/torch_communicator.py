@@ -1,0 +1,76 @@
+"""The collective verbs over a torch.distributed group: gloo where no MPI connects the ranks, nccl between GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mpitrain.comm.communicator import ReduceOperation
+
+_OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+
+
+class TorchCommunicator:
+    """`Communicator` over an initialised torch.distributed process group (None: the default group)."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self.rank: int = dist.get_rank(group)
+        self.size: int = dist.get_world_size(group)
+
+    def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
+        """See `Communicator.all_reduce`."""
+        dist.all_reduce(tensor, op=_OPERATIONS[operation], group=self._group)
+
+    def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
+        """See `Communicator.all_gather`."""
+        # Neither gloo nor nccl gathers unequal parts: all send the largest shape, and the surplus rows are dropped.
+        padded = tensor.new_zeros((max(row_counts), *tensor.shape[1:]))
+        padded[: tensor.shape[0]] = tensor
+        parts = [torch.empty_like(padded) for _ in row_counts]
+        dist.all_gather(parts, padded, group=self._group)
+        return torch.cat([part[:rows] for part, rows in zip(parts, row_counts, strict=True)])
+
+    def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
+        """See `Communicator.exchange`."""
+        received = torch.empty_like(tensor)
+        both = [
+            dist.P2POp(dist.isend, tensor, partner, self._group),
+            dist.P2POp(dist.irecv, received, partner, self._group),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        return received
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+        """See `Communicator.broadcast`."""
+        dist.broadcast(tensor, src=root, group=self._group)
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """See `Communicator.broadcast_object`."""
+        box = [value]
+        dist.broadcast_object_list(box, src=root, group=self._group)
+        return box[0]
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """See `Communicator.all_gather_object`."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def barrier(self) -> None:
+        """See `Communicator.barrier`."""
+        dist.barrier(group=self._group)
+
+    def abort(self, exit_code: int) -> None:
+        """See `Communicator.abort`."""
+        # No message can end the other processes: they see the closed connections and end with their own error.
+        os._exit(exit_code)
+
+    def close(self) -> None:
+        """See `Communicator.close`."""
+        dist.destroy_process_group(self._group)

@@ -1,0 +1,235 @@
+"""The start and the end of the ranks: find them, run one function on all, and end them together whatever happens."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count
+from mpitrain.cluster.launchers import claimed_rank
+from mpitrain.cluster.pmi import check_before_mpi_init
+from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
+from mpitrain.cluster.reconcile import LaunchDecision, reconcile
+from mpitrain.cluster.rendezvous import master_address
+from mpitrain.comm.agreement import is_agreed, together
+from mpitrain.comm.communicator import Communicator
+from mpitrain.errors import LaunchError, MpitrainError
+
+Result = TypeVar("Result")
+INTERNAL_ERROR = 1
+
+
+@dataclass
+class World:
+    """All ranks of this run and the way to reach them, before any setting is read."""
+
+    ranks: RankInfo
+    communicator: Communicator
+    transport: str
+    host: str
+    node_cores: int
+    notices: list[str] = field(default_factory=list)
+    failure_folder: Path | None = None
+
+    @property
+    def is_root(self) -> bool:
+        """True on the one rank that speaks to the user."""
+        return self.ranks.rank == 0
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """Run `action` on every rank; an error of one rank is raised on all. Collective."""
+        return together(self.communicator, action)
+
+    def say(self, line: str, *, error: bool = False) -> None:
+        """Print a line on the root rank only. Not collective."""
+        if self.is_root:
+            print(line, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = os.environ) -> int:
+    """Start the ranks, run `body` on each, and return the exit code. Collective.
+
+    An error on which all ranks agree is printed once by the root; any other error on one rank is printed by that rank
+    and ends all of them, within seconds, with its exit code.
+    """
+    try:
+        world = start_world(environ)
+    except LaunchError as error:
+        _report_launch_error(error, environ)
+        return error.exit_code
+    try:
+        exit_code = body(world)
+    except MpitrainError as error:
+        if not is_agreed(error):
+            fail_alone(world, error)
+        world.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
+        exit_code = error.exit_code
+    except BaseException as error:
+        fail_alone(world, error)
+    _close(world)
+    return exit_code
+
+
+def fail_alone(world: World, error: BaseException) -> None:
+    """Say what happened on this rank, if no other has spoken, and end every process of the job. Does not return."""
+    exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
+    where = f"rank {world.ranks.rank} on {world.host}"
+    message = f"mpitrain: error: {where}: {_one_line(error)}"
+    details = "".join(traceback.format_exception(error))
+    if _is_first_failure(world, message + "\n\n" + details):
+        hint = f" (traceback in {world.failure_folder / 'failure.txt'})" if world.failure_folder else ""
+        text = message + hint if world.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    sys.stdout.flush()
+    if world.ranks.world_size == 1:
+        os._exit(exit_code)
+    world.communicator.abort(exit_code)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, MpitrainError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _is_first_failure(world: World, text: str) -> bool:
+    # When several ranks fail at once (a lost connection fails them all), the file's exclusive creation picks the speaker.
+    if world.failure_folder is None:
+        return True
+    try:
+        with (world.failure_folder / "failure.txt").open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _close(world: World) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A launcher kills the other ranks when the first exits with an error: nobody leaves before the root has spoken.
+    world.communicator.barrier()
+    _destroy_torch_groups()
+
+
+def _destroy_torch_groups() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _report_launch_error(error: LaunchError, environ: Mapping[str, str]) -> None:
+    # These processes do not know each other, so no barrier can order them. The launcher may kill rank 0 as soon as
+    # another exits with an error: the others give it a moment to speak.
+    if _claims_to_be_root(environ):
+        print(f"mpitrain: error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        time.sleep(1.0)
+
+
+def _claims_to_be_root(environ: Mapping[str, str]) -> bool:
+    try:
+        return claimed_rank(environ) == 0
+    except LaunchError:
+        return True
+
+
+def start_world(environ: Mapping[str, str]) -> World:
+    """Find the ranks: ask MPI first, then cross-check with every launcher's variables. Collective.
+
+    Raises LaunchError when the sources contradict each other.
+    """
+    mpi = _start_mpi(environ)
+    claim = mpi and RankClaim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
+    decision = reconcile(claim, environ, mpi.Get_library_version() if mpi else "")
+    if decision.transport == "mpi":
+        return _mpi_world(mpi, decision)
+    return _torch_world(decision, environ)
+
+
+def _start_mpi(environ: Mapping[str, str]) -> Any:
+    """Return mpi4py's MPI module, initialised; None where no MPI library is to be had."""
+    # Some sites forbid MPI on login nodes, and importing mpi4py.MPI initialises it: only a starting run comes here.
+    import mpi4py
+
+    mpi4py.rc.initialize = False  # some libraries abort in MPI_Init, before any message of ours: ask the version first
+    mpi4py.rc.finalize = True
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):  # mpi4py's words for "no MPI library on this machine"
+        return None
+    if not MPI.Is_initialized():
+        check_before_mpi_init(environ, MPI.Get_library_version())
+        # The level decides bits: below MULTIPLE, MPICH turns to an Allreduce that adds in another order after a few calls.
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
+
+
+def _mpi_world(mpi: Any, decision: LaunchDecision) -> World:
+    from mpitrain.comm.mpi_communicator import MpiCommunicator
+
+    communicator = MpiCommunicator(mpi.COMM_WORLD)
+    node = mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
+    # A node is named by its first rank: exact where host names are not, and for uneven layouts too.
+    nodes = communicator.all_gather_object(str(node.bcast(communicator.rank)))
+    node.Free()
+    ranks = rank_info_from_hosts(communicator.rank, nodes, "MPI")
+    cores = _count_node_cores(communicator, ranks.node_rank)
+    communicator.yields_while_waiting = ranks.local_world_size > cores
+    return World(ranks, communicator, "mpi", socket.gethostname(), cores, list(decision.notices))
+
+
+def _count_node_cores(communicator: Communicator, node_rank: int) -> int:
+    # mpirun often binds each rank to a core of its own: only the node's ranks together know what they may use.
+    masks = communicator.all_gather_object((node_rank, detect_affinity()))
+    return usable_core_count(
+        frozenset().union(*(mask for node, mask in masks if node == node_rank)), read_cgroup_cpu_max()
+    )
+
+
+def _torch_world(decision: LaunchDecision, environ: Mapping[str, str]) -> World:
+    import torch.distributed as dist
+
+    from mpitrain.comm.torch_communicator import TorchCommunicator
+
+    rank, world_size = decision.claim.rank or 0, decision.claim.world_size or 1
+    try:
+        dist.init_process_group(
+            "gloo", store=_launcher_store(environ, rank, world_size), rank=rank, world_size=world_size
+        )
+    except (RuntimeError, ValueError) as error:  # torch's words for "nobody answered" and "not a port"
+        raise LaunchError(
+            f"rank {rank}: the ranks did not meet: {str(error).splitlines()[0]}; check MASTER_ADDR and MASTER_PORT"
+        ) from error
+    communicator = TorchCommunicator()
+    hosts = communicator.all_gather_object(socket.gethostname())
+    ranks = rank_info_from_hosts(rank, hosts, decision.claim.source)
+    cores = _count_node_cores(communicator, ranks.node_rank)
+    return World(ranks, communicator, "torch", hosts[rank], cores, list(decision.notices))
+
+
+def _launcher_store(environ: Mapping[str, str], rank: int, world_size: int) -> Any:
+    import torch.distributed as dist
+
+    if world_size == 1:
+        return dist.HashStore()
+    meeting_point = master_address(environ)
+    if meeting_point is None:
+        raise LaunchError(
+            "nothing tells where the ranks meet; set MASTER_ADDR (rank 0's host) and MASTER_PORT (a free port there)"
+        )
+    # Under torchrun the launcher's own process already serves this store; else rank 0 does.
+    is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return dist.TCPStore(*meeting_point, world_size, is_master=rank == 0 and not is_served)

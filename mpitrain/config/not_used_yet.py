@@ -1,0 +1,63 @@
+"""Settings that are accepted and of no effect yet: the one table of them. Delete a line when its key starts to work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from mpitrain.config.run_config import RunConfig
+from mpitrain.config.show import show_value
+
+# Key, and what to say beside "not used yet" where that needs a word more.
+NOT_USED_YET: dict[str, str] = {
+    "model.hidden_layers": "",
+    "variables.input_variables": "",
+    "variables.output_variables": "",
+    "domain.mask_mode": "",
+    "data.num_workers": "",
+    "data.num_samples": "",
+    "data.max_patterns": "",
+    "data.thin_fraction": "",
+    "training.optimizer.type": "adam is used",
+    "training.loss_function": "mse is used",
+    "training.log_interval": "",
+    "training.gradient_accumulation_steps": "",
+    "training.use_amp": "mixed precision is not used",
+    "training.profile_training": "",
+    "training.log_gpu_memory": "",
+    "training.track_jacobian": "",
+    "training.jacobian_freq": "",
+    "distributed.strategy": "",
+    "distributed.find_unused_parameters": "",
+    "distributed.gradient_as_bucket_view": "",
+    "distributed.broadcast_buffers": "",
+    "distributed.bucket_cap_mb": "",
+    "distributed.static_graph": "",
+    "distributed.fp16_allreduce": "",
+    "distributed.sync_batch_norm": "",
+    "prediction.cice_history": "",
+    "prediction.output_filename": "",
+}
+
+
+def not_used_notices(config: RunConfig) -> tuple[str, ...]:
+    """Return one line for each key of the table whose value is not its default."""
+    defaults = RunConfig()
+    return tuple(
+        _notice(key, value_at(config, key), note)
+        for key, note in NOT_USED_YET.items()
+        if value_at(config, key) != value_at(defaults, key)
+    )
+
+
+def value_at(config: RunConfig, key: str) -> Any:
+    """Return the value at a dotted key; None where a section on the way is null."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name) if isinstance(value, BaseModel) else None
+    return value
+
+
+def _notice(key: str, value: object, note: str) -> str:
+    return f"{key}={show_value(value)}: accepted, not used yet" + (f": {note}" if note else "")

@@ -1,0 +1,112 @@
+"""Spellings of other trainers and of the C++ program, turned into ours; the same thing given twice is an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from mpitrain.config.settings import KeyPath, Setting
+from mpitrain.config.show import show_value
+from mpitrain.errors import ConfigError
+
+SEMANTICS: KeyPath = ("semantics",)
+UNUSED_BATCH_SIZE: KeyPath = ("training", "batch size")
+USE_CUDA: KeyPath = ("use_cuda",)
+OLDER_BACKEND: KeyPath = ("distributed", "backend")
+
+# The C++ program's keys, spaces included: a file that has one asks for `semantics: reference`.
+CPP_KEYS: dict[KeyPath, KeyPath] = {
+    ("ffnn", "inputSize"): ("model", "input_size"),
+    ("ffnn", "outputSize"): ("model", "output_size"),
+    ("ffnn", "hiddenSize"): ("model", "hidden_size"),
+    ("ffnn", "load model"): ("model", "initial_weights"),
+    ("training", "cice history"): ("data", "data_path"),
+    ("training", "model output"): ("output", "model_file"),
+    UNUSED_BATCH_SIZE: UNUSED_BATCH_SIZE,
+    ("domain", "clean data"): ("domain", "clean_data"),
+    ("prediction", "cice history"): ("prediction", "cice_history"),
+    ("prediction", "output filename"): ("prediction", "output_filename"),
+}
+
+OLDER_KEYS: dict[KeyPath, KeyPath] = {
+    USE_CUDA: ("compute", "device"),
+    OLDER_BACKEND: ("compute", "backend"),
+    ("distributed", "timeout"): ("distributed", "timeout_s"),
+}
+
+
+def to_current_spelling(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings under today's keys. Raises ConfigError for a value that cannot be carried over."""
+    return tuple(_respelled(setting) for setting in settings)
+
+
+def current_path(path: KeyPath) -> KeyPath:
+    """Return today's key for a key in any spelling."""
+    modern = _modern_section(path)
+    return CPP_KEYS.get(modern) or OLDER_KEYS.get(modern) or modern
+
+
+def overlap(one: KeyPath, other: KeyPath) -> bool:
+    """Whether two keys are the same, or one holds the other."""
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
+
+
+def refuse_given_twice(settings: Sequence[Setting]) -> None:
+    """Raise ConfigError where one file gives the same thing under two spellings."""
+    for index, later in enumerate(settings):
+        for earlier in settings[:index]:
+            if overlap(earlier.path, later.path):
+                _refuse_pair(*sorted((earlier, later), key=lambda setting: setting.origin.line()))
+
+
+def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
+    """Return the settings without the C++ program's batch size, which it reads and never uses, and a notice of it."""
+    kept = tuple(setting for setting in settings if setting.path != UNUSED_BATCH_SIZE)
+    dropped = (setting for setting in settings if setting.path == UNUSED_BATCH_SIZE)
+    why = "read, not used, as in the C++ program: each epoch is one full-batch step"
+    return kept, tuple(f"{setting.origin.key()}={show_value(setting.value)}: {why}" for setting in dropped)
+
+
+def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
+    """Return `semantics: reference` and its notice where a key of the C++ program was used and no semantics named."""
+    cpp = [setting for setting in settings if _modern_section(setting.origin.spelled) in CPP_KEYS]
+    if not cpp or any(setting.path[:1] == SEMANTICS for setting in settings):
+        return (), ()
+    notice = f"semantics=reference: implied by {cpp[0].origin.key()}, a key of the C++ program; set semantics to choose"
+    return (Setting(SEMANTICS, "reference", cpp[0].origin),), (notice,)
+
+
+def _modern_section(path: KeyPath) -> KeyPath:
+    return ("training", *path[1:]) if path[:1] == ("train",) else path
+
+
+def _respelled(setting: Setting) -> Setting:
+    path = _modern_section(setting.path)
+    if path[0] == "ffnn" and path not in CPP_KEYS:
+        _refuse_unknown(setting)
+    return replace(setting, path=current_path(path), value=_converted(path, setting))
+
+
+def _converted(path: KeyPath, setting: Setting) -> object:
+    if path == USE_CUDA:
+        if not isinstance(setting.value, bool):
+            where, key = setting.origin.where(), setting.origin.key()
+            raise ConfigError(f"{where}: {key}: {show_value(setting.value)} is not allowed; give true or false")
+        return "auto" if setting.value else "cpu"
+    # An older file asks for nccl and still runs where there is no GPU.
+    return "nccl_if_available" if path == OLDER_BACKEND and setting.value == "nccl" else setting.value
+
+
+def _refuse_unknown(setting: Setting) -> NoReturn:
+    names = [path[1] for path in CPP_KEYS if path[0] == "ffnn"]
+    near = difflib.get_close_matches(setting.path[-1], names, n=1)
+    advice = f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(names)}"
+    raise ConfigError(f"{setting.origin.where()}: {setting.origin.key()}: unknown key; {advice}")
+
+
+def _refuse_pair(earlier: Setting, later: Setting) -> NoReturn:
+    first = f"{earlier.origin.key()} at line {earlier.origin.line()}"
+    raise ConfigError(f"{later.origin.where()}: {later.origin.key()}: the same setting as {first}; keep one of them")

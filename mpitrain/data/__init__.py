@@ -1,0 +1,1 @@
+"""Files, selection, partition, statistics and batches: numbers on their way to the network."""

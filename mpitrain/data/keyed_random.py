@@ -1,0 +1,41 @@
+"""Random numbers that depend on a key and never on the order of calls, the rank, or a library's version.
+
+splitmix64's finaliser (Steele, Lea and Flood, 2014) over 64-bit words: simple enough to be written again in C++ and
+fixed for ever, unlike the streams behind a library's `shuffle`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+UInt64Array = npt.NDArray[np.uint64]
+_INCREMENT = 0x9E3779B97F4A7C15
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+def keyed_words(keys: tuple[int, ...], count: int) -> UInt64Array:
+    """Return `count` random 64-bit words (count,), word i fixed by `keys` and i alone."""
+    state = np.uint64(0)
+    for key in keys:
+        state = _mix(np.array([(int(state) ^ (key & _WORD)) & _WORD], dtype=np.uint64))[0]
+    with np.errstate(over="ignore"):
+        return _mix(state + np.arange(count, dtype=np.uint64) * np.uint64(_INCREMENT))
+
+
+def keyed_uniform(keys: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
+    """Return `count` float64 numbers in [0, 1), number i fixed by `keys` and i alone."""
+    return (keyed_words(keys, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def keyed_permutation(keys: tuple[int, ...], count: int) -> npt.NDArray[np.int64]:
+    """Return a permutation of 0 ... count - 1 (count,), fixed by `keys` and `count`."""
+    return np.argsort(keyed_words(keys, count), kind="stable")
+
+
+def _mix(words: UInt64Array) -> UInt64Array:
+    with np.errstate(over="ignore"):
+        words = words + np.uint64(_INCREMENT)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return words ^ (words >> np.uint64(31))

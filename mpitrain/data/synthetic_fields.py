@@ -1,0 +1,198 @@
+"""The fields of the synthetic CICE history file: a made-up ocean whose ice obeys a known relation.
+
+Shapes: J latitudes (nj), I longitudes (ni), T time levels (time), F = 7 inputs, N samples.
+
+Over icy ocean the conditional mean of the ice concentration is exactly sigmoid(w . x + b) of the seven stored (float32)
+inputs, so a network that can express it is done when its error reaches the noise added here, and not before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpitrain.data.history_file import INPUTS, TARGET
+from mpitrain.data.selection import select_points
+
+Pole: TypeAlias = Literal["north", "south"]
+Float32Array: TypeAlias = NDArray[np.float32]
+Float64Array: TypeAlias = NDArray[np.float64]
+
+MISSING_VALUE = np.float32(1e30)
+
+# Per unit of each input (C, C, C, ppt, m, m, ppt): cold, thick, snowy, over fresher water: more ice; new ice is salty.
+AICE_WEIGHTS: Float64Array = np.array([-0.080, -0.100, -1.30, -0.30, 3.2, 1.00, -0.26])
+AICE_BIAS = 6.0
+
+FREEZING_POINT_C = -1.8
+NOISE_SD_MID = 0.04  # standard deviation of the noise at a concentration of one half
+NOISE_SD_FLOOR = 0.002
+LAND_FRACTION = 0.27
+
+# Every random field has a stream of its own, so that a change to one of them leaves the others as they were.
+_STREAMS = ("land", "coast", "coldness", "noise", *INPUTS)
+
+
+@dataclass(frozen=True)
+class SyntheticFields:
+    """What the file holds: `latitude_deg`, `longitude_deg`, `mask` (J, I); `history` by variable name (T, J, I)."""
+
+    latitude_deg: Float32Array
+    longitude_deg: Float32Array
+    mask: Float32Array  # 1 ocean, 0 land
+    history: dict[str, Float32Array]
+
+    def selected(self, pole: Pole) -> NDArray[np.bool_]:
+        """Return where a point is a clean sample of `pole`: ocean, poleward of 40 degrees, 0 < aice <= 1; (T, J, I)."""
+        chosen = select_points(self.latitude_deg, self.mask, self.history[TARGET], pole, is_clean=True)
+        return chosen
+
+    def noise_mse(self, pole: Pole) -> float | None:
+        """Return the mean squared realised noise over the clean samples of `pole`; None where there is no sample."""
+        chosen = self.selected(pole)
+        if not chosen.any():
+            return None
+        inputs = np.stack([self.history[name][chosen] for name in INPUTS], axis=-1)  # (N, F)
+        noise = self.history[TARGET][chosen].astype(np.float64) - mean_concentration(inputs)
+        return float(np.mean(noise**2))
+
+
+def make_fields(seed: int, num_latitudes: int, num_longitudes: int, num_times: int) -> SyntheticFields:
+    """Make all fields from `seed`; time level t is the same whatever `num_times` is."""
+    latitude_deg, longitude_deg = _grid(num_latitudes, num_longitudes)
+    position = _unit_vectors(latitude_deg, longitude_deg)
+    land = _land(latitude_deg, position, seed)
+    levels = [_history_level(latitude_deg, position, land, seed, time) for time in range(num_times)]
+    return SyntheticFields(
+        latitude_deg=latitude_deg.astype(np.float32),
+        longitude_deg=longitude_deg.astype(np.float32),
+        mask=np.where(land, 0, 1).astype(np.float32),
+        history={name: np.stack([level[name] for level in levels]) for name in levels[0]},
+    )
+
+
+def mean_concentration(inputs: Float32Array) -> Float64Array:
+    """Return sigmoid(w . x + b), the concentration without its noise: (..., F) as stored -> (...) in float64."""
+    return _sigmoid(inputs.astype(np.float64) @ AICE_WEIGHTS + AICE_BIAS)
+
+
+def _grid(num_latitudes: int, num_longitudes: int) -> tuple[Float64Array, Float64Array]:
+    latitudes = np.linspace(-79.0, 89.0, num_latitudes)
+    longitudes = np.arange(num_longitudes) * (360.0 / num_longitudes)
+    latitude_deg, longitude_deg = np.meshgrid(latitudes, longitudes, indexing="ij")
+    return latitude_deg, longitude_deg
+
+
+def _unit_vectors(latitude_deg: Float64Array, longitude_deg: Float64Array) -> Float64Array:
+    """Points on the unit sphere (J, I, 3): waves along them are smooth across the poles and the date line."""
+    latitude, longitude = np.radians(latitude_deg), np.radians(longitude_deg)
+    x, y = np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude)
+    return np.stack([x, y, np.sin(latitude)], axis=-1)
+
+
+def _land(latitude_deg: Float64Array, position: Float64Array, seed: int) -> NDArray[np.bool_]:
+    """Continents where a few waves are high, and one around the south pole, as on Earth."""
+    height = _waves(position, seed, "land", wavenumbers=(5.0, 10.0))
+    # The same fraction on both sides of the equator: else some seeds would leave a pole almost without ocean.
+    north = latitude_deg > 0
+    sea_level = np.where(north, *(np.quantile(height[side], 1 - LAND_FRACTION) for side in (north, ~north)))
+    antarctica = latitude_deg < -72.0 + 3.0 * _waves(position, seed, "coast", wavenumbers=(4.0, 9.0))
+    return (height > sea_level) | antarctica
+
+
+def _history_level(
+    latitude_deg: Float64Array, position: Float64Array, land: NDArray[np.bool_], seed: int, time: int
+) -> dict[str, Float32Array]:
+    """Return one time level of every history field, each (J, I)."""
+    coldness = _coldness(latitude_deg, position, seed, time)
+    icy = coldness > 0
+    fields = {
+        name: np.where(land, MISSING_VALUE, field.astype(np.float32)).astype(np.float32)
+        for name, field in _inputs(coldness, icy, position, seed, time).items()
+    }
+    stored = np.stack([fields[name] for name in INPUTS], axis=-1)
+    aice = np.zeros(land.shape, np.float32)
+    chosen = icy & ~land
+    aice[chosen] = _noisy_concentration(stored[chosen], _noise_source(land.shape, seed, time)[chosen])
+    aice[land] = MISSING_VALUE
+    return {TARGET: aice, **fields}
+
+
+def _coldness(latitude_deg: Float64Array, position: Float64Array, seed: int, time: int) -> Float64Array:
+    """Return 0 at the ice edge, about 1 near the poles, about -1.7 at the equator."""
+    north = latitude_deg > 0
+    beyond_edge_deg = np.abs(latitude_deg) - np.where(north, 48.0, 53.0)
+    # Antarctica leaves the southern ice fewer degrees to become cold in.
+    width_deg = np.where(north | (beyond_edge_deg < 0), 30.0, 20.0)
+    linear = beyond_edge_deg / width_deg + 0.12 * _waves(position, seed, "coldness", wavenumbers=(3.0, 8.0), time=time)
+    return np.minimum(linear, np.tanh(linear) * 1.25)
+
+
+def _inputs(
+    coldness: Float64Array, icy: NDArray[np.bool_], position: Float64Array, seed: int, time: int
+) -> dict[str, Float64Array]:
+    """Return the seven inputs (J, I): each follows the coldness and varies by itself too, so that none is redundant."""
+    tair, tsfc, sst, sss, hs, hi, sice = (_variability(position, seed, name, time) for name in INPUTS)
+    warm_water = np.maximum(-coldness, 0.0)  # zero over ice
+    sst_c = FREEZING_POINT_C + 0.6 * _softplus(0.6 - 2.5 * coldness + 1.1 * sst) + 14.0 * warm_water
+    return {
+        "Tair_h": 2.0 - _softplus(7.0 + 20.0 * coldness + 5.0 * tair) + 16.0 * warm_water,
+        # Ice does not get warmer than its melting point; without ice the surface is the water's.
+        "Tsfc_h": np.where(icy, -_softplus(3.5 + 13.0 * coldness + 4.0 * tsfc), sst_c),
+        "sst_h": sst_c,
+        "sss_h": 32.5 + 3.4 * np.tanh((0.4 - 0.8 * coldness + 1.2 * sss) / 3.4),
+        "hs_h": np.where(icy, 0.20 * _softplus(1.2 * coldness - 0.2 + 1.1 * hs), 0.0),
+        "hi_h": np.where(icy, 0.05 + 0.9 * _softplus(1.8 * coldness - 0.3 + 1.1 * hi), 0.0),
+        "sice_h": np.where(icy, 7.5 + 4.4 * np.tanh((0.8 - 1.4 * coldness + 1.5 * sice) / 4.4), 0.0),
+    }
+
+
+def _noisy_concentration(inputs: Float32Array, source: Float64Array) -> Float32Array:
+    """Add noise of mean zero to the relation: inputs (N, F), source (N,) uniform in [-1, 1) -> (N,) inside (0, 1)."""
+    mean = mean_concentration(inputs)
+    standard_deviation = NOISE_SD_FLOOR + (NOISE_SD_MID - NOISE_SD_FLOOR) * 4.0 * mean * (1.0 - mean)
+    # Uniform and cut symmetrically: the selection 0 < aice <= 1 then removes no point, and the mean stays the mean.
+    amplitude = np.minimum(np.sqrt(3.0) * standard_deviation, 0.9 * np.minimum(mean, 1.0 - mean))
+    noisy: Float32Array = (mean + amplitude * source).astype(np.float32)
+    return noisy
+
+
+def _noise_source(shape: tuple[int, ...], seed: int, time: int) -> Float64Array:
+    return _generator(seed, "noise", time).uniform(-1.0, 1.0, shape)
+
+
+def _variability(position: Float64Array, seed: int, stream: str, time: int) -> Float64Array:
+    """Return a field (J, I) of variance about 1: half of it smooth, half of it varying from cell to cell."""
+    smooth = _waves(position, seed, stream, wavenumbers=(6.0, 14.0), time=time)
+    white = _generator(seed, stream, 1 + time).standard_normal(smooth.shape)
+    along_latitude = white + 0.5 * (np.roll(white, 1, axis=1) + np.roll(white, -1, axis=1))
+    field: Float64Array = np.sqrt(0.5) * smooth + np.sqrt(0.5 / 1.5) * along_latitude
+    return field
+
+
+def _waves(
+    position: Float64Array, seed: int, stream: str, *, wavenumbers: tuple[float, float], time: int = 0, count: int = 24
+) -> Float64Array:
+    """Return `count` plane waves seen on the sphere: (J, I), variance about 1; the phases drift with `time`."""
+    generator = _generator(seed, stream)
+    directions = generator.standard_normal((count, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    wavevectors = directions * generator.uniform(*wavenumbers, (count, 1))
+    phases = generator.uniform(0.0, 2.0 * np.pi, count) + 0.1 * time
+    waves: Float64Array = np.sqrt(2.0 / count) * np.cos(position @ wavevectors.T + phases).sum(axis=-1)
+    return waves
+
+
+def _generator(seed: int, stream: str, part: int = 0) -> np.random.Generator:
+    return np.random.default_rng([seed, _STREAMS.index(stream), part])
+
+
+def _softplus(x: Float64Array) -> Float64Array:
+    return np.logaddexp(0.0, x)
+
+
+def _sigmoid(x: Float64Array) -> Float64Array:
+    return 1.0 / (1.0 + np.exp(-x))

@@ -1,0 +1,38 @@
+"""Files that are whole or not there: temporary in the same folder, fsync, rename, fsync of the folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, content: bytes | memoryview) -> None:
+    """Replace `path` by `content` so that a reader, a kill or a power cut finds the old content or the new one.
+
+    Raises OSError; then nothing is left behind.
+    """
+    # The same folder: a rename never crosses file systems. The process number: two writers never share a temporary.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        write_and_sync(temporary, content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_and_sync(path: Path, content: bytes | memoryview) -> None:
+    """Write `content` to `path` and wait until the disk has it. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the folder's names: a rename lives there, not in the file. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""What can go wrong, and the exit code that says which kind it was.
+
+MpitrainError             1  our bug, unless a subclass says otherwise
+├── UserError             2  the user's input is wrong
+│   ├── ConfigError          a key, a value or a file of settings
+│   ├── DataError            a data file, or what is in it
+│   ├── OutputError          the run folder
+│   ├── CheckpointError      a damaged or unfitting checkpoint
+│   └── MissingDependencyError  an optional package; the message holds the pip command
+├── LaunchError           3  the launch is wrong: ranks, MPI, backend
+├── TrainingError         4  training failed: NaN, divergence
+└── StoppedError          5  stopped on request, with a checkpoint written
+"""
+
+from __future__ import annotations
+
+
+class MpitrainError(Exception):
+    """Base of all errors that are shown to a user as one line."""
+
+    exit_code = 1
+
+
+class UserError(MpitrainError):
+    """The user's input is wrong; the message says what to change."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A key, a value or a file of settings."""
+
+
+class DataError(UserError):
+    """A data file, or what is in it."""
+
+
+class OutputError(UserError):
+    """The run folder cannot be used."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is damaged, or does not fit this run."""
+
+
+class MissingDependencyError(UserError):
+    """An optional package is not installed; the message holds the pip command."""
+
+
+class LaunchError(MpitrainError):
+    """Ranks, MPI or the backend: the launch itself is wrong."""
+
+    exit_code = 3
+
+
+class TrainingError(MpitrainError):
+    """Training failed: a loss that is not finite, or divergence."""
+
+    exit_code = 4
+
+
+class StoppedError(MpitrainError):
+    """Stopped on request; a checkpoint was written first."""
+
+    exit_code = 5

@@ -1,0 +1,1 @@
+"""Networks, their initial weights, and the TorchScript files that C++ loads."""

@@ -1,0 +1,56 @@
+"""IceNet: y = sigmoid(fc2(activation(fc1((x - mean) / std)))).
+
+N  samples      F  input features      H  hidden units
+"""
+
+import torch
+from torch import nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "gelu": nn.GELU}
+
+
+class IceNet(nn.Module):
+    """The sea-ice network of the C++ program: two linear layers, normally without an activation between them.
+
+    Parameters and buffers carry the C++ module's names: fc1.weight (H, F), fc1.bias (H,), fc2.weight (1, H),
+    fc2.bias (1,), input_mean (F,), input_std (F,). The buffers start as 0 and 1.
+    """
+
+    input_mean: torch.Tensor
+    input_std: torch.Tensor
+
+    def __init__(
+        self, input_size: int, hidden_size: int, output_size: int = 1, hidden_activation: str = "none"
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(input_size, hidden_size)
+        self.fc2 = nn.Linear(hidden_size, output_size)
+        self.activation = ACTIVATIONS[hidden_activation]()
+        self.register_buffer("input_mean", torch.zeros(input_size))
+        self.register_buffer("input_std", torch.ones(input_size))
+        # The C++ program draws in this order, after both layers' default initialisation.
+        nn.init.xavier_normal_(self.fc1.weight)
+        nn.init.xavier_normal_(self.fc2.weight)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the predictions (N, 1) for `inputs` (N, F) in physical units."""
+        hidden = self.activation(self.fc1((inputs - self.input_mean) / self.input_std))
+        return torch.sigmoid(self.fc2(hidden))
+
+    def set_normalization(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        """Set the buffers: `mean` (F,) and `std` (F,), std nowhere 0."""
+        self.input_mean.copy_(mean)
+        self.input_std.copy_(std)
+
+
+def build_icenet(
+    input_size: int, hidden_size: int, hidden_activation: str, seed: int, dtype: torch.dtype = torch.float32
+) -> IceNet:
+    """Return an IceNet whose weights are fixed by `seed`, the same numbers that libtorch draws with that seed.
+
+    The caller's random state is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
+        return IceNet(input_size, hidden_size, hidden_activation=hidden_activation).to(dtype)

@@ -1,0 +1,134 @@
+"""`metrics.jsonl`: one JSON object a line, one line an epoch or a logged step.
+
+Floats are written by `repr`, the shortest text that reads back to the same bits, so that two runs can be compared by
+bits from their metrics alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import OutputError, TrainingError
+
+Metric = float | int | str | None
+
+
+class MetricsFile:
+    """Appends records to one file. Belongs to one rank; the others open none.
+
+    A last line that a killed run left unfinished is dropped on opening. Raises OutputError where it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = _open_to_append(path)
+
+    def append(self, record: Mapping[str, Metric]) -> None:
+        """Write one record; another process sees it whole when this returns.
+
+        Raises TrainingError for a NaN or an infinity, which JSON has no words for, OutputError when the disk refuses.
+        """
+        _refuse_non_finite(record, self.path)
+        line = json.dumps(dict(record), allow_nan=False) + "\n"
+        try:
+            _write_all(self._descriptor, line.encode())
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}; free space, then --resume") from error
+
+    def cut_back(self, last_step: int) -> None:
+        """Drop the records after step `last_step`, in one atomic rewrite; records without "step" stay.
+
+        A resumed run repeats the steps after its checkpoint, so their first records must go.
+        """
+        kept = [line for line, record in _parse(self.path) if _step_of(record) <= last_step]
+        self.close()
+        try:
+            write_durably(self.path, b"".join(line + b"\n" for line in kept))
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: cannot be rewritten: {error.strerror}; free space, then --resume"
+            ) from error
+        finally:
+            self._descriptor = _open_to_append(self.path)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All whole records of the file, in order; a torn last line is left out.
+
+    Raises OutputError when the file is missing, or names the line that is no record.
+    """
+    return [record for _, record in _parse(path)]
+
+
+def _open_to_append(path: Path) -> int:
+    try:
+        # O_APPEND: whatever else was written, a record lands at the end
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be opened: {error.strerror}; is output.model_dir writable?") from error
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        os.ftruncate(descriptor, content.rfind(b"\n") + 1)
+    return descriptor
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def _refuse_non_finite(record: Mapping[str, Metric], path: Path) -> None:
+    for key, value in record.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            where = f" at step {record['step']}" if "step" in record else ""
+            raise TrainingError(f"{path}: {key}={value}{where} is not finite; lower training.optimizer.learning_rate")
+
+
+def _step_of(record: Mapping[str, Any]) -> float:
+    step = record.get("step")
+    return step if isinstance(step, int | float) else -math.inf
+
+
+def _parse(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}; is this a run folder?") from error
+    whole = content[: content.rfind(b"\n") + 1]  # what follows the last newline was cut off by a kill
+    for number, line in enumerate(whole.splitlines(), start=1):
+        yield line, _parse_line(line, path, number)
+
+
+def _parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise OutputError(f"{path}:{number}: not a JSON record; delete this line") from error
+    if not isinstance(record, dict):
+        raise OutputError(f"{path}:{number}: {type(record).__name__} instead of a JSON object; delete this line")
+    return record
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")

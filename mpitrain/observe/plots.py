@@ -1,0 +1,118 @@
+"""The report's plots as SVG text, drawn by matplotlib without its global state and without a display."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TRAIN_COLOUR, VALIDATION_COLOUR, GUIDE_COLOUR = "#2563eb", "#ea580c", "#64748b"
+_STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from version to version
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#94a3b8",
+    "axes.grid": True,
+    "axes.labelcolor": "#334155",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10,
+    "grid.color": "#e2e8f0",
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
+    "svg.hashsalt": "mpitrain",  # the same run gives the same bytes
+    "xtick.color": "#475569",
+    "ytick.color": "#475569",
+}
+Records = Sequence[Mapping[str, Any]]
+
+
+def plot_loss(records: Records, guides: Mapping[str, float | None]) -> str:
+    """Draw training and validation loss against the epoch, log scale; `guides` are named horizontal lines."""
+    figure, axes = _new_figure()
+    has_positive = False
+    for key, colour in (("train_loss", TRAIN_COLOUR), ("validation_loss", VALIDATION_COLOUR)):
+        epochs, losses = series(records, key)
+        if epochs:
+            axes.plot(epochs, losses, color=colour, label=key.replace("_", " "), marker=_marker(epochs))
+        has_positive |= any(loss > 0 for loss in losses)
+    for (label, value), style in zip(guides.items(), ("--", ":", "-."), strict=False):
+        if value is not None and value > 0:
+            axes.axhline(value, color=GUIDE_COLOUR, linestyle=style, linewidth=1.2, label=label)
+    if has_positive:
+        axes.set_yscale("log", nonpositive="mask")
+    axes.legend(frameon=False)
+    axes.set(xlabel="epoch", ylabel="mean squared error")
+    return _render_svg(figure, "loss")
+
+
+def plot_learning_rate(records: Records) -> str:
+    """Draw the learning rate against the epoch."""
+    figure, axes = _new_figure(height_inch=1.8)
+    epochs, rates = series(records, "learning_rate")
+    axes.plot(epochs, rates, color=TRAIN_COLOUR, drawstyle="steps-post", marker=_marker(epochs))
+    axes.set(xlabel="epoch", ylabel="learning rate")
+    axes.set_ylim(0, 1.1 * max(rates, default=0) or 1)
+    return _render_svg(figure, "rate")
+
+
+def plot_prediction(truth: np.ndarray[Any, Any], prediction: np.ndarray[Any, Any]) -> str:
+    """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file."""
+    from matplotlib.colors import LogNorm
+
+    figure, axes = _new_figure(height_inch=3.6)
+    low, high = _common_range(truth, prediction)
+    cells = axes.hexbin(
+        truth, prediction, gridsize=48, extent=(low, high, low, high), norm=LogNorm(), cmap="viridis", mincnt=1
+    )
+    axes.plot([low, high], [low, high], color=GUIDE_COLOUR, linestyle="--", linewidth=1.2, label="equal")
+    figure.colorbar(cells, ax=axes, label="samples in a cell")
+    axes.set(xlabel="truth", ylabel="prediction", aspect="equal")
+    axes.legend(frameon=False)
+    return _render_svg(figure, "prediction")
+
+
+def series(records: Records, key: str) -> tuple[list[float], list[float]]:
+    """Epochs and the last value of `key` in each of them, in order; records without either are left out."""
+    last = {
+        record["epoch"]: record[key] for record in records if _is_number(record, "epoch") and _is_number(record, key)
+    }
+    epochs = sorted(last)
+    return epochs, [last[epoch] for epoch in epochs]
+
+
+def _marker(epochs: Sequence[float]) -> str:
+    return "." if len(epochs) < 3 else ""  # a line through one point is invisible
+
+
+def _common_range(truth: np.ndarray[Any, Any], prediction: np.ndarray[Any, Any]) -> tuple[float, float]:
+    low = float(min(truth.min(), prediction.min()))
+    high = float(max(truth.max(), prediction.max()))
+    return (low, high) if low < high else (low - 0.5, high + 0.5)  # one value everywhere has no extent to draw
+
+
+def _is_number(record: Mapping[str, Any], key: str) -> bool:
+    return isinstance(record.get(key), int | float)
+
+
+def _new_figure(height_inch: float = 2.9) -> tuple[Figure, Axes]:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(5.0, height_inch), layout="constrained")
+        return figure, figure.add_subplot()
+
+
+def _render_svg(figure: Figure, prefix: str) -> str:
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context(_STYLE):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)  # several figures share one page's names
+    return text[text.index("<svg") :]

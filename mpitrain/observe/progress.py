@@ -1,0 +1,213 @@
+"""What a user watches while a run goes on: one bar on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Literal
+
+from mpitrain.observe.terminal import Terminal, open_launcher_terminal, open_stream_terminal
+
+ProgressKind = Literal["auto", "bar", "lines"]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is: `rate` in steps a second and `time_left_s` are None until two moments are known."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    num_epochs: int
+    train_loss: float
+    validation_loss: float | None
+    learning_rate: float
+    rate: float | None
+    time_left_s: float | None
+
+
+class Progress(ABC):
+    """Shows how far a run is. `update` costs well under 2 us unless something is due.
+
+    The first update and, on `close`, the last one are always shown.
+    """
+
+    def __init__(self, total_steps: int, first_step: int, interval_s: float, clock: Clock = time.monotonic) -> None:
+        self._total_steps = total_steps
+        self._interval_s = interval_s
+        self._clock = clock
+        self._due_s = float("-inf")
+        self._latest: tuple[int, int, int, float, float | None, float] | None = None
+        self._rate = _Rate(first_step, clock())
+
+    def update(
+        self,
+        step: int,
+        epoch: int,
+        num_epochs: int,
+        train_loss: float,
+        validation_loss: float | None,
+        learning_rate: float,
+    ) -> None:
+        """Say that `step` optimiser steps of the run (not of this resumption) are done, in `epoch`, counted from 1."""
+        self._latest = (step, epoch, num_epochs, train_loss, validation_loss, learning_rate)
+        if self._clock() >= self._due_s:
+            self._show_latest()
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """Show one line of text that stays."""
+
+    def close(self) -> None:
+        """Show the last update, if it was not yet, and leave the screen in order; a second call does nothing."""
+        self._show_latest()
+        self._latest = None
+        self._finish()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def _show(self, standing: Standing) -> None: ...
+
+    @abstractmethod
+    def _finish(self) -> None: ...
+
+    def _show_latest(self) -> None:
+        if self._latest is None:
+            return
+        now_s = self._clock()
+        step = self._latest[0]
+        rate = self._rate.at(step, now_s)
+        time_left_s = max(self._total_steps - step, 0) / rate if rate else None
+        self._show(Standing(step, self._total_steps, *self._latest[1:], rate, time_left_s))
+        self._due_s = now_s + self._interval_s
+
+
+class LineProgress(Progress):
+    """A plain line on `stream` every `interval_s` seconds."""
+
+    def __init__(
+        self, stream: IO[str], total_steps: int, first_step: int, interval_s: float = 3.0, clock: Clock = time.monotonic
+    ) -> None:
+        super().__init__(total_steps, first_step, interval_s, clock)
+        self._stream = stream
+        self._last_line = ""
+
+    def note(self, text: str) -> None:
+        """Write the text as a line of its own."""
+        # OSError: the reader has gone; ValueError: the stream was closed. A run goes on without an audience.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def _show(self, standing: Standing) -> None:
+        key = render_line(standing, with_speed=False)
+        if key != self._last_line:  # the last update may have been shown already
+            self.note(render_line(standing))
+            self._last_line = key
+
+    def _finish(self) -> None:
+        """Leave the stream open: it is the caller's."""
+
+
+def choose_progress(
+    kind: ProgressKind, stderr_is_terminal: bool, controlling_terminal_is_ours: bool
+) -> Literal["bar", "lines"]:
+    """Bar or lines. `auto` takes the bar where stderr, or the MPI launcher's, is a terminal that shows this run now."""
+    if kind == "auto":
+        return "bar" if stderr_is_terminal or controlling_terminal_is_ours else "lines"
+    return kind
+
+
+def open_progress(
+    kind: ProgressKind,
+    *,
+    total_steps: int,
+    first_step: int,
+    stream: IO[str],
+    interval_s: float = 3.0,
+    environ: Mapping[str, str] | None = None,
+) -> Progress:
+    """Progress of a run that has done `first_step` of `total_steps` steps. Called on one rank only.
+
+    `stream` is this process's stderr: lines go there. The bar goes to the terminal behind it or behind the MPI
+    launcher's stderr; without one, `bar` falls back to lines: a bar in a file is thousands of control characters.
+    """
+    environ = os.environ if environ is None else environ
+    own = None if kind == "lines" else open_stream_terminal(stream)
+    launchers = None if kind == "lines" or own else open_launcher_terminal()
+    terminal = own or launchers
+    if terminal is not None:
+        if choose_progress(kind, _can_draw_on(own, environ), _can_draw_on(launchers, environ)) == "bar":
+            return _open_bar(terminal, total_steps, first_step)
+        terminal.close()
+    return LineProgress(stream, total_steps, first_step, interval_s)
+
+
+def render_line(standing: Standing, with_speed: bool = True) -> str:
+    """One line without control characters: `step 120/600 (20 %)  epoch 12/60  train loss 1.2e-03 ...`."""
+    percent = 100 * standing.step // max(standing.total_steps, 1)
+    parts = [
+        f"step {standing.step}/{standing.total_steps} ({percent} %)",
+        f"epoch {standing.epoch}/{standing.num_epochs}",
+        f"train loss {standing.train_loss:.3e}",
+    ]
+    if standing.validation_loss is not None:
+        parts.append(f"validation loss {standing.validation_loss:.3e}")
+    parts.append(f"learning rate {standing.learning_rate:.1e}")
+    if with_speed and standing.rate is not None:
+        parts.append(f"{render_rate(standing.rate)}  {render_duration(standing.time_left_s)} left")
+    return "  ".join(parts)
+
+
+def render_rate(rate: float | None) -> str:
+    """Render steps a second with three digits, or nothing."""
+    return "" if rate is None else f"{rate:.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s"
+
+
+def render_duration(seconds: float | None) -> str:
+    """`1:02:03` or `2:03`; `-:--` where unknown."""
+    if seconds is None or seconds != seconds or seconds > 1e8:
+        return "-:--"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+class _Rate:
+    """Steps a second, smoothed: half of it from the latest interval, so that a slow start is soon forgotten."""
+
+    def __init__(self, first_step: int, now_s: float) -> None:
+        self._step = first_step
+        self._time_s = now_s
+        self._rate: float | None = None
+
+    def at(self, step: int, now_s: float) -> float | None:
+        # a shorter interval, as before the last update of a run, would say more about chance than about speed
+        if step > self._step and now_s >= self._time_s + 0.1:
+            newest = (step - self._step) / (now_s - self._time_s)
+            self._rate = newest if self._rate is None else 0.5 * (self._rate + newest)
+            self._step, self._time_s = step, now_s
+        return self._rate
+
+
+def _can_draw_on(terminal: Terminal | None, environ: Mapping[str, str]) -> bool:
+    return terminal is not None and environ.get("TERM", "dumb") != "dumb" and terminal.may_write()
+
+
+def _open_bar(terminal: Terminal, total_steps: int, first_step: int) -> Progress:
+    from mpitrain.observe.bar import BarProgress  # loads rich, which only the rank that draws pays for
+
+    return BarProgress(terminal, total_steps, first_step)

@@ -1,0 +1,152 @@
+"""`report.html`: one file that says how a run went, for a mail or a phone; it loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import MissingDependencyError, OutputError
+from mpitrain.observe.metrics_file import read_metrics
+from mpitrain.observe.progress import render_duration
+from mpitrain.observe.summary import RunSummary
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_STYLE = """
+:root { color-scheme: light; --ink: #0f172a; --soft: #64748b; --line: #e2e8f0; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f8fafc; color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 46rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1 { font-size: 1.5rem; margin: 0 0 1rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.05rem; margin: 0 0 .75rem; }
+section { background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: 1rem; margin-top: 1rem; }
+.cards { display: flex; flex-wrap: wrap; gap: .75rem; }
+.card { flex: 1 1 8rem; background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: .75rem 1rem; }
+.card b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
+.card span, th { color: var(--soft); font-weight: normal; }
+.card span { font-size: .85rem; }
+svg { width: 100%; max-width: 38rem; height: auto; display: block; }
+svg text { font-family: system-ui, sans-serif !important; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .35rem .5rem .35rem 0; border-top: 1px solid var(--line); vertical-align: top; }
+tr:first-child > * { border-top: 0; }
+td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+pre { margin: 0; overflow-x: auto; font-size: .85rem; }
+"""
+
+
+def write_report(
+    run_folder: Path,
+    summary: RunSummary | Mapping[str, Any],
+    *,
+    truth: np.ndarray[Any, Any] | None = None,
+    prediction: np.ndarray[Any, Any] | None = None,
+) -> Path:
+    """Write `run_folder/report.html` from the summary and the folder's `metrics.jsonl` and `config.yaml`, if there.
+
+    `truth` and `prediction`, both (N,), add a plot of one against the other. A mapping's keys are RunSummary's fields;
+    others are shown in the table too. Raises OutputError, MissingDependencyError (matplotlib).
+    """
+    values = dataclasses.asdict(summary) if isinstance(summary, RunSummary) else dict(summary)
+    metrics, config = run_folder / "metrics.jsonl", run_folder / "config.yaml"
+    records = read_metrics(metrics) if metrics.exists() else []
+    config_text = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
+    plots = _draw_plots(records, values, truth, prediction)
+    path = run_folder / "report.html"
+    page = render_report(run_folder.resolve().name, values, plots, config_text)
+    try:
+        write_durably(path, page.encode())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}; is output.model_dir writable?") from error
+    return path
+
+
+def render_report(name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str) -> str:
+    """Render the page; `plots` maps a heading to SVG, which is trusted, while all other text is escaped."""
+    sections = [_section(heading, svg) for heading, svg in plots.items()]
+    sections.append(_section("Summary", _render_table(values)))
+    if config_text:
+        sections.append(_section("Resolved settings", f"<pre>{escape(config_text)}</pre>"))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(name)}: training report</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{escape(name)}</h1>
+<div class="cards">{_render_cards(values)}</div>
+{"".join(sections)}
+</main>
+</body>
+</html>
+"""
+
+
+def _draw_plots(
+    records: list[dict[str, Any]],
+    values: Mapping[str, Any],
+    truth: np.ndarray[Any, Any] | None,
+    prediction: np.ndarray[Any, Any] | None,
+) -> dict[str, str]:
+    try:
+        import matplotlib  # noqa: F401  ask for it once, for one message
+    except ImportError as error:
+        raise MissingDependencyError("report.html needs matplotlib: python -m pip install matplotlib") from error
+    from mpitrain.observe.plots import plot_learning_rate, plot_loss, plot_prediction, series
+
+    plots = {}
+    guides = {"mean predictor": values.get("mean_predictor_mse"), "noise floor": values.get("noise_mse")}
+    if series(records, "train_loss")[0]:
+        plots["Loss"] = plot_loss(records, guides)
+    if series(records, "learning_rate")[0]:
+        plots["Learning rate"] = plot_learning_rate(records)
+    if truth is not None and prediction is not None and truth.size:
+        plots["Prediction against truth"] = plot_prediction(truth, prediction)
+    return plots
+
+
+def _section(heading: str, content: str) -> str:
+    return f"<section><h2>{escape(heading)}</h2>{content}</section>\n"
+
+
+def _render_cards(values: Mapping[str, Any]) -> str:
+    loss = values.get("validation_loss") if values.get("validation_loss") is not None else values.get("train_loss")
+    mean_mse = values.get("mean_predictor_mse")
+    wall_time_s = values.get("wall_time_s")
+    cards = {
+        "train loss": _render_value(values.get("train_loss")),
+        "validation loss": _render_value(values.get("validation_loss")),
+        "of the mean predictor's loss": f"{100 * loss / mean_mse:.3g} %" if loss is not None and mean_mse else "",
+        "epochs": _render_value(values.get("epochs")),
+        "MPI ranks": _render_value(values.get("world_size")),
+        "wall time": render_duration(wall_time_s) if wall_time_s is not None else "",
+    }
+    return "".join(
+        f'<div class="card"><b>{escape(text)}</b><span>{escape(label)}</span></div>'
+        for label, text in cards.items()
+        if text
+    )
+
+
+def _render_table(values: Mapping[str, Any]) -> str:
+    rows = ((key.replace("_", " "), _render_value(value)) for key, value in values.items() if value is not None)
+    return f"<table>{''.join(f'<tr><th>{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)}</table>"
+
+
+def _render_value(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,131 @@
+"""The few lines at the end of a run: how good, what it is called by its bits, where it lies, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.observe.progress import render_duration
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What is known of a run when it ends; None is "not known" or "does not apply", and is left out of the text.
+
+    Losses are mean squared errors in the unit of the target, squared.
+    """
+
+    run_folder: Path | None = None
+    """Folder that holds `model.pt`, `report.html` and `config.yaml`."""
+    semantics: str | None = None
+    """`standard` or `reference`."""
+    world_size: int | None = None
+    """Number of MPI ranks."""
+    num_virtual_ranks: int | None = None
+    """Number of virtual ranks; the same weights come out for any number of ranks up to it."""
+    num_training_samples: int | None = None
+    num_validation_samples: int | None = None
+    num_dropped_samples: int | None = None
+    """Samples left out for fill values, NaN, or the truncation of `reference`."""
+    epochs: int | None = None
+    """Epochs done."""
+    steps: int | None = None
+    """Optimiser steps done."""
+    wall_time_s: float | None = None
+    train_loss: float | None = None
+    validation_loss: float | None = None
+    mean_predictor_mse: float | None = None
+    """Loss of always answering the training samples' mean: what any network must beat."""
+    noise_mse: float | None = None
+    """Variance of the noise in the target, where known (synthetic data): what no network can beat."""
+    weights_sha256: str | None = None
+    """64 hexadecimal digits."""
+    best_epoch: int | None = None
+    """Epoch with the least validation loss, counted from 1."""
+    is_synthetic_data: bool | None = None
+
+
+def render_summary(summary: RunSummary) -> str:
+    """Plain text of at most 100 columns (but for long paths), without control characters, ending in a newline."""
+    rows = [
+        ("Trained", _render_work(summary)),
+        ("Samples", _render_samples(summary)),
+        ("Loss", _render_loss(summary)),
+        ("", _render_comparison(summary)),
+        ("Weights", _render_weights(summary)),
+        ("Model", _render_file(summary, "model.pt")),
+        ("Report", _render_file(summary, "report.html")),
+        *(("Next", text) for text in _next_steps(summary)),
+    ]
+    return "".join(f"{label:<9}{text}\n" for label, text in rows if text)
+
+
+def _render_work(summary: RunSummary) -> str:
+    parts = [_count(summary.epochs, "epoch"), _count(summary.steps, "step")]
+    text = ", ".join(part for part in parts if part)
+    if summary.wall_time_s is not None:
+        text += f" in {_render_time(summary.wall_time_s)}"
+    if summary.world_size is not None:
+        text += f" on {_count(summary.world_size, 'rank')}"
+    details = [summary.semantics, _count(summary.num_virtual_ranks, "virtual rank")]
+    known = ", ".join(detail for detail in details if detail)
+    return f"{text.strip()} ({known})" if known else text.strip()
+
+
+def _render_samples(summary: RunSummary) -> str:
+    counts = [
+        (summary.num_training_samples, "for training"),
+        (summary.num_validation_samples, "for validation"),
+        (summary.num_dropped_samples, "dropped"),
+    ]
+    return ", ".join(f"{count:,} {use}" for count, use in counts if count is not None)
+
+
+def _render_loss(summary: RunSummary) -> str:
+    parts = []
+    if summary.train_loss is not None:
+        parts.append(f"train {summary.train_loss:.4e}")
+    if summary.validation_loss is not None:
+        best = f" (best: epoch {summary.best_epoch})" if summary.best_epoch is not None else ""
+        parts.append(f"validation {summary.validation_loss:.4e}{best}")
+    return ", ".join(parts)
+
+
+def _render_comparison(summary: RunSummary) -> str:
+    loss = summary.train_loss if summary.validation_loss is None else summary.validation_loss
+    parts = []
+    if loss is not None and summary.mean_predictor_mse:
+        ratio = loss / summary.mean_predictor_mse
+        parts.append(f"{ratio:.3g} of the mean predictor's {summary.mean_predictor_mse:.4e}")
+    if loss is not None and summary.noise_mse:
+        parts.append(f"{loss / summary.noise_mse:.3g} times the noise floor {summary.noise_mse:.4e}")
+    return ", ".join(parts)
+
+
+def _render_weights(summary: RunSummary) -> str:
+    if summary.weights_sha256 is None:
+        return ""
+    return f"SHA-256 {summary.weights_sha256[:12]} (all 64 digits in report.html)"
+
+
+def _render_file(summary: RunSummary, name: str) -> str:
+    return "" if summary.run_folder is None else str(summary.run_folder / name)
+
+
+def _next_steps(summary: RunSummary) -> list[str]:
+    steps = []
+    if summary.is_synthetic_data:
+        steps.append("mpitrain train data.data_path=YOUR_FILE.nc   # this run's data was made up")
+    if summary.run_folder is not None and summary.epochs is not None:
+        config = shlex.quote(str(summary.run_folder / "config.yaml"))
+        steps.append(f"mpitrain train {config} --resume --epochs {2 * summary.epochs}   # go on from here")
+    return steps
+
+
+def _render_time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else render_duration(seconds)
+
+
+def _count(number: int | None, thing: str) -> str:
+    return "" if number is None else f"{number:,} {thing}{'' if number == 1 else 's'}"

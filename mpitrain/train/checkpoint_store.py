@@ -1,0 +1,120 @@
+"""Checkpoints that are whole or refused: safetensors, a JSON manifest of SHA-256 hashes, and a commit record written last.
+
+checkpoints/step-00000120/tensors.safetensors   the numbers; no pickle anywhere
+checkpoints/step-00000120/manifest.json         what they mean, one hash a tensor and one of the whole file
+checkpoints/step-00000120/commit.json           the manifest's hash and its own: without it nothing was saved
+checkpoints/best-00000100/...                   the best validated weights so far
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpitrain.durable_files import sync_folder, write_and_sync, write_durably
+from mpitrain.errors import CheckpointError, OutputError
+from mpitrain.train.checkpoint_format import (
+    COMMIT,
+    MANIFEST,
+    TENSORS,
+    encode_checkpoint,
+    encode_commit,
+    read_checkpoint,
+)
+
+NUM_NEWEST_KEPT = 3
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint: its `tensors` by name, and `state` and `settings` as they were given to `save`."""
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    settings: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of one run folder. Used by one rank; keeps the newest three and the best."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        state: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        step: int,
+        kind: str = "step",
+    ) -> Path:
+        """Write checkpoint `kind`-`step` so that a kill or power cut at any moment loses at most this one.
+
+        Returns when the disk has it. Raises OutputError when it cannot be written.
+        """
+        target = self._folder / f"{kind}-{step:08d}"
+        partial = self._folder / f".{target.name}.{os.getpid()}.partial"
+        tensor_bytes, manifest_bytes = encode_checkpoint(tensors, state, settings)
+        try:
+            partial.mkdir(parents=True)
+            write_and_sync(partial / TENSORS, tensor_bytes)
+            write_and_sync(partial / MANIFEST, manifest_bytes)
+            sync_folder(partial)
+            _replace_folder(partial, target)
+            write_durably(target / COMMIT, encode_commit(manifest_bytes))
+        except OSError as error:
+            raise OutputError(
+                f"{target}: the checkpoint cannot be written ({error.strerror}); check space and permissions"
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        self._prune(kind, target)
+        return target
+
+    def load_latest(self) -> tuple[Checkpoint, list[str]]:
+        """Return the newest checkpoint that is whole, and a line for each newer one that is not.
+
+        Raises CheckpointError when there is none.
+        """
+        notices: list[str] = []
+        for path in self._newest_first("step"):
+            try:
+                return load_checkpoint(path), notices
+            except CheckpointError as error:
+                notices.append(f"{error}; falling back to the one before")
+        if notices:
+            reason = notices[0].removesuffix("; falling back to the one before")
+            raise CheckpointError(
+                f"{reason}; no older one can be used: start again with --overwrite, or in another output.model_dir"
+            )
+        raise CheckpointError(f"{self._folder}: holds no checkpoint to resume from; start without --resume")
+
+    def _newest_first(self, kind: str) -> list[Path]:
+        return sorted(self._folder.glob(f"{kind}-*"), reverse=True)
+
+    def _prune(self, kind: str, just_written: Path) -> None:
+        # A resumed run may leave newer, damaged ones behind: only those up to the one just written are counted.
+        older = [path for path in self._newest_first(kind) if path <= just_written]
+        for path in older[NUM_NEWEST_KEPT if kind == "step" else 1 :]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read and verify one checkpoint folder. Raises CheckpointError if a single bit is not as it was written."""
+    return Checkpoint(path, *read_checkpoint(path))
+
+
+def _replace_folder(source: Path, target: Path) -> None:
+    if target.exists():
+        # Its commit record goes first: a kill in between leaves a checkpoint that is refused, not one that is half new.
+        (target / COMMIT).unlink(missing_ok=True)
+        shutil.rmtree(target)
+    source.rename(target)
+    sync_folder(target.parent)

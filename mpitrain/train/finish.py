@@ -1,0 +1,84 @@
+"""The end of a run: export the model, write the report, say what was reached and what to do next."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mpitrain.comm.session import Session
+from mpitrain.comm.world import World
+from mpitrain.config import RunConfig
+from mpitrain.data.samples import Samples
+from mpitrain.data.synthetic_history import read_noise_mse
+from mpitrain.models.icenet import IceNet
+from mpitrain.models.torchscript import save_model, save_normalization
+from mpitrain.observe.report import write_report
+from mpitrain.observe.summary import RunSummary, render_summary
+from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.run_folder import RunFolder
+from mpitrain.train.setup import TrainingParts
+from mpitrain.train.trainer import Trainer
+from mpitrain.train.training_state import load_named_weights, named_weights
+
+_POINTS_PLOTTED = 5000
+
+
+def finish_run(
+    world: World, session: Session, config: RunConfig, folder: RunFolder, parts: TrainingParts, trainer: Trainer,
+    samples: Samples, data_path: Path, wall_time_s: float,
+) -> None:  # fmt: skip
+    """Write `model.pt`, its normalisation file and `report.html`, and print the summary. Collective."""
+    if config.exported_weights == "best" and trainer.best_weights is not None:
+        load_named_weights(parts.model, trainer.best_weights)
+    summary = _summarise(session, config, folder, parts, trainer, data_path, wall_time_s)
+    session.together(lambda: _write(session, folder, parts.model, summary, samples))
+    world.say(render_summary(summary).rstrip("\n"))
+
+
+def _write(session: Session, folder: RunFolder, model: IceNet, summary: RunSummary, samples: Samples) -> None:
+    if not session.is_root:
+        return
+    save_model(model, folder.model)
+    save_normalization(model.input_mean, model.input_std, folder.model)
+    shown = samples.take(np.linspace(0, len(samples) - 1, min(len(samples), _POINTS_PLOTTED)).astype(np.int64))
+    with torch.no_grad():
+        inputs = torch.from_numpy(shown.inputs).to(model.input_mean)
+        prediction = model(inputs).view(-1).cpu().double().numpy()
+    write_report(folder.path, summary, truth=shown.targets.astype(np.float64), prediction=prediction)
+
+
+def _summarise(
+    session: Session,
+    config: RunConfig,
+    folder: RunFolder,
+    parts: TrainingParts,
+    trainer: Trainer,
+    data_path: Path,
+    wall_time_s: float,
+) -> RunSummary:
+    state = trainer.state
+    exports_best = config.exported_weights == "best" and state.best_loss is not None
+    is_synthetic = config.data.data_path is None
+    summary = RunSummary(
+        run_folder=folder.path,
+        semantics=config.semantics,
+        world_size=session.ranks.world_size,
+        num_virtual_ranks=parts.counts["virtual_ranks"],
+        num_training_samples=parts.counts["training"],
+        num_validation_samples=parts.counts["validation"],
+        num_dropped_samples=parts.counts["dropped"],
+        epochs=state.epoch,
+        steps=state.global_step,
+        wall_time_s=wall_time_s,
+        train_loss=state.train_loss,
+        validation_loss=state.best_loss if exports_best else state.validation_loss,
+        mean_predictor_mse=parts.mean_predictor_mse,
+        noise_mse=read_noise_mse(data_path, config.domain.pole) if data_path.suffix == ".nc" else None,
+        weights_sha256=weights_sha256(named_weights(parts.model)),
+        best_epoch=state.best_epoch,
+        is_synthetic_data=is_synthetic,
+    )
+    return dataclasses.replace(summary, best_epoch=state.best_epoch if exports_best else None)

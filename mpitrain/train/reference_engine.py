@@ -1,0 +1,79 @@
+"""The step of `reference` semantics: what the C++ program does, in its order, bit for bit.
+
+n  samples of this rank, the same on every rank      P  ranks      F  input features
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mpitrain.comm.session import Session
+from mpitrain.data.training_data import ReferenceData
+from mpitrain.train.step_engine import StepResult
+
+
+class ReferenceEngine:
+    """`StepEngine` of one full-batch step an epoch, one Allreduce a parameter, and a division by F * P."""
+
+    steps_per_epoch = 1
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, data: ReferenceData, session: Session
+    ) -> None:
+        self._model, self._optimizer, self._data, self._session = model, optimizer, data, session
+        # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
+        self._divisor = float(data.inputs.shape[1] * session.ranks.world_size)
+        self._local_loss = 0.0
+        self._root_loss = torch.zeros(1, dtype=torch.float64)
+
+    def start_epoch(self, epoch: int) -> None:
+        """See `StepEngine.start_epoch`."""
+
+    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.step`; the loss is rank 0's local one. Collective."""
+        outputs = self._model(self._data.inputs)
+        loss = nn.functional.mse_loss(outputs.view(-1), self._data.targets.view(-1))
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self._model.parameters():
+            if parameter.grad is not None:
+                self._session.all_reduce(parameter.grad)
+                parameter.grad /= self._divisor
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        self._local_loss = float(loss.detach())
+        return self._agree(stop_requested)
+
+    def _agree(self, stop_requested: bool) -> StepResult:
+        # Beside the C++ program's own messages: every rank's loss and stop flag, so that all ranks decide alike.
+        losses = self._session.gather_object((self._local_loss, stop_requested))
+        self._root_loss[0] = losses[0][0]
+        all_finite = all(abs(loss) < float("inf") for loss, _ in losses)
+        return StepResult(losses[0][0] if all_finite else float("nan"), any(stop for _, stop in losses))
+
+    def epoch_loss(self) -> float:
+        """See `StepEngine.epoch_loss`: rank 0's local loss, as the C++ program prints."""
+        return float(self._root_loss)
+
+    def validation_loss(self) -> float | None:
+        """See `StepEngine.validation_loss`: the C++ program holds nothing out."""
+        return None
+
+    def describe_failure(self) -> str:
+        """See `StepEngine.describe_failure`. Collective."""
+        reports = self._session.gather_object((self._local_loss, self._session.host))
+        return "; ".join(
+            f"rank {rank} on {host}: {loss}"
+            for rank, (loss, host) in enumerate(reports)
+            if not abs(loss) < float("inf")
+        )
+
+    def gather_loss_sums(self) -> torch.Tensor:
+        """See `StepEngine.gather_loss_sums`: (1,) float64."""
+        return self._root_loss.clone()
+
+    def restore_loss_sums(self, sums: torch.Tensor) -> None:
+        """See `StepEngine.restore_loss_sums`."""
+        self._root_loss.copy_(sums)

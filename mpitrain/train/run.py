@@ -1,0 +1,195 @@
+"""One training run from its settings to its run folder, on all ranks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpitrain.comm.session import Session, open_session
+from mpitrain.comm.world import World
+from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
+from mpitrain.data.samples import Samples, read_samples
+from mpitrain.data.synthetic_history import write_synthetic_history
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import ConfigError, OutputError
+from mpitrain.observe.logs import close_rank_log, open_rank_log
+from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.observe.progress import open_progress
+from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore
+from mpitrain.train.finish import finish_run
+from mpitrain.train.run_folder import RunFolder, next_free
+from mpitrain.train.settings import check_same_data
+from mpitrain.train.setup import TrainingParts, build_parts
+from mpitrain.train.stop_request import StopRequest, listen_for_stop
+from mpitrain.train.trainer import SaveCheckpoint, Trainer, Watcher
+from mpitrain.train.watchers import RootWatcher, SilentWatcher
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What the command line asks for."""
+
+    config_path: Path | None = None
+    overrides: tuple[str, ...] = ()
+    resume: bool = False
+    overwrite: bool = False
+
+
+def train(world: World, request: TrainRequest) -> int:
+    """Train as requested and leave a run folder; return exit code 0. Collective.
+
+    Raises the errors of `mpitrain.errors`, on all ranks together.
+    """
+    started_s = time.monotonic()
+    loaded = world.together(lambda: _load_config(request))
+    with open_session(world, loaded.config) as session, listen_for_stop() as stop_request:
+        for line in (*loaded.notices, *world.notices):
+            world.say(f"note: {line}", error=True)
+        _train(world, session, loaded.config, request, stop_request, started_s)
+    return 0
+
+
+def _load_config(request: TrainRequest) -> LoadedConfig:
+    if not request.resume or request.config_path is not None:
+        return load_run_config(request.config_path, request.overrides)
+    # A resumed run is what its own folder says, and what the command line changes.
+    folder = RunFolder(Path(load_run_config(None, request.overrides).config.output.model_dir))
+    if not folder.config.exists():
+        raise ConfigError(
+            f"--resume: {folder.path} holds no run; name its folder with output.model_dir=FOLDER (or --output)"
+        )
+    return load_run_config(folder.config, request.overrides)
+
+
+def _train(
+    world: World,
+    session: Session,
+    config: RunConfig,
+    request: TrainRequest,
+    stop_request: StopRequest,
+    started_s: float,
+) -> None:
+    folder = session.on_root(lambda: _choose_folder(config, request))
+    checkpoint = session.on_root(lambda: _load_checkpoint(world, folder)) if request.resume else None
+    data_path = session.on_root(lambda: _find_data(config, folder, request))
+    samples = session.together(lambda: read_samples(data_path, config.domain.pole, config.domain.clean_data))
+    parts = build_parts(config, session, samples, checkpoint)
+    if checkpoint is not None:
+        session.together(lambda: check_same_data(data_path, checkpoint, parts.model))
+    session.on_root(lambda: _prepare_folder(config, folder, request))
+    world.failure_folder = folder.logs
+    for line in parts.notices:
+        world.say(f"note: {line}", error=True)
+    _announce(world, session, parts, data_path, folder)
+    with _watching(config, session, folder, parts, checkpoint) as watcher:
+        trainer = Trainer(
+            config,
+            session,
+            parts.model,
+            parts.optimizer,
+            parts.engine,
+            _saver(session, folder, parts.settings),
+            watcher,
+            stop_request,
+        )
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        trainer.fit()
+    finish_run(world, session, config, folder, parts, trainer, samples, data_path, time.monotonic() - started_s)
+
+
+def _choose_folder(config: RunConfig, request: TrainRequest) -> RunFolder:
+    folder = RunFolder(Path(config.output.model_dir), config.output.model_file)
+    if request.resume or request.overwrite:
+        return folder
+    if (
+        not any(override.startswith("output.model_dir=") for override in request.overrides)
+        and config.data.data_path is None
+    ):
+        return RunFolder(next_free(folder.path), folder.model_file)
+    folder.check_free()
+    return folder
+
+
+def _load_checkpoint(world: World, folder: RunFolder) -> Checkpoint:
+    checkpoint, notices = CheckpointStore(folder.checkpoints).load_latest()
+    for line in notices:
+        world.say(f"note: {line}", error=True)
+    world.say(f"resuming from {checkpoint.path}")
+    return checkpoint
+
+
+def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> Path:
+    if config.data.data_path is not None:
+        return Path(config.data.data_path)
+    if not (request.resume and folder.synthetic_history.exists()):
+        folder.create()
+        write_synthetic_history(folder.synthetic_history, seed=config.seed)
+    return folder.synthetic_history
+
+
+def _prepare_folder(config: RunConfig, folder: RunFolder, request: TrainRequest) -> None:
+    if request.overwrite and not request.resume:
+        folder.remove_run()
+    folder.create()
+    try:
+        write_durably(folder.config, render_yaml(config).encode())
+    except OSError as error:
+        raise OutputError(f"{folder.config}: cannot be written ({error.strerror})") from error
+
+
+def _announce(world: World, session: Session, parts: TrainingParts, data_path: Path, folder: RunFolder) -> None:
+    ranks, counts = session.ranks, parts.counts
+    nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
+    world.say(
+        f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend {session.backend}, {session.device.type}, "
+        f"reduction {session.reduction}; {counts['training']} training samples of {data_path}; run folder {folder.path}"
+    )
+
+
+@contextmanager
+def _watching(
+    config: RunConfig, session: Session, folder: RunFolder, parts: TrainingParts, checkpoint: Checkpoint | None
+) -> Iterator[Watcher]:
+    logger = open_rank_log(folder.path, session.ranks.rank, session.host)
+    logger.info(
+        "rank %d of %d, device %s, torch %s, %d threads",
+        session.ranks.rank,
+        session.ranks.world_size,
+        session.device,
+        torch.__version__,
+        session.num_threads,
+    )
+    try:
+        if not session.is_root:
+            yield SilentWatcher()
+            return
+        first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
+        total_steps = config.training.epochs * parts.engine.steps_per_epoch
+        with MetricsFile(folder.metrics) as metrics:
+            metrics.cut_back(first_step)
+            with open_progress(
+                config.output.progress, total_steps=total_steps, first_step=first_step, stream=sys.stderr
+            ) as progress:
+                yield RootWatcher(progress, metrics, logger, config.training.epochs)
+    finally:
+        close_rank_log(logger)
+
+
+def _saver(session: Session, folder: RunFolder, settings: Mapping[str, Any]) -> SaveCheckpoint:
+    store = CheckpointStore(folder.checkpoints)
+
+    def save(tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
+        session.together(lambda: store.save(tensors, state, settings, step, kind) if session.is_root else None)
+
+    return save
+
+
+__all__ = ["Samples", "TrainRequest", "train"]

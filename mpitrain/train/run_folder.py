@@ -1,0 +1,99 @@
+"""The run folder: what lies where, who may write into it, and what is in the way."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.errors import OutputError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run's files. Only the root rank writes, but for each rank's log."""
+
+    path: Path
+    model_file: str = "model.pt"
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration; also the mark that the folder holds a run."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON record an epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The trained model, TorchScript."""
+        return self.path / self.model_file
+
+    @property
+    def logs(self) -> Path:
+        """One log a rank, and the first failure's traceback."""
+        return self.path / "logs"
+
+    @property
+    def synthetic_history(self) -> Path:
+        """The history file that a run without data writes for itself."""
+        return self.path / "cice_history.nc"
+
+    @property
+    def holds_run(self) -> bool:
+        """True if a run has been here."""
+        return self.config.exists() or self.checkpoints.exists()
+
+    def check_free(self) -> None:
+        """Raise OutputError if a run's files are in the way."""
+        if self.holds_run:
+            raise OutputError(
+                f"{self.path}: holds a run already; continue it with --resume, replace it with --overwrite, or choose another output.model_dir"
+            )
+
+    def create(self) -> None:
+        """Make the folder and try that it can be written. Raises OutputError."""
+        probe = self.logs / ".probe"
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
+            (self.logs / "failure.txt").unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: cannot be written ({error.strerror}); choose another output.model_dir"
+            ) from error
+
+    def remove_run(self) -> None:
+        """Delete the run's own files and nothing else. Raises OutputError."""
+        own = [
+            self.config,
+            self.metrics,
+            self.model,
+            self.model.with_name(f"normalization.{self.model.name}"),
+            self.path / "report.html",
+        ]
+        try:
+            for file in own:
+                file.unlink(missing_ok=True)
+            for folder in (self.checkpoints, self.logs):
+                if folder.exists():
+                    shutil.rmtree(folder)
+        except OSError as error:
+            raise OutputError(f"{error.filename}: cannot be removed ({error.strerror})") from error
+
+
+def next_free(path: Path) -> Path:
+    """Return `path`, or the first of `path`-2, `path`-3, ... that holds no run."""
+    candidate, number = path, 1
+    while RunFolder(candidate).holds_run:
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate

@@ -1,0 +1,86 @@
+"""What a checkpoint and the run that resumes it must have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpitrain.comm.session import Session
+from mpitrain.config import RunConfig
+from mpitrain.errors import CheckpointError
+from mpitrain.train.checkpoint_store import Checkpoint
+
+DEFAULT_GLOBAL_BATCH_SIZE = 64
+
+
+def global_batch_size(config: RunConfig, world_size: int) -> int | str:
+    """Return B as configured: `global_batch_size`, or `batch_size` a rank times the ranks; "full" for all samples."""
+    training = config.training
+    if config.semantics == "reference" or "full" in (training.batch_size, training.global_batch_size):
+        return "full"
+    if training.batch_size is not None:
+        return int(training.batch_size) * world_size
+    return training.global_batch_size or DEFAULT_GLOBAL_BATCH_SIZE
+
+
+def checkpoint_settings(
+    config: RunConfig, session: Session, num_virtual_ranks: int, batch_size: int | str
+) -> dict[str, Any]:
+    """Return the settings that decide the bits of a result, by their configuration keys."""
+    settings: dict[str, Any] = {
+        "semantics": config.semantics,
+        "seed": config.seed,
+        "model.name": config.model.name,
+        "model.input_size": config.model.input_size,
+        "model.hidden_size": config.model.hidden_size,
+        "model.hidden_activation": config.model.hidden_activation,
+        "data.validation_split": config.validation_split,
+        "training.dtype": config.training.dtype,
+        "training.optimizer.type": config.training.optimizer.type,
+        "training.reduction": session.reduction,
+        "training.shuffle": config.shuffle,
+        "training.threads_per_rank": session.num_threads,
+        "training.virtual_ranks": num_virtual_ranks,
+        "training.global_batch_size": batch_size,
+        "torch version": torch.__version__,
+    }
+    if config.semantics == "reference":
+        settings["number of ranks"] = session.ranks.world_size
+    return settings
+
+
+# These may differ: a resumed run takes the first two from its checkpoint, and a newer torch is the user's choice.
+_NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version")
+
+
+def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
+    """Return a line for what may differ and does. Raises CheckpointError for what must not differ and does."""
+    for key, here in settings.items():
+        there = checkpoint.settings.get(key)
+        if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
+            raise CheckpointError(
+                f"{checkpoint.path}: written with {key}={there}, this run has {here}; resume with {key}={there}, or start a new run"
+            )
+    version = checkpoint.settings.get("torch version")
+    if version != settings["torch version"]:
+        return [
+            f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: results may differ in the last bits"
+        ]
+    return []
+
+
+def _threads_are_free(key: str, settings: dict[str, Any]) -> bool:
+    # Without a promise of bits, the number of threads follows the machine.
+    return key == "training.threads_per_rank" and settings["training.reduction"] == "any"
+
+
+def check_same_data(path: Path, checkpoint: Checkpoint, model: torch.nn.Module) -> None:
+    """Raise CheckpointError if the data's statistics are not those that the checkpoint's model was trained with."""
+    for name, buffer in model.named_buffers():
+        saved = checkpoint.tensors.get(f"model.{name}")
+        if saved is None or not torch.equal(saved, buffer.cpu()):
+            raise CheckpointError(
+                f"{checkpoint.path}: was trained on other data than {path} ('{name}' differs); set data.data_path to the same file"
+            )

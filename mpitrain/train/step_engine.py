@@ -1,0 +1,43 @@
+"""The contract of a training step: what the loop asks for, whatever computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The mean loss of the batch before the step, and whether any rank asks to stop; the same on all ranks."""
+
+    loss: float
+    stop_requested: bool
+
+
+class StepEngine(Protocol):
+    """Forward, backward, reduction over all ranks and optimiser step, on this rank's part of each batch."""
+
+    steps_per_epoch: int
+
+    def start_epoch(self, epoch: int) -> None:
+        """Prepare the batches of `epoch` (from 0) and forget the last epoch's losses."""
+
+    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """Train on one batch. Collective; all but `stop_requested` must agree on all ranks."""
+
+    def epoch_loss(self) -> float:
+        """Return the mean loss of the epoch's samples, each before its step. Collective."""
+
+    def validation_loss(self) -> float | None:
+        """Return the mean loss of the held-out samples; None without any. Collective."""
+
+    def describe_failure(self) -> str:
+        """Say where the last step's loss is not finite: ranks and samples. Collective."""
+
+    def gather_loss_sums(self) -> torch.Tensor:
+        """Return the epoch's losses so far, for a checkpoint. Collective."""
+
+    def restore_loss_sums(self, sums: torch.Tensor) -> None:
+        """Set what `gather_loss_sums` gave, on any number of ranks that keeps the promise of this engine."""

@@ -1,0 +1,152 @@
+"""The training loop: epochs of steps, a record an epoch, checkpoints that a resumed run continues bit for bit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.session import Session
+from mpitrain.config import RunConfig
+from mpitrain.errors import StoppedError, TrainingError
+from mpitrain.train.checkpoint_store import Checkpoint
+from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
+from mpitrain.train.schedules import learning_rate_at
+from mpitrain.train.step_engine import StepEngine
+from mpitrain.train.stop_request import StopRequest
+from mpitrain.train.training_state import TrainingState, load_named_weights, named_weights
+
+SaveCheckpoint = Callable[[Mapping[str, torch.Tensor], Mapping[str, Any], int, str], None]
+
+
+class Watcher(Protocol):
+    """Who is told how the training goes; on ranks that keep quiet, nobody."""
+
+    def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
+        """Hear of a finished optimiser step."""
+
+    def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
+        """Hear of a finished epoch."""
+
+
+class Trainer:
+    """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
+
+    def __init__(
+        self, config: RunConfig, session: Session, model: nn.Module, optimizer: torch.optim.Optimizer, engine: StepEngine,
+        save: SaveCheckpoint, watcher: Watcher, stop_request: StopRequest,
+    ) -> None:  # fmt: skip
+        self.state = TrainingState()
+        self.best_weights: dict[str, torch.Tensor] | None = None
+        self._config, self._session, self._model, self._optimizer, self._engine = (
+            config,
+            session,
+            model,
+            optimizer,
+            engine,
+        )
+        self._save, self._watcher, self._stop_request = save, watcher, stop_request
+        self._best_is_saved = True
+        self._names = [name for name, _ in model.named_parameters()]
+
+    def fit(self) -> None:
+        """Train to the end. Collective.
+
+        Raises, on all ranks together: TrainingError for a loss that is not finite, StoppedError after a requested
+        stop whose checkpoint is on the disk.
+        """
+        while self.state.epoch < self._config.training.epochs and not self.state.stopped_early:
+            started_s = time.monotonic()
+            learning_rate = self._learning_rate()
+            self._run_steps(learning_rate)
+            self._finish_epoch(learning_rate, time.monotonic() - started_s)
+        self.save_checkpoint()
+
+    def _run_steps(self, learning_rate: float) -> None:
+        state = self.state
+        if state.step_in_epoch == 0:  # else the order and the losses so far came with the checkpoint
+            self._engine.start_epoch(state.epoch)
+        while state.step_in_epoch < self._engine.steps_per_epoch:
+            result = self._engine.step(state.step_in_epoch, learning_rate, self._stop_request.is_set)
+            if not math.isfinite(result.loss):
+                raise mark_agreed(TrainingError(self._describe_divergence(result.loss, learning_rate)))
+            state.step_in_epoch += 1
+            state.global_step += 1
+            self._watcher.on_step(state, result.loss, learning_rate)
+            # After an epoch's last step the epoch is finished first, so that no checkpoint lies between the two.
+            if state.step_in_epoch < self._engine.steps_per_epoch:
+                self._stop_if_asked(result.stop_requested)
+
+    def _finish_epoch(self, learning_rate: float, wall_time_s: float) -> None:
+        training = self._config.training
+        is_best = self.state.record_epoch(self._engine.epoch_loss(), self._engine.validation_loss())
+        if is_best:
+            self.best_weights, self._best_is_saved = named_weights(self._model), False
+        patience = training.early_stopping_patience
+        if patience is not None and self.state.epoch >= training.min_epochs:
+            self.state.stopped_early = self.state.epochs_without_improvement >= patience
+        self._watcher.on_epoch(self.state, learning_rate, wall_time_s)
+        stop_anywhere = any(self._session.gather_object(self._stop_request.is_set))
+        is_last = self.state.epoch == training.epochs or self.state.stopped_early
+        if not is_last:
+            self._stop_if_asked(stop_anywhere)
+            if self.state.epoch % training.save_interval == 0:
+                self.save_checkpoint()
+
+    def _stop_if_asked(self, stop_requested: bool) -> None:
+        max_steps = self._config.training.max_steps
+        if max_steps is not None and self.state.global_step >= max_steps:
+            reason = f"training.max_steps={max_steps}"
+        elif stop_requested:
+            reason = next(filter(None, self._session.gather_object(self._stop_request.signal_name)), "a request")
+        else:
+            return
+        self.save_checkpoint()
+        where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
+        raise mark_agreed(
+            StoppedError(f"stopped by {reason} at {where}; a checkpoint is saved: continue with --resume")
+        )
+
+    def save_checkpoint(self) -> None:
+        """Save everything that `resume` needs, and the best weights if they are new. Collective."""
+        tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
+        tensors |= optimizer_tensors(self._optimizer, self._names)
+        tensors["epoch_loss_sums"] = self._engine.gather_loss_sums()
+        tensors |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
+        self._save(tensors, self.state.to_manifest(), self.state.global_step, "step")
+        if self.best_weights is not None and not self._best_is_saved:
+            self._save(
+                {f"model.{name}": value for name, value in self.best_weights.items()},
+                self.state.to_manifest(),
+                self.state.global_step,
+                "best",
+            )
+            self._best_is_saved = True
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue from `checkpoint`, the same on all ranks; its settings must have been checked."""
+        self.state = TrainingState.from_manifest(checkpoint.state)
+        load_named_weights(self._model, _strip(checkpoint.tensors, "model."))
+        restore_optimizer(self._optimizer, self._names, checkpoint.tensors)
+        self.best_weights = _strip(checkpoint.tensors, "best.") or None
+        self._engine.start_epoch(self.state.epoch)
+        self._engine.restore_loss_sums(checkpoint.tensors["epoch_loss_sums"])
+
+    def _learning_rate(self) -> float:
+        training = self._config.training
+        return learning_rate_at(self.state.epoch, training.epochs, training.optimizer.learning_rate, training.scheduler)
+
+    def _describe_divergence(self, loss: float, learning_rate: float) -> str:
+        return (
+            f"the loss became {loss} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
+            f"({self._engine.describe_failure()}); lower training.optimizer.learning_rate (now {learning_rate:g}) or look for extreme inputs"
+        )
+
+
+def _strip(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,57 @@
+"""Where a training stands: everything that a resumed run needs beside the data, as plain numbers and tensors."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+
+@dataclass
+class TrainingState:
+    """Position and decisions so far. `epoch` counts finished epochs; `step_in_epoch` those steps of the one under way."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    global_step: int = 0
+    train_loss: float | None = None
+    validation_loss: float | None = None
+    best_loss: float | None = None
+    best_epoch: int | None = None
+    epochs_without_improvement: int = 0
+    stopped_early: bool = False
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Return the state as JSON values; floats survive bit for bit."""
+        return asdict(self)
+
+    @classmethod
+    def from_manifest(cls, values: dict[str, Any]) -> TrainingState:
+        """Return the state that `to_manifest` gave."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+    def record_epoch(self, train_loss: float, validation_loss: float | None) -> bool:
+        """Count a finished epoch; return whether its validation loss is the best so far."""
+        self.epoch += 1
+        self.step_in_epoch = 0
+        self.train_loss, self.validation_loss = train_loss, validation_loss
+        if validation_loss is None:
+            return False
+        if self.best_loss is None or validation_loss < self.best_loss:
+            self.best_loss, self.best_epoch, self.epochs_without_improvement = validation_loss, self.epoch, 0
+            return True
+        self.epochs_without_improvement += 1
+        return False
+
+
+def named_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the parameters by name, on the CPU, in the model's order."""
+    return {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+
+
+def load_named_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Set the parameters of `model` from `weights`, names and shapes as `named_weights` gave."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])

