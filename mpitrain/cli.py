@@ -44,7 +44,8 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mpitrain",
         description="Train networks on scientific data under MPI: mpirun -np 8 python -m mpitrain",
-        epilog="Exit codes: 0 done, 2 wrong input, 3 wrong launch, 4 training failed, 5 stopped with a checkpoint, 1 our bug.",
+        epilog="Exit codes: 0 done, 2 wrong input, 3 wrong launch, 4 training failed, 5 stopped with a "
+        "checkpoint, 1 our bug.",
     )
     parser.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

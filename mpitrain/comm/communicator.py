@@ -1,4 +1,4 @@
-"""What the package needs of a message-passing library: nine collective verbs, the same over MPI and over torch.distributed.
+"""What the package needs of a message-passing library: the same verbs over MPI and over torch.distributed.
 
 Every method is collective over all `size` ranks (`exchange`: over the pair): all of them must call it, in the same
 order, with tensors of the same shape and dtype unless said otherwise.

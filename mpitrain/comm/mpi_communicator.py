@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class MpiCommunicator:
     """`Communicator` over a duplicate of an MPI communicator, so that our messages never meet another library's."""
 
-    def __init__(self, parent: MPI.Comm) -> None:
+    def __init__(self, parent: MPI.Intracomm) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -30,7 +30,7 @@ class MpiCommunicator:
         self.size: int = self._comm.Get_size()
 
     @property
-    def mpi_comm(self) -> MPI.Comm:
+    def mpi_comm(self) -> MPI.Intracomm:
         """The MPI communicator itself, for code that speaks MPI directly."""
         return self._comm
 

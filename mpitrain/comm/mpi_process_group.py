@@ -24,7 +24,7 @@ BACKEND_NAME = "mpi4py"
 _TAG = 7
 
 
-def register_mpi_backend(comm: MPI.Comm) -> None:
+def register_mpi_backend(comm: MPI.Intracomm) -> None:
     """Make "mpi4py" a backend of torch.distributed whose default group spans `comm`.
 
     Subgroups (`dist.new_group`) get communicators of their own. Calling it again replaces `comm`.
@@ -206,10 +206,11 @@ class MpiProcessGroup(dist.ProcessGroup):
 
 
 def _finished(tensors: Sequence[torch.Tensor]) -> dist.Work:
-    # DistributedDataParallel reads a list of tensors from the future. The function is private to torch: its one use is here.
+    # DistributedDataParallel reads a list of tensors from the future. The function is private to torch: used only here.
     future: Future[list[torch.Tensor]] = Future()
     future.set_result(list(tensors))
-    return _create_work_from_future(future)
+    work: dist.Work = _create_work_from_future(future)
+    return work
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

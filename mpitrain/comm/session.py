@@ -67,7 +67,8 @@ class Session:
 
     def on_root(self, action: Callable[[], Result]) -> Result:
         """Run `action` on the root and return its result on every rank; its error is raised on all. Collective."""
-        return self.broadcast_object(self.together(lambda: action() if self.is_root else None))
+        result: Result = self.broadcast_object(self.together(lambda: action() if self.is_root else None))
+        return result
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
@@ -103,7 +104,8 @@ def choose_device(requested: str, local_rank: int) -> torch.device:
     index = 0 if num_visible == 1 else local_rank
     if index >= num_visible:
         raise LaunchError(
-            f"local rank {local_rank} has no GPU of its own: {num_visible} visible; start at most {num_visible} ranks a node"
+            f"local rank {local_rank} has no GPU of its own: {num_visible} visible; start at most "
+            f"{num_visible} ranks a node"
         )
     return torch.device("cuda", index)
 

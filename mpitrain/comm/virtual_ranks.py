@@ -55,7 +55,8 @@ def plan_virtual_ranks(requested: int, world_size: int, rank: int) -> tuple[Virt
     if world_size > requested:
         num_virtual_ranks = 1 << (world_size - 1).bit_length()
         notices.append(
-            f"training.virtual_ranks: raised from {requested} to {num_virtual_ranks} for {world_size} ranks, so results "
+            f"training.virtual_ranks: raised from {requested} to {num_virtual_ranks} for {world_size} "
+            f"ranks, so results "
             f"differ from those of runs with {requested}; set training.virtual_ranks={num_virtual_ranks} there too"
         )
     plan = VirtualRanks(num_virtual_ranks, world_size, rank)

@@ -102,7 +102,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _is_first_failure(world: World, text: str) -> bool:
-    # When several ranks fail at once (a lost connection fails them all), the file's exclusive creation picks the speaker.
+    # When several ranks fail at once (a lost connection fails all), the file's exclusive creation picks the speaker.
     if world.failure_folder is None:
         return True
     try:
@@ -172,7 +172,7 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
         return None
     if not MPI.Is_initialized():
         check_before_mpi_init(environ, MPI.Get_library_version())
-        # The level decides bits: below MULTIPLE, MPICH turns to an Allreduce that adds in another order after a few calls.
+        # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
 

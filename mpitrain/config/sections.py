@@ -141,7 +141,7 @@ class SchedulerSection(Section):
 class TrainingSection(Section):
     """The training loop."""
 
-    epochs: Count = 60
+    epochs: Count = 20
     """Number of passes over the training samples."""
     batch_size: Count | Literal["full"] | None = None
     """Samples per rank and step; results then depend on the number of ranks. Not together with global_batch_size."""

@@ -17,7 +17,7 @@ _SHUFFLE_STREAM = 2
 
 @dataclass(frozen=True)
 class Slice:
-    """One virtual rank's part of a batch: `inputs` (b, F), `targets` (b,), `weights` (b,), 1 for a sample, 0 for padding."""
+    """One virtual rank's part of a batch: `inputs` (b, F), `targets` (b,), `weights` (b,): 1 a sample, 0 padding."""
 
     virtual_rank: int
     inputs: torch.Tensor
@@ -54,7 +54,7 @@ class VirtualRankBatches:
     def __init__(
         self, virtual_rank: int, inputs: torch.Tensor, targets: torch.Tensor, plan: BatchPlan, seed: int, shuffle: bool
     ) -> None:
-        self._virtual_rank = virtual_rank
+        self.virtual_rank = virtual_rank
         self._plan = plan
         self._seed = seed
         self._shuffle = shuffle
@@ -69,7 +69,7 @@ class VirtualRankBatches:
     def start_epoch(self, epoch: int) -> None:
         """Shuffle for `epoch` (from 0)."""
         if self._shuffle:
-            keys = (self._seed, _SHUFFLE_STREAM, epoch, self._virtual_rank)
+            keys = (self._seed, _SHUFFLE_STREAM, epoch, self.virtual_rank)
             order = keyed_permutation(keys, self._num_samples)
             tail = np.arange(self._num_samples, len(self._targets))
             self._order = torch.from_numpy(np.concatenate([order, tail]))
@@ -77,4 +77,4 @@ class VirtualRankBatches:
     def slice(self, step: int) -> Slice:
         """Return slice number `step` of the epoch."""
         rows = self._order[step * self._plan.slice_rows : (step + 1) * self._plan.slice_rows]
-        return Slice(self._virtual_rank, self._inputs[rows], self._targets[rows], self._weights[rows])
+        return Slice(self.virtual_rank, self._inputs[rows], self._targets[rows], self._weights[rows])

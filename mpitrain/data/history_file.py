@@ -41,7 +41,7 @@ class HistoryFile:
         return np.asarray(variable[:], dtype=np.float32).reshape(-1)
 
     def field(self, name: str) -> FloatArray:
-        """Return a history field, flat, shape (time * nj * ni,). Raises DataError if it is missing or of another shape."""
+        """Return a history field, flat (time * nj * ni,). Raises DataError if it is missing or of another shape."""
         variable = self._variable(name, dimensions=3)
         self._check_shape(name, variable.shape, (self.num_times, *self.grid_shape))
         return np.asarray(variable[:], dtype=np.float32).reshape(-1)
@@ -50,7 +50,8 @@ class HistoryFile:
         if name not in self._dataset.variables:
             raise DataError(
                 f"{self._path}: no variable '{name}'; a CICE history file needs "
-                f"{', '.join((LATITUDE, LONGITUDE, MASK, TARGET, *INPUTS))}; this one has {', '.join(self._dataset.variables) or 'none'}"
+                f"{', '.join((LATITUDE, LONGITUDE, MASK, TARGET, *INPUTS))}; this one has "
+                f"{', '.join(self._dataset.variables) or 'none'}"
             )
         variable = self._dataset.variables[name]
         if variable.ndim != dimensions:
@@ -61,7 +62,8 @@ class HistoryFile:
     def _check_shape(self, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
         if shape != expected:
             raise DataError(
-                f"{self._path}: variable '{name}' has shape {shape}, expected {expected} as '{LATITUDE}' and '{TARGET}' have"
+                f"{self._path}: variable '{name}' has shape {shape}, expected {expected} as "
+                f"'{LATITUDE}' and '{TARGET}' have"
             )
 
 

@@ -61,7 +61,8 @@ def _select_from(history: HistoryFile, pole: str, is_clean: bool) -> IndexArray:
 
 def _nothing_selected(path: Path, pole: str, is_clean: bool) -> str:
     rule = "ocean (umask 1) beyond 40 degrees with 0 < aice <= 1" if is_clean else "beyond 60 degrees"
-    return f"{path}: no point is selected by domain.pole={pole}, domain.clean_data={str(is_clean).lower()} ({rule}); change these or the file"
+    domain = f"domain.pole={pole}, domain.clean_data={str(is_clean).lower()}"
+    return f"{path}: no point is selected by {domain} ({rule}); change these or the file"
 
 
 def _read_npz(path: Path) -> Samples:
@@ -77,7 +78,8 @@ def _read_npz(path: Path) -> Samples:
     targets = targets.reshape(-1)
     if inputs.ndim != 2 or len(inputs) != len(targets) or len(targets) == 0:
         raise DataError(
-            f"{path}: inputs {inputs.shape} and targets {targets.shape} do not fit: (N, F) and (N,) with N > 0 are needed"
+            f"{path}: inputs {inputs.shape} and targets {targets.shape} do not fit: (N, F) and (N,) "
+            f"with N > 0 are needed"
         )
     names = tuple(f"inputs[:, {column}]" for column in range(inputs.shape[1]))
     return Samples(inputs, targets, np.arange(len(targets)), names)

@@ -47,8 +47,7 @@ class SyntheticFields:
 
     def selected(self, pole: Pole) -> NDArray[np.bool_]:
         """Return where a point is a clean sample of `pole`: ocean, poleward of 40 degrees, 0 < aice <= 1; (T, J, I)."""
-        chosen = select_points(self.latitude_deg, self.mask, self.history[TARGET], pole, is_clean=True)
-        return chosen
+        return select_points(self.latitude_deg, self.mask, self.history[TARGET], pole, is_clean=True)
 
     def noise_mse(self, pole: Pole) -> float | None:
         """Return the mean squared realised noise over the clean samples of `pole`; None where there is no sample."""

@@ -78,7 +78,8 @@ def share_out(
     training, validation = split_validation(len(kept), validation_split, seed)
     if len(training) == 0:
         raise DataError(
-            f"{len(samples)} samples selected, {len(samples) - len(kept)} dropped as NaN or fill value: none is left to train on"
+            f"{len(samples)} samples selected, {len(samples) - len(kept)} dropped as NaN or fill value: "
+            f"none is left to train on"
         )
     owned = [_own(samples, kept[training], v, virtual_ranks) for v in virtual_ranks.owned]
     moments = allreduce_moments(
@@ -128,7 +129,8 @@ def share_out_as_reference(samples: Samples, session: Session, dtype: torch.dtyp
     bad = first_invalid_feature(samples)
     if bad is not None:
         raise DataError(
-            f"feature '{bad}' holds a NaN or a fill value, which semantics=reference would train on; use semantics=standard, which drops such samples"
+            f"feature '{bad}' holds a NaN or a fill value, which semantics=reference would train on; "
+            f"use semantics=standard, which drops such samples"
         )
     own = samples.take(round_robin(samples.grid_index, world_size, session.ranks.rank))
     smallest = torch.tensor([len(own)])
@@ -136,7 +138,8 @@ def share_out_as_reference(samples: Samples, session: Session, dtype: torch.dtyp
     n = int(smallest[0])
     if n == 0:
         raise DataError(
-            f"semantics=reference: of {len(samples)} samples on {world_size} ranks one rank has none; use fewer ranks, or semantics=standard"
+            f"semantics=reference: of {len(samples)} samples on {world_size} ranks one rank has none; "
+            f"use fewer ranks, or semantics=standard"
         )
     inputs, targets = (torch.from_numpy(array[:n]).to(dtype) for array in (own.inputs, own.targets))
     mean, std = _one_pass_moments(inputs, session)
@@ -158,6 +161,7 @@ def _refuse_degenerate(std: torch.Tensor, names: tuple[str, ...]) -> None:
     for name, value in zip(names, std.tolist(), strict=True):
         if not value > 0:  # also NaN: a one-pass variance may come out negative
             raise DataError(
-                f"feature '{name}' has standard deviation {value} in float32 one-pass statistics (semantics=reference): "
+                f"feature '{name}' has standard deviation {value} in float32 one-pass statistics "
+                f"(semantics=reference): "
                 "it cannot be normalised; use semantics=standard"
             )

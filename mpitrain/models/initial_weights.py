@@ -36,7 +36,8 @@ def _copy_variable(dataset: object, path: Path, name: str, parameter: nn.Paramet
     values = np.asarray(variables[name][:])
     if values.shape != tuple(parameter.shape):
         raise DataError(
-            f"{path}: variable '{name}' has shape {values.shape}, this model needs {tuple(parameter.shape)}; check model.hidden_size"
+            f"{path}: variable '{name}' has shape {values.shape}, this model needs "
+            f"{tuple(parameter.shape)}; check model.hidden_size"
         )
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(np.array(values)))

@@ -41,7 +41,8 @@ def normalization_path(model_path: Path) -> Path:
 
 def load_model(path: Path) -> torch.jit.ScriptModule:
     """Read a TorchScript file on the CPU."""
-    return _quietly(lambda: torch.jit.load(str(path), map_location="cpu"))
+    model: torch.jit.ScriptModule = _quietly(lambda: torch.jit.load(str(path), map_location="cpu"))
+    return model
 
 
 class _TensorList(nn.Module):

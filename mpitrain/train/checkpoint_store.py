@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or refused: safetensors, a JSON manifest of SHA-256 hashes, and a commit record written last.
+"""Checkpoints that are whole or refused: safetensors, a manifest of SHA-256 hashes, and a commit record written last.
 
 checkpoints/step-00000120/tensors.safetensors   the numbers; no pickle anywhere
 checkpoints/step-00000120/manifest.json         what they mean, one hash a tensor and one of the whole file

@@ -23,7 +23,7 @@ _VALIDATION_ROWS = 65_536
 
 
 class EagerEngine:
-    """`StepEngine` that loops over the slices; `reduction` "fixed" adds them in the tree, "any" as the library likes."""
+    """`StepEngine` that loops over the slices; reduction "fixed" adds them in the tree, "any" as the library likes."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, data: TrainingData, plan: BatchPlan,

@@ -35,7 +35,7 @@ class ReferenceEngine:
         outputs = self._model(self._data.inputs)
         loss = nn.functional.mse_loss(outputs.view(-1), self._data.targets.view(-1))
         self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         for parameter in self._model.parameters():
             if parameter.grad is not None:
                 self._session.all_reduce(parameter.grad)

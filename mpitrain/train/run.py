@@ -149,7 +149,8 @@ def _announce(world: World, session: Session, parts: TrainingParts, data_path: P
     ranks, counts = session.ranks, parts.counts
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
     world.say(
-        f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend {session.backend}, {session.device.type}, "
+        f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
+        f"{session.backend}, {session.device.type}, "
         f"reduction {session.reduction}; {counts['training']} training samples of {data_path}; run folder {folder.path}"
     )
 

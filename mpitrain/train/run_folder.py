@@ -55,7 +55,8 @@ class RunFolder:
         """Raise OutputError if a run's files are in the way."""
         if self.holds_run:
             raise OutputError(
-                f"{self.path}: holds a run already; continue it with --resume, replace it with --overwrite, or choose another output.model_dir"
+                f"{self.path}: holds a run already; continue it with --resume, replace it with "
+                f"--overwrite, or choose another output.model_dir"
             )
 
     def create(self) -> None:

@@ -61,12 +61,14 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
         there = checkpoint.settings.get(key)
         if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
             raise CheckpointError(
-                f"{checkpoint.path}: written with {key}={there}, this run has {here}; resume with {key}={there}, or start a new run"
+                f"{checkpoint.path}: written with {key}={there}, this run has {here}; resume with "
+                f"{key}={there}, or start a new run"
             )
     version = checkpoint.settings.get("torch version")
     if version != settings["torch version"]:
         return [
-            f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: results may differ in the last bits"
+            f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: "
+            f"results may differ in the last bits"
         ]
     return []
 
@@ -82,5 +84,6 @@ def check_same_data(path: Path, checkpoint: Checkpoint, model: torch.nn.Module) 
         saved = checkpoint.tensors.get(f"model.{name}")
         if saved is None or not torch.equal(saved, buffer.cpu()):
             raise CheckpointError(
-                f"{checkpoint.path}: was trained on other data than {path} ('{name}' differs); set data.data_path to the same file"
+                f"{checkpoint.path}: was trained on other data than {path} ('{name}' differs); set "
+                f"data.data_path to the same file"
             )

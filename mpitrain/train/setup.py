@@ -59,7 +59,8 @@ def _build_model(config: RunConfig, samples: Samples) -> IceNet:
         config.variables.input_variables or ()
     ):
         raise ConfigError(
-            f"model.input_size={config.model.input_size}: the data has {num_features} input features; set model.input_size={num_features}"
+            f"model.input_size={config.model.input_size}: the data has {num_features} input features; "
+            f"set model.input_size={num_features}"
         )
     model = build_icenet(
         num_features,
@@ -120,7 +121,7 @@ def _build_standard(
     notices += session.together(_fit_check(checkpoint, settings)) + _data_notices(config, data, batch_size)
     plan = plan_batches(data.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
     engine = EagerEngine(model, optimizer, data, plan, virtual_ranks, session, config.seed, config.shuffle)
-    counts = {
+    counts: dict[str, int | None] = {
         "training": data.num_training_samples,
         "validation": data.num_validation_samples,
         "dropped": data.num_dropped_samples,
@@ -141,12 +142,14 @@ def _layout(config: RunConfig, session: Session, checkpoint: Checkpoint | None) 
         return plan_virtual_ranks(config.training.virtual_ranks, world_size, rank)
     if checkpoint.settings["semantics"] == "reference":
         raise CheckpointError(
-            f"{checkpoint.path}: written with semantics=reference, this run has standard; resume with semantics=reference"
+            f"{checkpoint.path}: written with semantics=reference, this run has standard; resume with "
+            f"semantics=reference"
         )
     requested = int(checkpoint.settings["training.virtual_ranks"])
     if world_size > requested:
         raise CheckpointError(
-            f"{checkpoint.path}: has {requested} virtual ranks, too few for {world_size} ranks; resume on at most {requested}"
+            f"{checkpoint.path}: has {requested} virtual ranks, too few for {world_size} ranks; resume "
+            f"on at most {requested}"
         )
     return plan_virtual_ranks(requested, world_size, rank)
 
@@ -166,14 +169,15 @@ def _data_notices(config: RunConfig, data: TrainingData, batch_size: int | str) 
         )
     if config.training.batch_size not in (None, "full"):
         notices.append(
-            f"training.batch_size={config.training.batch_size} is per rank (global batch {batch_size}): results depend on the number "
+            f"training.batch_size={config.training.batch_size} is per rank (global batch {batch_size}): "
+            f"results depend on the number "
             "of ranks; training.global_batch_size does not"
         )
     return notices
 
 
 def _mean_predictor_mse(data: TrainingData, session: Session, virtual_ranks: VirtualRanks) -> float:
-    """Return the mean squared error of answering the training mean, over the samples that the losses are over. Collective."""
+    """Return the error of answering the training mean, over the samples that the losses are over. Collective."""
     shares, count = (
         (data.validation, data.num_validation_samples)
         if data.num_validation_samples

@@ -38,8 +38,8 @@ class Trainer:
     """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
 
     def __init__(
-        self, config: RunConfig, session: Session, model: nn.Module, optimizer: torch.optim.Optimizer, engine: StepEngine,
-        save: SaveCheckpoint, watcher: Watcher, stop_request: StopRequest,
+        self, config: RunConfig, session: Session, model: nn.Module, optimizer: torch.optim.Optimizer,
+        engine: StepEngine, save: SaveCheckpoint, watcher: Watcher, stop_request: StopRequest,
     ) -> None:  # fmt: skip
         self.state = TrainingState()
         self.best_weights: dict[str, torch.Tensor] | None = None
@@ -144,7 +144,8 @@ class Trainer:
     def _describe_divergence(self, loss: float, learning_rate: float) -> str:
         return (
             f"the loss became {loss} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
-            f"({self._engine.describe_failure()}); lower training.optimizer.learning_rate (now {learning_rate:g}) or look for extreme inputs"
+            f"({self._engine.describe_failure()}); lower training.optimizer.learning_rate (now "
+            f"{learning_rate:g}) or look for extreme inputs"
         )
 
 

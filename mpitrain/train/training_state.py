@@ -10,7 +10,7 @@ import torch
 
 @dataclass
 class TrainingState:
-    """Position and decisions so far. `epoch` counts finished epochs; `step_in_epoch` those steps of the one under way."""
+    """Position and decisions so far. `epoch` counts finished epochs, `step_in_epoch` steps of the next one."""
 
     epoch: int = 0
     step_in_epoch: int = 0
