@@ -1,0 +1,106 @@
+"""What all tests share: real launches of the public command, small real files, and the reference case."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PROJECT = TESTS.parent
+REFERENCE_CASE = TESTS / "data" / "reference_cases" / "north_h16"
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A launch that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def our_lines(self) -> list[str]:
+        """The error lines that we printed, without the launcher's own."""
+        return [line for line in self.stderr.splitlines() if line.startswith("mpitrain: ")]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="many tries where three are the rule")
+
+
+@pytest.fixture(scope="session")
+def tries(request: pytest.FixtureRequest) -> Callable[[int], int]:
+    """How many tries to make of a stated number: three, or all with --full."""
+    return lambda stated: stated if request.config.getoption("--full") else min(stated, 3)
+
+
+def launcher_environment() -> dict[str, str]:
+    """The environment of a launch: Open MPI as root and on few cores, and no display of colours."""
+    allowed = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PYTHONWARNINGS": "error",
+        "PYTHONPATH": str(PROJECT),
+    }
+    return {**os.environ, **allowed}
+
+
+def find_mpirun(python: str = sys.executable) -> str:
+    """The mpirun beside `python` (a pip-installed MPI), else the one on the PATH."""
+    beside = Path(python).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        pytest.skip("no mpirun beside Python or on the PATH: pip install '.[mpich]'")
+    return found
+
+
+def launch(
+    arguments: Sequence[str],
+    num_ranks: int | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = TIMEOUT_S,
+    environ: dict[str, str] | None = None,
+    python: str = sys.executable,
+) -> Finished:
+    """Run `python ARGUMENTS`, under mpirun if `num_ranks` is given, and wait for its end.
+
+    A launch that does not end within `timeout_s` fails the test.
+    """
+    prefix = [] if num_ranks is None else [find_mpirun(python), "-np", str(num_ranks)]
+    command = [*prefix, python, *arguments]
+    done = subprocess.run(
+        command, cwd=cwd, env={**launcher_environment(), **(environ or {})}, capture_output=True, text=True,
+        timeout=timeout_s, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def train(num_ranks: int | None, folder: Path, *settings: str, cwd: Path | None = None, **options: object) -> Finished:
+    """Run the public training command into `folder`."""
+    return launch(["-m", "mpitrain", "train", f"output.model_dir={folder}", *settings], num_ranks, cwd, **options)  # type: ignore[arg-type]
+
+
+def losses_of(folder: Path) -> list[tuple[float, float | None]]:
+    """The training and validation losses of a run folder's metrics, in order."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(record["train_loss"], record["validation_loss"]) for record in records]
+
+
+@pytest.fixture(scope="session")
+def small_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small synthetic history file, written once."""
+    from mpitrain.data.synthetic_history import write_synthetic_history
+
+    path = tmp_path_factory.mktemp("history") / "cice_history.nc"
+    write_synthetic_history(path, seed=3, num_latitudes=48, num_longitudes=72)
+    return path
