@@ -1,5 +1,6 @@
 #include "moments.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "errors.hpp"
@@ -21,11 +22,25 @@ Moments moments_of(const std::vector<Real>& x) {
     const std::size_t n = x.size() / num_features;
     if (n == 0) return moments;
     moments.count = static_cast<double>(n);
-    for (std::size_t i = 0; i < x.size(); ++i) moments.mean[i % num_features] += static_cast<double>(x[i]);
-    for (double& mean : moments.mean) mean /= moments.count;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-        const double deviation = static_cast<double>(x[i]) - moments.mean[i % num_features];
-        moments.m2[i % num_features] += deviation * deviation;
+    for (std::size_t f = 0; f < num_features; ++f) {
+        double total = 0, squares = 0, deviations = 0;
+        double lowest = HUGE_VAL, highest = -HUGE_VAL;
+        for (std::size_t i = f; i < x.size(); i += num_features) {
+            const auto value = static_cast<double>(x[i]);
+            total += value;
+            lowest = std::min(lowest, value);
+            highest = std::max(highest, value);
+        }
+        moments.mean[f] = total / moments.count;
+        for (std::size_t i = f; i < x.size(); i += num_features) {
+            const double deviation = static_cast<double>(x[i]) - moments.mean[f];
+            squares += deviation * deviation;
+            deviations += deviation;
+        }
+        // The mean is rounded: the second term takes its error out of the squares.
+        moments.m2[f] = std::max(squares - deviations * deviations / moments.count, 0.0);
+        moments.minimum[f] = lowest;
+        moments.maximum[f] = highest;
     }
     return moments;
 }
@@ -35,16 +50,19 @@ Moments merge(const Moments& a, const Moments& b) {
     if (b.count == 0) return a;
     Moments both;
     both.count = a.count + b.count;
+    const double share = b.count / both.count;
     for (std::size_t f = 0; f < num_features; ++f) {
         const double delta = b.mean[f] - a.mean[f];
-        both.mean[f] = a.mean[f] + delta * (b.count / both.count);
-        both.m2[f] = a.m2[f] + b.m2[f] + delta * delta * (a.count * b.count / both.count);
+        both.mean[f] = a.mean[f] + delta * share;
+        both.m2[f] = a.m2[f] + b.m2[f] + delta * delta * (a.count * share);
+        both.minimum[f] = std::min(a.minimum[f], b.minimum[f]);
+        both.maximum[f] = std::max(a.maximum[f], b.maximum[f]);
     }
     return both;
 }
 
 Moments all_reduce_moments(const MpiSession& mpi, const std::vector<Moments>& parts, std::int64_t num_virtual_ranks) {
-    constexpr int width = 1 + 2 * static_cast<int>(num_features);
+    constexpr int width = 1 + 4 * static_cast<int>(num_features);
     static_assert(sizeof(Moments) == width * sizeof(double), "Moments travel as plain doubles");
     std::vector<Moments> all(static_cast<std::size_t>(num_virtual_ranks));
     const OwnedCounts owned = owned_counts(num_virtual_ranks, mpi.world_size(), width);
@@ -59,10 +77,10 @@ Moments all_reduce_moments(const MpiSession& mpi, const std::vector<Moments>& pa
 Normalization normalization_of(const Moments& moments, std::vector<std::size_t>& constant) {
     Normalization normalization;
     for (std::size_t f = 0; f < num_features; ++f) {
-        const double std = std::sqrt(moments.m2[f] / moments.count);
-        if (std == 0) constant.push_back(f);
+        const bool is_constant = moments.minimum[f] == moments.maximum[f];
+        if (is_constant) constant.push_back(f);
         normalization.mean.push_back(moments.mean[f]);
-        normalization.std.push_back(std == 0 ? 1 : std);
+        normalization.std.push_back(is_constant ? 1 : std::sqrt(moments.m2[f] / moments.count));
     }
     return normalization;
 }

@@ -19,11 +19,14 @@ MPI_Datatype mpi_type() {
     return MPI_INT64_T;
 }
 
-/// MPI from MPI_Init to MPI_Finalize. Rank is a value: what needs it gets this object or two integers.
+/// MPI from MPI_Init_thread to MPI_Finalize. Rank is a value: what needs it gets this object or two integers.
 class MpiSession {
   public:
     MpiSession(int& argc, char**& argv) {
-        MPI_Init(&argc, &argv);
+        // The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order. Python's
+        // side asks for the same level.
+        int provided = MPI_THREAD_SINGLE;
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &world_size_);
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mpitrain import __version__
-from mpitrain.errors import MpitrainError
+from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -31,13 +31,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Training is what the package is for: no command, or flags alone, means `train`.
     if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")) or "=" in given[0]:
         given.insert(0, "train")
-    options = _build_parser().parse_args(given)
+    options = _parse(given)
     handler: Handler = options.handler
     try:
         return handler(options)
     except MpitrainError as error:
         print(f"mpitrain: error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
+
+
+def _parse(given: list[str]) -> argparse.Namespace:
+    parser = _build_parser()
+    options, rest = parser.parse_known_args(given)
+    # argparse takes positional words from one place only: settings behind a flag come back as unknown.
+    unknown = [word for word in rest if word.startswith("-") or "=" not in word or "settings" not in options]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if rest:
+        options.settings += rest
+    return options
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -51,6 +63,7 @@ def _build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_config(commands)
+    _add_verify(commands)
     return parser
 
 
@@ -85,6 +98,32 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     schema.set_defaults(handler=_run_config_schema)
 
 
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="prove that Python and the C++ program compute the same",
+        description="Run both programs and compare every number, from the selected samples to the "
+        "Jacobian. Exit code 0: all claims hold.",
+    )
+    _add_config_arguments(verify)
+    verify.add_argument(
+        "--config", metavar="FILE.yaml", help="verify your own run on your own data (the same as FILE.yaml)"
+    )
+    verify.add_argument(
+        "--ranks", metavar="LIST", default="1,2,3,4", help="numbers of ranks, comma-separated (default: 1,2,3,4)"
+    )
+    verify.add_argument(
+        "--output",
+        metavar="FOLDER",
+        default="mpitrain_verify",
+        help="folder of report and traces (default: mpitrain_verify)",
+    )
+    verify.add_argument(
+        "--faults", action="store_true", help="also plant mistakes in Python's side and show that each is caught"
+    )
+    verify.set_defaults(handler=_run_verify)
+
+
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "settings", nargs="*", metavar="FILE.yaml | key.path=value", help="a YAML file first, then single settings"
@@ -108,6 +147,31 @@ def _run_train(options: argparse.Namespace) -> int:
     ]
     request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite)
     return run_on_all_ranks(lambda world: train(world, request))
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    from mpitrain.equivalence.report import render_table, write_reports
+    from mpitrain.equivalence.verify import VerifyRequest, verify
+
+    path, overrides = _split_settings(options.settings)
+    request = VerifyRequest(
+        Path(options.output),
+        _parse_ranks(options.ranks),
+        Path(options.config) if options.config else path,
+        tuple(overrides),
+        options.faults,
+    )
+    verification = verify(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    _, page = write_reports(verification, request.output)
+    sys.stdout.write(f"{render_table(verification)}\nreport: {page}\n")
+    return 0 if verification.passed else 1
+
+
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+        raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
+    return tuple(int(word) for word in words)
 
 
 def _run_config_show(options: argparse.Namespace) -> int:

@@ -75,7 +75,7 @@ void write_weights(const std::string& path, std::size_t hidden_size, std::size_t
     file.close();
 }
 
-/// 8 virtual ranks; about one row in nine is padding. `first` is sample number 0's place in the order.
+/// 8 virtual ranks; about one row in nine is padding. shift 1 gives each virtual rank its neighbour's samples.
 void write_batch_order(const std::string& path, std::int64_t num_samples, std::int64_t shift) {
     constexpr std::int64_t num_steps = 40, v_count = 8, rows = 8;
     std::vector<std::int64_t> training_index, order;

@@ -48,6 +48,16 @@ class MpiProcessGroup(dist.ProcessGroup):
     def __init__(self, comm: MPI.Comm) -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
+        self._name = ""
+
+    @property
+    def group_name(self) -> str:
+        """Name that torch gave to the group; `dist.destroy_process_group(group)` looks it up by that."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        # torch keeps names in a group's C++ backends, of which a group in Python has none.
+        self._name = name
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
         """Name under which torch.distributed knows this group."""

@@ -87,8 +87,10 @@ def open_session(world: World, config: RunConfig) -> Iterator[Session]:
     num_threads = _set_threads(config, world, reduction)
     timeout = datetime.timedelta(seconds=config.distributed.timeout_s)
     data = _start_torch_group(world, backend, timeout)
-    session = Session(world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data)
-    yield session
+    yield Session(world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data)
+    # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
+    if world.transport == "mpi":  # else the group is the world's own
+        dist.destroy_process_group()
 
 
 def choose_device(requested: str, local_rank: int) -> torch.device:

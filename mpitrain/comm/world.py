@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,9 +89,9 @@ def fail_alone(world: World, error: BaseException) -> None:
         text = message + hint if world.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
     sys.stdout.flush()
-    if world.ranks.world_size == 1:
-        os._exit(exit_code)
-    world.communicator.abort(exit_code)
+    if world.ranks.world_size > 1:
+        world.communicator.abort(exit_code)
+    os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
 
 
 def _one_line(error: BaseException) -> str:
@@ -173,7 +174,10 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
     if not MPI.Is_initialized():
         check_before_mpi_init(environ, MPI.Get_library_version())
         # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        with warnings.catch_warnings():
+            # mpi4py's own guess about the launcher: `reconcile` says it once, with the mend, as an error.
+            warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
 
 

@@ -74,7 +74,11 @@ class VirtualRankBatches:
             tail = np.arange(self._num_samples, len(self._targets))
             self._order = torch.from_numpy(np.concatenate([order, tail]))
 
+    def rows(self, step: int) -> torch.Tensor:
+        """Return which of its own samples make slice number `step` (b,); those from the sample count on are padding."""
+        return self._order[step * self._plan.slice_rows : (step + 1) * self._plan.slice_rows]
+
     def slice(self, step: int) -> Slice:
         """Return slice number `step` of the epoch."""
-        rows = self._order[step * self._plan.slice_rows : (step + 1) * self._plan.slice_rows]
+        rows = self.rows(step)
         return Slice(self.virtual_rank, self._inputs[rows], self._targets[rows], self._weights[rows])

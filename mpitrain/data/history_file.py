@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.classic_netcdf import read_variable_ends
 from mpitrain.errors import DataError
 
 FloatArray = npt.NDArray[np.float32]
@@ -30,6 +31,8 @@ class HistoryFile:
     def __init__(self, path: Path, dataset: Any) -> None:
         self._path = path
         self._dataset = dataset
+        self._size_bytes = path.stat().st_size
+        self._ends = read_variable_ends(path)
         dataset.set_auto_maskandscale(False)
         self.grid_shape = self._variable(LATITUDE, dimensions=2).shape
         self.num_times: int = self._variable(TARGET, dimensions=3).shape[0]
@@ -57,6 +60,13 @@ class HistoryFile:
         if variable.ndim != dimensions:
             expected = "(nj, ni)" if dimensions == 2 else "(time, nj, ni)"
             raise DataError(f"{self._path}: variable '{name}' has shape {variable.shape}, expected {expected}")
+        if self._ends.get(name, 0) > self._size_bytes:
+            raise DataError(
+                f"{self._path}: cannot be read to the end: variable '{name}' ends at byte {self._ends[name]}, the file "
+                f"at {self._size_bytes}; is the file complete?"
+            )
+        if getattr(variable.dtype, "kind", "") not in ("f", "i", "u"):
+            raise DataError(f"{self._path}: variable '{name}' holds {variable.datatype}, expected numbers")
         return variable
 
     def _check_shape(self, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -83,5 +93,5 @@ def open_history(path: Path) -> Iterator[HistoryFile]:
     try:
         with dataset:
             yield HistoryFile(path, dataset)
-    except (OSError, RuntimeError) as error:  # netCDF4 reports a damaged block with either
+    except (OSError, RuntimeError, EOFError) as error:  # netCDF4 reports a damaged block with either of the first
         raise DataError(f"{path}: cannot be read to the end ({error}); is the file complete?") from error

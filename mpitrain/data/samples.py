@@ -5,8 +5,10 @@ N  selected samples      F  input features
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -69,9 +71,10 @@ def _read_npz(path: Path) -> Samples:
     if not path.is_file():
         raise DataError(f"{path}: no such file; set data.data_path to an existing file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # numpy leaves a file open that is no archive.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             inputs, targets = (np.asarray(archive[name], dtype=np.float32) for name in ("inputs", "targets"))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); an .npz file needs the arrays inputs (N, F) and targets (N,)"
         ) from error

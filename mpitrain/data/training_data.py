@@ -30,11 +30,12 @@ class Normalization:
 
 @dataclass(frozen=True)
 class VirtualRankSamples:
-    """One virtual rank's own samples: `inputs` (n, F) and `targets` (n,); n may be 0."""
+    """One virtual rank's own samples: `inputs` (n, F), `targets` (n,), and their flat `grid_index` (n,); n may be 0."""
 
     virtual_rank: int
     inputs: torch.Tensor
     targets: torch.Tensor
+    grid_index: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class ReferenceData:
 
     inputs: torch.Tensor
     targets: torch.Tensor
+    grid_index: npt.NDArray[np.int64]
     num_samples: int
     normalization: Normalization
 
@@ -110,7 +112,7 @@ def _own(samples: Samples, positions: npt.NDArray[np.int64], virtual_rank: int, 
 
 def _to_tensors(virtual_rank: int, own: Samples, session: Session, dtype: torch.dtype) -> VirtualRankSamples:
     inputs, targets = (torch.from_numpy(array).to(session.device, dtype) for array in (own.inputs, own.targets))
-    return VirtualRankSamples(virtual_rank, inputs, targets)
+    return VirtualRankSamples(virtual_rank, inputs, targets, own.grid_index)
 
 
 def _normalization(
@@ -144,7 +146,7 @@ def share_out_as_reference(samples: Samples, session: Session, dtype: torch.dtyp
     inputs, targets = (torch.from_numpy(array[:n]).to(dtype) for array in (own.inputs, own.targets))
     mean, std = _one_pass_moments(inputs, session)
     _refuse_degenerate(std, samples.feature_names)
-    return ReferenceData(inputs, targets, n * world_size, Normalization(mean, std))
+    return ReferenceData(inputs, targets, own.grid_index[:n], n * world_size, Normalization(mean, std))
 
 
 def _one_pass_moments(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,8 @@ from mpitrain.errors import DataError
 def load_initial_weights(model: nn.Module, path: Path) -> None:
     """Set the parameters of `model` from `path`: variables named like the parameters, of the same shapes.
 
-    Raises DataError when the file is missing or not NetCDF, or when a variable is missing or of another shape.
+    Raises DataError when the file is missing or not NetCDF, or when a variable is missing, of another shape, or holds
+    anything but finite numbers.
     """
     import netCDF4
 
@@ -25,8 +26,8 @@ def load_initial_weights(model: nn.Module, path: Path) -> None:
             dataset.set_auto_maskandscale(False)
             for name, parameter in model.named_parameters():
                 _copy_variable(dataset, path, name, parameter)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read as NetCDF ({error.strerror or error})") from error
+    except (OSError, RuntimeError) as error:  # netCDF4 reports a damaged block with either
+        raise DataError(f"{path}: cannot be read as NetCDF ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _copy_variable(dataset: object, path: Path, name: str, parameter: nn.Parameter) -> None:
@@ -39,5 +40,9 @@ def _copy_variable(dataset: object, path: Path, name: str, parameter: nn.Paramet
             f"{path}: variable '{name}' has shape {values.shape}, this model needs "
             f"{tuple(parameter.shape)}; check model.hidden_size"
         )
+    if values.dtype.kind not in "fiu":
+        raise DataError(f"{path}: variable '{name}' holds {values.dtype}, expected numbers")
+    if not np.isfinite(values).all():
+        raise DataError(f"{path}: variable '{name}' holds a value that is not finite; write the weights again")
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(np.array(values)))

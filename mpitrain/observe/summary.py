@@ -116,7 +116,7 @@ def _render_file(summary: RunSummary, name: str) -> str:
 def _next_steps(summary: RunSummary) -> list[str]:
     steps = []
     if summary.is_synthetic_data:
-        steps.append("mpitrain train data.data_path=YOUR_FILE.nc   # this run's data was made up")
+        steps.append("mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run's data was made up")
     if summary.run_folder is not None and summary.epochs is not None:
         config = shlex.quote(str(summary.run_folder / "config.yaml"))
         steps.append(f"mpitrain train {config} --resume --epochs {2 * summary.epochs}   # go on from here")

@@ -62,6 +62,7 @@ class CheckpointStore:
         target = self._folder / f"{kind}-{step:08d}"
         partial = self._folder / f".{target.name}.{os.getpid()}.partial"
         tensor_bytes, manifest_bytes = encode_checkpoint(tensors, state, settings)
+        self._clear_partial()
         try:
             partial.mkdir(parents=True)
             write_and_sync(partial / TENSORS, tensor_bytes)
@@ -97,11 +98,17 @@ class CheckpointStore:
         raise CheckpointError(f"{self._folder}: holds no checkpoint to resume from; start without --resume")
 
     def _newest_first(self, kind: str) -> list[Path]:
-        return sorted(self._folder.glob(f"{kind}-*"), reverse=True)
+        # By length first: beyond step 99999999 the names grow longer.
+        return sorted(self._folder.glob(f"{kind}-*"), key=_order, reverse=True)
+
+    def _clear_partial(self) -> None:
+        # What a killed save left takes space, and in a container the next process may have the same number.
+        for leftover in self._folder.glob(".*.partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _prune(self, kind: str, just_written: Path) -> None:
         # A resumed run may leave newer, damaged ones behind: only those up to the one just written are counted.
-        older = [path for path in self._newest_first(kind) if path <= just_written]
+        older = [path for path in self._newest_first(kind) if _order(path) <= _order(just_written)]
         for path in older[NUM_NEWEST_KEPT if kind == "step" else 1 :]:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -109,6 +116,10 @@ class CheckpointStore:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read and verify one checkpoint folder. Raises CheckpointError if a single bit is not as it was written."""
     return Checkpoint(path, *read_checkpoint(path))
+
+
+def _order(path: Path) -> tuple[int, str]:
+    return len(path.name), path.name
 
 
 def _replace_folder(source: Path, target: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
-from mpitrain.data.samples import Samples
+from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.synthetic_history import read_noise_mse
+from mpitrain.errors import TrainingError
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
@@ -41,12 +42,19 @@ def finish_run(
 def _write(session: Session, folder: RunFolder, model: IceNet, summary: RunSummary, samples: Samples) -> None:
     if not session.is_root:
         return
-    save_model(model, folder.model)
-    save_normalization(model.input_mean, model.input_std, folder.model)
-    shown = samples.take(np.linspace(0, len(samples) - 1, min(len(samples), _POINTS_PLOTTED)).astype(np.int64))
+    usable = np.flatnonzero(valid_rows(samples))
+    shown = samples.take(usable[np.linspace(0, len(usable) - 1, min(len(usable), _POINTS_PLOTTED)).astype(np.int64)])
     with torch.no_grad():
         inputs = torch.from_numpy(shown.inputs).to(model.input_mean)
         prediction = model(inputs).view(-1).cpu().double().numpy()
+    if not np.isfinite(prediction).all():
+        # The loss of the last step is the one before it: without validation nobody has seen these weights.
+        raise TrainingError(
+            "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
+            "for extreme inputs"
+        )
+    save_model(model, folder.model)
+    save_normalization(model.input_mean, model.input_std, folder.model)
     write_report(folder.path, summary, truth=shown.targets.astype(np.float64), prediction=prediction)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yam
 from mpitrain.data.samples import Samples, read_samples
 from mpitrain.data.synthetic_history import write_synthetic_history
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import ConfigError, OutputError
+from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import open_progress
@@ -77,12 +78,14 @@ def _train(
     started_s: float,
 ) -> None:
     folder = session.on_root(lambda: _choose_folder(config, request))
+    config = _naming_its_folder(config, folder)
     checkpoint = session.on_root(lambda: _load_checkpoint(world, folder)) if request.resume else None
-    data_path = session.on_root(lambda: _find_data(config, folder, request))
-    samples = session.together(lambda: read_samples(data_path, config.domain.pole, config.domain.clean_data))
-    parts = build_parts(config, session, samples, checkpoint)
-    if checkpoint is not None:
-        session.together(lambda: check_same_data(data_path, checkpoint, parts.model))
+    with _as_before_if_refused(session, folder):
+        data_path = session.on_root(lambda: _find_data(config, folder, request))
+        samples = session.together(lambda: read_samples(data_path, config.domain.pole, config.domain.clean_data))
+        parts = build_parts(config, session, samples, checkpoint)
+        if checkpoint is not None:
+            session.together(lambda: check_same_data(data_path, checkpoint, parts.model))
     session.on_root(lambda: _prepare_folder(config, folder, request))
     world.failure_folder = folder.logs
     for line in parts.notices:
@@ -118,12 +121,37 @@ def _choose_folder(config: RunConfig, request: TrainRequest) -> RunFolder:
     return folder
 
 
+def _naming_its_folder(config: RunConfig, folder: RunFolder) -> RunConfig:
+    # The next free folder is not the one that was asked for; its config.yaml must lead back to it.
+    return config.model_copy(update={"output": config.output.model_copy(update={"model_dir": str(folder.path)})})
+
+
 def _load_checkpoint(world: World, folder: RunFolder) -> Checkpoint:
     checkpoint, notices = CheckpointStore(folder.checkpoints).load_latest()
     for line in notices:
         world.say(f"note: {line}", error=True)
     world.say(f"resuming from {checkpoint.path}")
     return checkpoint
+
+
+@contextmanager
+def _as_before_if_refused(session: Session, folder: RunFolder) -> Iterator[None]:
+    """Take back the synthetic history file, and the folder made for it, when the run is refused. Not collective."""
+    if not session.is_root:
+        yield
+        return
+    existed = folder.path.exists()
+    history = folder.synthetic_history.read_bytes() if folder.synthetic_history.is_file() else None
+    try:
+        yield
+    except MpitrainError:
+        if not existed:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        elif history is None:
+            folder.synthetic_history.unlink(missing_ok=True)
+        else:
+            write_durably(folder.synthetic_history, history)
+        raise
 
 
 def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> Path:

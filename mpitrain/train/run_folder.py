@@ -48,8 +48,13 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        """True if a run has been here."""
-        return self.config.exists() or self.checkpoints.exists()
+        """True if a run has been here. Raises OutputError for a path that cannot be one."""
+        try:
+            return self.config.exists() or self.checkpoints.exists()
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: cannot be written ({error.strerror}); choose another output.model_dir"
+            ) from error
 
     def check_free(self) -> None:
         """Raise OutputError if a run's files are in the way."""

@@ -13,9 +13,9 @@ from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import plan_batches
+from mpitrain.data.batches import BatchPlan, plan_batches
 from mpitrain.data.samples import Samples
-from mpitrain.data.training_data import Normalization, TrainingData, share_out, share_out_as_reference
+from mpitrain.data.training_data import Normalization, ReferenceData, TrainingData, share_out, share_out_as_reference
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.models.icenet import IceNet, build_icenet
 from mpitrain.models.initial_weights import load_initial_weights
@@ -36,6 +36,8 @@ class TrainingParts:
     model: IceNet
     optimizer: torch.optim.Optimizer
     engine: StepEngine
+    data: TrainingData | ReferenceData
+    plan: BatchPlan | None
     settings: dict[str, Any]
     counts: dict[str, int | None]
     mean_predictor_mse: float | None
@@ -93,7 +95,7 @@ def _build_reference(
         "virtual_ranks": None,
     }
     return TrainingParts(
-        model, optimizer, ReferenceEngine(model, optimizer, data, session), settings, counts, None, notices
+        model, optimizer, ReferenceEngine(model, optimizer, data, session), data, None, settings, counts, None, notices
     )
 
 
@@ -128,7 +130,15 @@ def _build_standard(
         "virtual_ranks": virtual_ranks.num_virtual_ranks,
     }
     return TrainingParts(
-        model, optimizer, engine, settings, counts, _mean_predictor_mse(data, session, virtual_ranks), notices
+        model,
+        optimizer,
+        engine,
+        data,
+        plan,
+        settings,
+        counts,
+        _mean_predictor_mse(data, session, virtual_ranks),
+        notices,
     )
 
 

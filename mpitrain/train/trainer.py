@@ -84,7 +84,10 @@ class Trainer:
 
     def _finish_epoch(self, learning_rate: float, wall_time_s: float) -> None:
         training = self._config.training
-        is_best = self.state.record_epoch(self._engine.epoch_loss(), self._engine.validation_loss())
+        validation_loss = self._engine.validation_loss()
+        if validation_loss is not None and not math.isfinite(validation_loss):
+            raise mark_agreed(TrainingError(self._describe_validation(validation_loss, learning_rate)))
+        is_best = self.state.record_epoch(self._engine.epoch_loss(), validation_loss)
         if is_best:
             self.best_weights, self._best_is_saved = named_weights(self._model), False
         patience = training.early_stopping_patience
@@ -144,9 +147,17 @@ class Trainer:
     def _describe_divergence(self, loss: float, learning_rate: float) -> str:
         return (
             f"the loss became {loss} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
-            f"({self._engine.describe_failure()}); lower training.optimizer.learning_rate (now "
-            f"{learning_rate:g}) or look for extreme inputs"
+            f"({self._engine.describe_failure()}); {_advice(learning_rate)}"
         )
+
+    def _describe_validation(self, loss: float, learning_rate: float) -> str:
+        # The losses of a batch are those before its step: after an epoch's last step, validation is the first to see it.
+        where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
+        return f"the validation loss became {loss} after {where}; {_advice(learning_rate)}"
+
+
+def _advice(learning_rate: float) -> str:
+    return f"lower training.optimizer.learning_rate (now {learning_rate:g}) or look for extreme inputs"
 
 
 def _strip(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ def test_whole_summary() -> None:
         "Weights  SHA-256 0123456789ab (all 64 digits in report.html)\n"
         "Model    my run/model.pt\n"
         "Report   my run/report.html\n"
-        "Next     mpitrain train data.data_path=YOUR_FILE.nc   # this run's data was made up\n"
+        "Next     mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run's data was made up\n"
         "Next     mpitrain train 'my run/config.yaml' --resume --epochs 120   # go on from here\n"
     )
 

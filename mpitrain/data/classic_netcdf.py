@@ -1,0 +1,99 @@
+"""Where the variables of a classic NetCDF file end: its library reads a file that was cut short as zeros, silently.
+
+The header's grammar is in the NetCDF user's guide, "File format specifications": CDF-1, CDF-2 and CDF-5.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+# External types by number, from NC_BYTE = 1: bytes a value
+_TYPE_SIZES = (0, 1, 1, 2, 4, 4, 8, 1, 2, 4, 8, 8)
+_OFFSET_FORMATS = {1: ">I", 2: ">Q", 5: ">Q"}
+
+
+def read_variable_ends(path: Path) -> dict[str, int]:
+    """Return the byte behind each variable's last value; empty for a file that is not classic NetCDF (HDF5 is not).
+
+    Raises OSError, and EOFError for a header that is cut short or is none.
+    """
+    with path.open("rb") as file:
+        magic = file.read(4)
+        if magic[:3] != b"CDF" or magic[3] not in _OFFSET_FORMATS:
+            return {}
+        try:
+            return _ends(*_Header(file, magic[3]).read())
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise EOFError(f"the header is damaged ({error})") from error
+
+
+def _ends(num_records: int, variables: list[tuple[str, list[int], int, int]]) -> dict[str, int]:
+    # A record variable has its unlimited dimension, of length 0 in the header, first; records of all of them alternate.
+    sizes = {name: math.prod(shape[1:] if _is_record(shape) else shape) * width for name, shape, width, _ in variables}
+    in_records = [sizes[name] for name, shape, _, _ in variables if _is_record(shape)]
+    record_size = in_records[0] if len(in_records) == 1 else sum(map(_padded, in_records))
+    ends = {}
+    for name, shape, _, begin in variables:
+        skipped = (num_records - 1) * record_size if _is_record(shape) else 0
+        ends[name] = begin + skipped + sizes[name] if skipped >= 0 else begin
+    return ends
+
+
+def _is_record(shape: list[int]) -> bool:
+    return bool(shape) and shape[0] == 0
+
+
+def _padded(size: int) -> int:
+    return -(-size // 4) * 4
+
+
+class _Header:
+    def __init__(self, file: BinaryIO, version: int) -> None:
+        self._file = file
+        self._count_format = ">Q" if version == 5 else ">I"
+        self._offset_format = _OFFSET_FORMATS[version]
+
+    def read(self) -> tuple[int, list[tuple[str, list[int], int, int]]]:
+        """Return the number of records, and name, shape, bytes a value and first byte of each variable."""
+        num_records = self._count()
+        if num_records == 2 ** (8 * struct.calcsize(self._count_format)) - 1:
+            num_records = 0  # still being streamed: nobody knows how many there should be
+        dimensions = [self._dimension() for _ in range(self._list_length())]
+        self._skip_attributes()
+        return num_records, [self._variable(dimensions) for _ in range(self._list_length())]
+
+    def _dimension(self) -> int:
+        self._name()
+        return self._count()
+
+    def _variable(self, dimensions: list[int]) -> tuple[str, list[int], int, int]:
+        name = self._name()
+        shape = [dimensions[self._count()] for _ in range(self._count())]
+        self._skip_attributes()
+        width = _TYPE_SIZES[self._number(">I")]
+        self._count()  # the size field overflows for large variables; the shape does not
+        return name, shape, width, self._number(self._offset_format)
+
+    def _skip_attributes(self) -> None:
+        for _ in range(self._list_length()):
+            self._name()
+            width = _TYPE_SIZES[self._number(">I")]
+            self._file.seek(_padded(self._count() * width), 1)
+
+    def _list_length(self) -> int:
+        self._number(">I")  # the list's tag; zero for an empty list
+        return self._count()
+
+    def _name(self) -> str:
+        length = self._count()
+        return self._file.read(_padded(length))[:length].decode()
+
+    def _count(self) -> int:
+        return self._number(self._count_format)
+
+    def _number(self, form: str) -> int:
+        value: int = struct.unpack(form, self._file.read(struct.calcsize(form)))[0]
+        return value

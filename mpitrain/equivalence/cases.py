@@ -1,0 +1,102 @@
+"""The cases of `mpitrain verify`: which run, with which engine of the C++ program, under which claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpitrain.config import RunConfig
+from mpitrain.errors import ConfigError
+
+TRACE_STEPS = (1, 10, 100, 1000)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training that both programs do; `settings` are dotted overrides of a configuration."""
+
+    name: str
+    semantics: str
+    precision: str
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run, the C++ engine that does it, and what is claimed of the two traces."""
+
+    run: Run
+    engine: str
+    claim: str
+
+    @property
+    def name(self) -> str:
+        """Name in tables and reports."""
+        return f"{self.run.name}/{self.engine}"
+
+
+def _reference(name: str, *settings: str, precision: str = "float32") -> Run:
+    return Run(name, "reference", precision, ("semantics=reference", f"training.dtype={precision}", *settings))
+
+
+def _standard(name: str, *settings: str, precision: str = "float32") -> Run:
+    common = (
+        "semantics=standard",
+        f"training.dtype={precision}",
+        "training.virtual_ranks=8",
+        "training.reduction=fixed",
+    )
+    return Run(name, "standard", precision, (*common, *settings))
+
+
+_SOUTH = ("domain.pole=south", "training.epochs=100", "model.hidden_size=2")
+_SIGMOID = ("training.epochs=100", "model.hidden_activation=sigmoid", "model.hidden_size=64")
+_BATCH_64 = ("training.epochs=60", "training.global_batch_size=64")
+_FULL_BATCH = ("training.epochs=200", "training.global_batch_size=full")
+_ALL_DATA = ("domain.pole=south", "domain.clean_data=false", "training.epochs=4", "training.global_batch_size=100")
+
+_RUNS = {
+    run.name: run
+    for run in (
+        _reference("reference", "training.epochs=1000"),
+        _reference("reference float64", "training.epochs=1000", precision="float64"),
+        _reference("reference south", *_SOUTH),
+        _reference("reference, sigmoid between", *_SIGMOID),
+        _standard("standard, batch 64", *_BATCH_64),
+        _standard("standard, batch 64 float64", *_BATCH_64, precision="float64"),
+        _standard("standard, full batch", *_FULL_BATCH),
+        _standard("standard south, all data, gelu", *_ALL_DATA, "model.hidden_activation=gelu"),
+    )
+}
+
+
+def all_cases() -> list[Case]:
+    """Return the table of cases: exact against the torch engine, close against the plain one."""
+    exact = [Case(run, "torch", "exact") for run in _RUNS.values() if run.precision == "float32"]
+    double = [Case(run, "plain", "close float64") for run in _RUNS.values() if run.precision == "float64"]
+    single = [
+        Case(_RUNS[name], "plain", "close float32")
+        for name in ("reference", "standard, batch 64", "standard, full batch")
+    ]
+    return [*exact, *double, *single]
+
+
+def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
+    """Return the cases of a user's own configuration: exact against libtorch, close against the plain engine.
+
+    Raises ConfigError for settings that the C++ program does not have.
+    """
+    training = config.training
+    unknown = {
+        "training.scheduler": training.scheduler is not None and training.scheduler.type != "none",
+        "training.optimizer.weight_decay": training.optimizer.weight_decay != 0,
+        "training.early_stopping_patience": training.early_stopping_patience is not None,
+        "training.max_steps": training.max_steps is not None,
+        "training.reduction=any": training.reduction == "any",
+    }
+    asked = [key for key, is_asked in unknown.items() if is_asked]
+    if asked:
+        raise ConfigError(f"the C++ program has no {', '.join(asked)}; verify with key=null (or 0) for each")
+    run = Run("your run", config.semantics, training.dtype, tuple(overrides))
+    claims = [("torch", "exact"), ("plain", f"close {training.dtype}")]
+    return [Case(run, engine, claim) for engine, claim in claims]

@@ -1,0 +1,139 @@
+"""Compare two traces by name, both ways, and name the first difference."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.equivalence.tolerances import tolerance_of
+from mpitrain.equivalence.trace import Trace, in_order, stage_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class VariableResult:
+    """How one variable compares: `largest` relative difference (see `Tolerance`), distance in ulps of its own type."""
+
+    name: str
+    stage: str
+    passed: bool
+    num_different: int
+    largest: float
+    largest_ulps: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first number that is not as claimed, in the order in which differences arise."""
+
+    stage: str
+    name: str
+    index: tuple[int, ...]
+    expected: float
+    found: float
+    ulps: int
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.note:
+            return f"{self.stage}: {self.name}: {self.note}"
+        where = f"{self.stage}: {self.name}{list(self.index)}"
+        return f"{where}: C++ {self.expected!r}, Python {self.found!r} ({self.ulps} ulp)"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The verdict on two traces."""
+
+    claim: str
+    results: tuple[VariableResult, ...]
+    first_difference: FirstDifference | None
+
+    @property
+    def passed(self) -> bool:
+        """True if every variable is as claimed and none is missing on either side."""
+        return self.first_difference is None
+
+
+def compare_traces(expected: Trace, found: Trace, claim: str) -> Comparison:
+    """Compare `found` (Python's) with `expected` (the C++ program's) under the tolerances of `claim`.
+
+    A variable that only one side has is a failure.
+    """
+    names = in_order(set(expected.arrays) | set(found.arrays))
+    results, first = [], None
+    for name in names:
+        scale = _scale_of(name, expected)
+        result, difference = _compare_variable(name, expected.arrays.get(name), found.arrays.get(name), scale, claim)
+        results.append(result)
+        first = first or difference
+    return Comparison(claim, tuple(results), first)
+
+
+def _scale_of(name: str, expected: Trace) -> float:
+    # A gradient is a sum that nearly cancels once training converges: its rounding stays that of its first step.
+    reference = re.sub(r"gradient_step\d+", "gradient_step1", name)
+    values = expected.arrays.get(reference, expected.arrays.get(name, np.zeros(1)))
+    return float(np.max(np.abs(values), initial=0.0)) or 1.0
+
+
+def _compare_variable(
+    name: str, expected: Array | None, found: Array | None, scale: float, claim: str
+) -> tuple[VariableResult, FirstDifference | None]:
+    mismatch = _mismatch(expected, found)
+    if mismatch or expected is None or found is None:
+        return _failed(name, mismatch)
+    different = _bits(expected) != _bits(found)
+    ulps = _ulp_distance(expected, found)
+    errors = np.abs(expected.astype(np.float64) - found.astype(np.float64)) / scale
+    tolerance = tolerance_of(name, claim)
+    # Written so that a NaN on either side is a failure.
+    bad = different if tolerance.relative is None else ~(errors <= tolerance.relative)
+    stage = stage_of(name)[1]
+    largest = float(np.max(errors, initial=0.0))
+    result = VariableResult(name, stage, not bad.any(), int(different.sum()), largest, int(np.max(ulps, initial=0)))
+    if not bad.any():
+        return result, None
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    return result, FirstDifference(stage, name, index, expected[index].item(), found[index].item(), int(ulps[index]))
+
+
+def _mismatch(expected: Array | None, found: Array | None) -> str:
+    if expected is None or found is None:
+        return f"only in the {'Python' if expected is None else 'C++'} trace"
+    if expected.shape != found.shape:
+        return f"shape {expected.shape} in C++, {found.shape} in Python"
+    if expected.dtype != found.dtype:
+        return f"type {expected.dtype} in C++, {found.dtype} in Python"
+    return ""
+
+
+def _failed(name: str, note: str) -> tuple[VariableResult, FirstDifference]:
+    stage = stage_of(name)[1]
+    nan = float("nan")
+    return VariableResult(name, stage, False, 0, nan, 0, note), FirstDifference(stage, name, (), nan, nan, 0, note)
+
+
+def _bits(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(f"i{values.dtype.itemsize}")
+
+
+def _ulp_distance(expected: Array, found: Array) -> Array:
+    """Count the representable numbers between two arrays of one type: the distance of their ordered bit patterns."""
+    if expected.dtype.kind != "f":
+        return np.abs(expected.astype(np.int64) - found.astype(np.int64))
+    distance: Array = np.abs(_ordered(expected) - _ordered(found))
+    return distance
+
+
+def _ordered(values: Array) -> Array:
+    bits = _bits(values).astype(np.int64)
+    lowest = np.int64(-(2 ** (8 * values.dtype.itemsize - 1)))
+    # Negative numbers run backwards in their bit patterns; mirrored, -0.0 and 0.0 meet at 0.
+    return np.where(bits < 0, lowest - bits, bits)

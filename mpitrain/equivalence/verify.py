@@ -1,0 +1,227 @@
+"""`mpitrain verify`: run both programs, compare every number, and say so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.durable_files import write_durably
+from mpitrain.equivalence.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user
+from mpitrain.equivalence.compare import Comparison, compare_traces
+from mpitrain.equivalence.faults import FAULTS, Fault
+from mpitrain.equivalence.trace import read_trace
+from mpitrain.equivalence.verification_data import write_verification_history
+from mpitrain.errors import DataError, OutputError
+from mpitrain.native.build import build_program
+from mpitrain.native.program import run_under_mpi
+from mpitrain.native.toolchain import find_toolchain
+
+Say = Callable[[str], None]
+FAULT_RANKS = 3
+_FAULT_RUNS = {
+    "reference": Run("faults, reference", "reference", "float32", ("semantics=reference", "training.epochs=10")),
+    "standard": Run(
+        "faults, standard",
+        "standard",
+        "float32",
+        ("semantics=standard", "training.epochs=10", "training.global_batch_size=full"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The verdict on one case at one number of ranks, and both programs' median time a step in microseconds."""
+
+    case: Case
+    num_ranks: int
+    comparison: Comparison
+    python_us_per_step: float
+    cpp_us_per_step: float
+
+
+@dataclass(frozen=True)
+class FaultResult:
+    """What the harness said of one planted fault."""
+
+    fault: Fault
+    found_stage: str
+    message: str
+
+    @property
+    def caught(self) -> bool:
+        """True if the first difference was named at the stage where this fault arises."""
+        return self.found_stage == self.fault.stage
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything that `mpitrain verify` found."""
+
+    cases: tuple[CaseResult, ...]
+    faults: tuple[FaultResult, ...]
+    wall_time_s: float
+
+    @property
+    def passed(self) -> bool:
+        """True if every case holds and every fault was caught."""
+        return all(result.comparison.passed for result in self.cases) and all(result.caught for result in self.faults)
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What to verify: the built-in cases, or the user's own configuration."""
+
+    output: Path
+    ranks: tuple[int, ...] = (1, 2, 3, 4)
+    config_path: Path | None = None
+    overrides: tuple[str, ...] = ()
+    with_faults: bool = False
+
+
+def verify(request: VerifyRequest, say: Say) -> Verification:
+    """Build the C++ program if needed, run all cases on both sides, and compare.
+
+    Raises MissingDependencyError when a tool is missing, and the user's errors of both programs.
+    """
+    started_s = time.monotonic()
+    bench = _Workbench(request.output, say)
+    cases, history = _plan(request, bench)
+    results: list[CaseResult] = []
+    for num_ranks in request.ranks:
+        say(f"{num_ranks} rank{'s' if num_ranks > 1 else ''}: {len(cases)} cases")
+        runs = {case.run.name: case.run for case in cases}
+        bench.run_python(num_ranks, runs.values(), history, request.config_path)
+        results += [bench.compare(case, num_ranks, history, request.config_path) for case in cases]
+    faults = bench.plant_faults(history) if request.with_faults else []
+    return Verification(tuple(results), tuple(faults), time.monotonic() - started_s)
+
+
+def _plan(request: VerifyRequest, bench: _Workbench) -> tuple[list[Case], Path]:
+    if request.config_path is None and not request.overrides:
+        history = bench.folder / "verification_history.nc"
+        write_verification_history(history)
+        return all_cases(), history
+    config = load_run_config(request.config_path, request.overrides).config
+    if config.data.data_path is None:
+        raise DataError("verification of your own run needs your own file: set data.data_path")
+    return cases_of_user(config, request.overrides), Path(config.data.data_path)
+
+
+class _Workbench:
+    """The folder, the tools and the programs of one verification."""
+
+    def __init__(self, output: Path, say: Say) -> None:
+        self.folder = output / "traces"
+        self._say = say
+        toolchain = find_toolchain()
+        self._python, self._mpirun = toolchain.python, toolchain.mpirun
+        self._program = build_program(toolchain, say)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{self.folder}: cannot be written ({error.strerror}); choose another --output"
+            ) from error
+
+    def run_python(
+        self,
+        num_ranks: int,
+        runs: Iterable[Run],
+        history: Path,
+        config_path: Path | None = None,
+        faults: Sequence[Fault] = (),
+    ) -> None:
+        """Train `runs` on Python's side in one launch; with `faults`, train each fault's run with the fault planted."""
+        jobs = [self._job(run, num_ranks, history, config_path) for run in runs]
+        jobs += [self._faulty_job(fault, num_ranks, history) for fault in faults]
+        job_file = self.folder / f"jobs_np{num_ranks}.json"
+        write_durably(job_file, json.dumps(jobs).encode())
+        run_under_mpi(self._mpirun, num_ranks, [self._python, "-m", "mpitrain.equivalence.python_side", str(job_file)])
+
+    def _job(self, run: Run, num_ranks: int, history: Path, config_path: Path | None) -> dict[str, object]:
+        stem = self.stem(run, num_ranks)
+        return {
+            "config": str(config_path) if config_path else None,
+            "settings": [*run.settings, f"data.data_path={history}"],
+            "trace": f"{stem}.python.nc",
+            "initial_weights": f"{stem}.weights.nc",
+            "batch_order": f"{stem}.order.nc",
+        }
+
+    def _faulty_job(self, fault: Fault, num_ranks: int, history: Path) -> dict[str, object]:
+        job = self._job(_FAULT_RUNS[fault.semantics], num_ranks, history, None)
+        return {**job, "trace": str(self._fault_trace(fault)), "fault": fault.name}
+
+    def _fault_trace(self, fault: Fault) -> Path:
+        return self.folder / f"fault_{FAULTS.index(fault)}.nc"
+
+    def stem(self, run: Run, num_ranks: int) -> str:
+        """Return the beginning of the file names of `run` at `num_ranks`."""
+        words = "".join(letter if letter.isalnum() else "_" for letter in run.name)
+        return str(self.folder / f"{words}_np{num_ranks}")
+
+    def run_cpp(self, case: Case, num_ranks: int, history: Path, config_path: Path | None) -> tuple[Path, float]:
+        """Train `case` on the C++ side; return its trace and its median time a step in microseconds."""
+        stem = self.stem(case.run, num_ranks)
+        config = load_run_config(config_path, [*case.run.settings, f"data.data_path={history}"]).config
+        trace = Path(f"{stem}.{case.engine}.nc")
+        flags = cpp_flags(config, case, stem, history)
+        output = run_under_mpi(self._mpirun, num_ranks, [str(self._program), *flags, "--trace", str(trace)])
+        timing = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        return trace, float(timing["median_us_per_step"])
+
+    def compare(self, case: Case, num_ranks: int, history: Path, config_path: Path | None) -> CaseResult:
+        """Run the C++ side of `case` and compare it with Python's trace."""
+        trace, cpp_us = self.run_cpp(case, num_ranks, history, config_path)
+        python = read_trace(Path(f"{self.stem(case.run, num_ranks)}.python.nc"))
+        comparison = compare_traces(read_trace(trace), python, case.claim)
+        verdict = "same" if comparison.passed else f"DIFFERS at {comparison.first_difference}"
+        self._say(f"  {case.name} ({case.claim}): {verdict}")
+        return CaseResult(
+            case, num_ranks, comparison, float(np.asarray(python.attributes["median_us_per_step"])), cpp_us
+        )
+
+    def plant_faults(self, history: Path) -> list[FaultResult]:
+        """Plant every fault on Python's side and compare it with the C++ program's sound run."""
+        self._say(f"{FAULT_RANKS} ranks: {len(FAULTS)} planted faults")
+        self.run_python(FAULT_RANKS, _FAULT_RUNS.values(), history, None, FAULTS)
+        sound = {
+            semantics: read_trace(self.run_cpp(Case(run, "torch", "exact"), FAULT_RANKS, history, None)[0])
+            for semantics, run in _FAULT_RUNS.items()
+        }
+        results = []
+        for fault in FAULTS:
+            first = compare_traces(
+                sound[fault.semantics], read_trace(self._fault_trace(fault)), "exact"
+            ).first_difference
+            result = FaultResult(fault, first.stage if first else "not found", str(first) if first else "no difference")
+            self._say(f"  {fault.name}: {'caught' if result.caught else 'NOT CAUGHT'} at {result.message}")
+            results.append(result)
+        return results
+
+
+def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:
+    """Return the C++ program's flags for a configuration, with the files that Python's side wrote."""
+    optimizer = config.training.optimizer
+    weights = config.model.initial_weights or f"{stem}.weights.nc"
+    order = (
+        ["--batch-order", f"{stem}.order.nc"]
+        if config.semantics == "standard"
+        else ["--epochs", str(config.training.epochs)]
+    )
+    return [
+        *("--history", str(history), "--initial-weights", weights, "--engine", case.engine),
+        *("--semantics", config.semantics, "--precision", config.training.dtype),
+        *("--pole", config.domain.pole, "--clean-data", str(config.domain.clean_data).lower()),
+        *("--hidden-activation", config.model.hidden_activation),
+        *("--learning-rate", repr(optimizer.learning_rate), "--epsilon", repr(optimizer.epsilon)),
+        *("--beta1", repr(optimizer.beta1), "--beta2", repr(optimizer.beta2)),
+        *("--trace-steps", ",".join(map(str, TRACE_STEPS)), "--timing", "true", *order),
+    ]

@@ -1,0 +1,72 @@
+"""Build the C++ program once for each set of sources and tools, and keep it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mpitrain.errors import MissingDependencyError
+from mpitrain.native.toolchain import Toolchain
+
+PROGRAM = "mpitrain_reference"
+Say = Callable[[str], None]
+
+
+def build_program(toolchain: Toolchain, say: Say) -> Path:
+    """Return the program's path, building it first if these sources and tools have not been built before.
+
+    `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint.
+    """
+    folder = cache_folder() / f"cpp_reference-{_fingerprint(toolchain)}"
+    program = folder / PROGRAM
+    if program.exists():
+        return program
+    say(f"building the C++ program in {folder} (about a minute, once)")
+    building = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    try:
+        tools = [f"-DMPI_CXX_COMPILER={toolchain.mpi_compiler}", f"-DMPITRAIN_PYTHON={toolchain.python}"]
+        folders = ["-S", str(toolchain.sources), "-B", str(building)]
+        _run([toolchain.cmake, *folders, "-DBUILD_TESTING=OFF", *tools], "configuring")
+        say("configured; compiling")
+        _run(
+            [toolchain.cmake, "--build", str(building), "--target", PROGRAM, "--parallel", str(os.cpu_count() or 1)],
+            "compiling",
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        (building / PROGRAM).replace(program)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return program
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is built: $MPITRAIN_CACHE, else $XDG_CACHE_HOME/mpitrain, else ~/.cache/mpitrain."""
+    chosen = os.environ.get("MPITRAIN_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mpitrain"
+
+
+def _fingerprint(toolchain: Toolchain) -> str:
+    digest = hashlib.sha256(toolchain.identity().encode())
+    for path in sorted(toolchain.sources.iterdir()):
+        if path.suffix in (".cpp", ".hpp", ".txt", ".json"):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    lines = (done.stdout + done.stderr).splitlines()
+    complaints = [line.strip() for line in lines if "error" in line.lower()] or lines[-1:]
+    raise MissingDependencyError(
+        f"{what} the C++ program failed: {complaints[0] if complaints else 'no output'}; the command "
+        f"was: {' '.join(command)}"
+    )

@@ -1,0 +1,91 @@
+"""What building the C++ program needs, found here or named with what to install."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.errors import MissingDependencyError
+
+_DEBIAN = "on Debian or Ubuntu: apt-get install {packages}; on a cluster: module load the site's"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Programs for building and starting the C++ program; `mpi_compiler` and `mpirun` belong to one MPI library."""
+
+    cmake: str
+    mpi_compiler: str
+    mpirun: str
+    python: str
+    sources: Path
+
+    def identity(self) -> str:
+        """Return a text that changes when a rebuild is needed for another compiler, MPI or torch."""
+        compiler = subprocess.run([self.mpi_compiler, "--version"], capture_output=True, text=True, check=False).stdout
+        torch_version = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else "no torch"
+        return "\n".join([self.cmake, self.mpi_compiler, compiler.split("\n")[0], self.python, torch_version])
+
+
+def find_toolchain() -> Toolchain:
+    """Find CMake, the MPI compiler, its launcher and netCDF. Raises MissingDependencyError naming what to install."""
+    cmake = _find("cmake", "pip install cmake, or " + _DEBIAN.format(packages="cmake"))
+    _find("c++", "a C++20 compiler; " + _DEBIAN.format(packages="g++ make"))
+    mpi_compiler = find_beside_python("mpicxx")
+    if mpi_compiler is None:
+        raise MissingDependencyError(
+            "no mpicxx beside Python or on the PATH: the C++ program needs MPI's compiler; pip install "
+            "'mpitrain[mpich]', "
+            f"or {_DEBIAN.format(packages='libmpich-dev')}"
+        )
+    _check_netcdf()
+    return Toolchain(cmake, mpi_compiler, find_mpirun(), sys.executable, find_sources())
+
+
+def find_mpirun() -> str:
+    """Find the launcher of the MPI library that mpi4py uses. Raises MissingDependencyError."""
+    found = find_beside_python("mpirun") or find_beside_python("mpiexec")
+    if found is None:
+        raise MissingDependencyError(
+            "no mpirun beside Python or on the PATH; pip install 'mpitrain[mpich]', or load the site's MPI"
+        )
+    return found
+
+
+def find_beside_python(name: str) -> str | None:
+    """Return the program `name` of the environment that this Python belongs to, else the one on the PATH."""
+    # A wheel's MPI library is found before the site's; its launcher must be too.
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def find_sources() -> Path:
+    """Return the folder of the C++ sources: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for candidate in (package / "cpp_reference", package.parent / "cpp_reference"):
+        if (candidate / "CMakeLists.txt").exists():
+            return candidate
+    raise MissingDependencyError(
+        f"{package}: the C++ sources (cpp_reference/) are missing; reinstall mpitrain from its repository"
+    )
+
+
+def _find(name: str, mend: str) -> str:
+    found = find_beside_python(name)
+    if found is None:
+        raise MissingDependencyError(f"no {name} on the PATH: the C++ program needs it; {mend}")
+    return found
+
+
+def _check_netcdf() -> None:
+    pkg_config = _find("pkg-config", _DEBIAN.format(packages="pkg-config"))
+    if subprocess.run([pkg_config, "--exists", "netcdf"], check=False, env=os.environ).returncode != 0:
+        raise MissingDependencyError(
+            "netCDF's C library is not found by pkg-config: " + _DEBIAN.format(packages="libnetcdf-dev")
+        )
