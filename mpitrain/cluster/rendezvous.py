@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from mpitrain.cluster.host_list import expand_host_list
 from mpitrain.cluster.launchers import is_set, read_claims
+from mpitrain.cluster.slurm_nodes import node_address
 from mpitrain.errors import LaunchError
 
 
@@ -13,7 +15,8 @@ def master_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
     """Host and port of rank 0, the same on all ranks; None for one process, which needs no meeting point.
 
     MASTER_ADDR and MASTER_PORT where set; else, in a Slurm step, its first host (where Slurm's block and cyclic
-    distributions put rank 0) and a port from the job's and the step's id. Raises LaunchError naming what to set.
+    distributions put rank 0; an arbitrary one's is the first of SLURM_HOSTFILE) and a port from the job's and the
+    step's id. Raises LaunchError naming what to set.
     """
     host = environ.get("MASTER_ADDR") or _slurm_first_host(environ)
     port = _read_port(environ) if is_set(environ, "MASTER_PORT") else _slurm_port(environ)
@@ -31,7 +34,20 @@ def master_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
 def _slurm_first_host(environ: Mapping[str, str]) -> str | None:
     if not is_set(environ, "SLURM_STEP_NODELIST"):
         return None
-    return expand_host_list(environ["SLURM_STEP_NODELIST"])[0]
+    if environ.get("SLURM_DISTRIBUTION") == "arbitrary":
+        return node_address(_first_of_host_file(environ.get("SLURM_HOSTFILE", "")))
+    return node_address(expand_host_list(environ["SLURM_STEP_NODELIST"])[0])
+
+
+def _first_of_host_file(path: str) -> str:
+    # An arbitrary distribution may put rank 0 anywhere, and Slurm's variables list the hosts sorted.
+    try:
+        return expand_host_list(Path(path).read_text(encoding="utf-8").split()[0].split("*")[0])[0]
+    except (OSError, UnicodeDecodeError, IndexError) as error:
+        raise LaunchError(
+            f"SLURM_HOSTFILE={path}: cannot be read here, and only it tells where an arbitrary distribution put "
+            "rank 0; set MASTER_ADDR to rank 0's host, or put the file where all nodes see it"
+        ) from error
 
 
 def _slurm_port(environ: Mapping[str, str]) -> int | None:
@@ -41,8 +57,8 @@ def _slurm_port(environ: Mapping[str, str]) -> int | None:
     for name in names:
         if not environ[name].isdecimal():
             raise LaunchError(f"{name}={environ[name]}: not a number; set MASTER_PORT to a free port instead")
-    # Steps of one node differ in their ids, so they get different ports.
-    return 20000 + (int(environ["SLURM_JOB_ID"]) * 31 + int(environ["SLURM_STEP_ID"])) % 20000
+    # Steps of one node differ in their ids, so they get different ports; from 32768 on, Linux gives them to anyone.
+    return 20000 + (int(environ["SLURM_JOB_ID"]) * 31 + int(environ["SLURM_STEP_ID"])) % 12768
 
 
 def _read_port(environ: Mapping[str, str]) -> int:

@@ -59,8 +59,9 @@ class LibraryReducer:
 
     def reduce(self, partials: torch.Tensor) -> torch.Tensor:
         """See `Reducer.reduce`."""
-        total = partials.sum(dim=0)
-        self._communicator.all_reduce(total)
+        total = partials[0] if len(partials) == 1 else partials.sum(dim=0)
+        if self._communicator.size > 1:
+            self._communicator.all_reduce(total)
         return total
 
 

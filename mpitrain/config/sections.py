@@ -151,6 +151,8 @@ class TrainingSection(Section):
     """Number of slices of a batch that are added in a fixed order; results are equal up to this many ranks."""
     reduction: Literal["fixed", "any"] | None = None
     """`fixed` adds gradients in one order for any rank count, `any` as the library likes; null means fixed on CPUs."""
+    engine: Literal["auto", "eager", "compiled"] = "auto"
+    """What computes a step: `compiled` is fastest, `eager` the plain definition; `auto` compiles where it can."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None

@@ -58,7 +58,7 @@ class VirtualRankBatches:
         self._plan = plan
         self._seed = seed
         self._shuffle = shuffle
-        self._num_samples = len(targets)
+        self.num_samples = len(targets)
         padding = plan.slice_rows * plan.steps_per_epoch - len(targets)
         # Padding rows lie behind the samples and weigh nothing; zeros keep their products finite.
         self._inputs = torch.cat([inputs, inputs.new_zeros((padding, inputs.shape[1]))])
@@ -70,8 +70,8 @@ class VirtualRankBatches:
         """Shuffle for `epoch` (from 0)."""
         if self._shuffle:
             keys = (self._seed, _SHUFFLE_STREAM, epoch, self.virtual_rank)
-            order = keyed_permutation(keys, self._num_samples)
-            tail = np.arange(self._num_samples, len(self._targets))
+            order = keyed_permutation(keys, self.num_samples)
+            tail = np.arange(self.num_samples, len(self._targets))
             self._order = torch.from_numpy(np.concatenate([order, tail]))
 
     def rows(self, step: int) -> torch.Tensor:

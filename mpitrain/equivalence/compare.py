@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +65,11 @@ class Comparison:
 def compare_traces(expected: Trace, found: Trace, claim: str) -> Comparison:
     """Compare `found` (Python's) with `expected` (the C++ program's) under the tolerances of `claim`.
 
-    A variable that only one side has is a failure.
+    A variable that only one side has is a failure, and so are two traces without any.
     """
     names = in_order(set(expected.arrays) | set(found.arrays))
+    if not names:
+        return Comparison(claim, (), FirstDifference("traces", "both", (), math.nan, math.nan, 0, "nothing to compare"))
     results, first = [], None
     for name in names:
         scale = _scale_of(name, expected)
@@ -91,7 +94,8 @@ def _compare_variable(
         return _failed(name, mismatch)
     different = _bits(expected) != _bits(found)
     ulps = _ulp_distance(expected, found)
-    errors = np.abs(expected.astype(np.float64) - found.astype(np.float64)) / scale
+    with np.errstate(all="ignore"):  # infinity minus infinity: no number, which fails below
+        errors = np.abs(expected.astype(np.float64) - found.astype(np.float64)) / scale
     tolerance = tolerance_of(name, claim)
     # Written so that a NaN on either side is a failure.
     bad = different if tolerance.relative is None else ~(errors <= tolerance.relative)
@@ -121,14 +125,16 @@ def _failed(name: str, note: str) -> tuple[VariableResult, FirstDifference]:
 
 
 def _bits(values: Array) -> Array:
-    return np.ascontiguousarray(values).view(f"i{values.dtype.itemsize}")
+    return np.asarray(values, order="C").view(f"i{values.dtype.itemsize}")
 
 
 def _ulp_distance(expected: Array, found: Array) -> Array:
     """Count the representable numbers between two arrays of one type: the distance of their ordered bit patterns."""
-    if expected.dtype.kind != "f":
-        return np.abs(expected.astype(np.int64) - found.astype(np.int64))
-    distance: Array = np.abs(_ordered(expected) - _ordered(found))
+    is_real = expected.dtype.kind == "f"
+    a, b = (_ordered(values) if is_real else values.astype(np.int64) for values in (expected, found))
+    # Unsigned: two float64 of opposite sign can be further apart than an int64 counts.
+    with np.errstate(over="ignore"):
+        distance: Array = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)
     return distance
 
 

@@ -35,9 +35,16 @@ def _do_all(world: World, jobs: list[dict[str, Any]]) -> int:
     for job in jobs:
         path = Path(job["config"]) if job["config"] else None
         config = world.together(lambda path=path, job=job: load_run_config(path, job["settings"]).config)  # type: ignore[misc]
+        config = _as_the_cpp_program_runs(config)
         with open_session(world, config) as session:
             _do(session, config, job)
     return 0
+
+
+def _as_the_cpp_program_runs(config: RunConfig) -> RunConfig:
+    # On CPUs and over MPI, whatever this machine has and the user trains with.
+    compute = config.compute.model_copy(update={"device": "cpu", "backend": "mpi"})
+    return config.model_copy(update={"compute": compute})
 
 
 def _do(session: Session, config: RunConfig, job: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import math
 import platform
 import re
 from importlib.metadata import version
@@ -53,7 +54,8 @@ def _case_line(result: CaseResult, width: int) -> str:
 
 def _worst(result: CaseResult) -> tuple[float, int]:
     results = result.comparison.results
-    return max(entry.largest for entry in results), max(entry.largest_ulps for entry in results)
+    largest = max((entry.largest for entry in results), default=math.nan)
+    return largest, max((entry.largest_ulps for entry in results), default=0)
 
 
 def write_reports(verification: Verification, output: Path) -> tuple[Path, Path]:
@@ -109,7 +111,7 @@ def _case_to_json(result: CaseResult) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    return value if value == value else None  # JSON has no NaN
+    return value if math.isfinite(value) else None  # JSON has neither NaN nor infinity
 
 
 def _fault_to_json(result: FaultResult) -> dict[str, Any]:

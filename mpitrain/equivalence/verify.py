@@ -15,9 +15,9 @@ from mpitrain.durable_files import write_durably
 from mpitrain.equivalence.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user
 from mpitrain.equivalence.compare import Comparison, compare_traces
 from mpitrain.equivalence.faults import FAULTS, Fault
-from mpitrain.equivalence.trace import read_trace
+from mpitrain.equivalence.trace import Trace, read_trace
 from mpitrain.equivalence.verification_data import write_verification_history
-from mpitrain.errors import DataError, OutputError
+from mpitrain.errors import DataError, MpitrainError, OutputError
 from mpitrain.native.build import build_program
 from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
@@ -30,7 +30,7 @@ _FAULT_RUNS = {
         "faults, standard",
         "standard",
         "float32",
-        ("semantics=standard", "training.epochs=10", "training.global_batch_size=full"),
+        ("training.engine=eager", "training.epochs=10", "training.global_batch_size=full"),
     ),
 }
 
@@ -91,8 +91,9 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
     Raises MissingDependencyError when a tool is missing, and the user's errors of both programs.
     """
     started_s = time.monotonic()
+    own = _own_cases(request)  # before anything is built: the user's mistakes are told at once
     bench = _Workbench(request.output, say)
-    cases, history = _plan(request, bench)
+    cases, history = own or bench.built_in_cases()
     results: list[CaseResult] = []
     for num_ranks in request.ranks:
         say(f"{num_ranks} rank{'s' if num_ranks > 1 else ''}: {len(cases)} cases")
@@ -103,15 +104,19 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
     return Verification(tuple(results), tuple(faults), time.monotonic() - started_s)
 
 
-def _plan(request: VerifyRequest, bench: _Workbench) -> tuple[list[Case], Path]:
+def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
+    """Return the cases of the user's own run and its file, or None where the built-in ones are asked for."""
     if request.config_path is None and not request.overrides:
-        history = bench.folder / "verification_history.nc"
-        write_verification_history(history)
-        return all_cases(), history
+        return None
     config = load_run_config(request.config_path, request.overrides).config
     if config.data.data_path is None:
         raise DataError("verification of your own run needs your own file: set data.data_path")
-    return cases_of_user(config, request.overrides), Path(config.data.data_path)
+    history = Path(config.data.data_path)
+    if not history.is_file():
+        raise DataError(f"{history}: no such file; set data.data_path to an existing file")
+    if history.suffix == ".npz":
+        raise DataError(f"{history}: the C++ program reads NetCDF history files only; set data.data_path to one (.nc)")
+    return cases_of_user(config, request.overrides), history
 
 
 class _Workbench:
@@ -129,6 +134,12 @@ class _Workbench:
             raise OutputError(
                 f"{self.folder}: cannot be written ({error.strerror}); choose another --output"
             ) from error
+
+    def built_in_cases(self) -> tuple[list[Case], Path]:
+        """Return the table of cases and the synthetic file, written here, that they run on."""
+        history = self.folder / "verification_history.nc"
+        write_verification_history(history)
+        return all_cases(), history
 
     def run_python(
         self,
@@ -192,10 +203,7 @@ class _Workbench:
         """Plant every fault on Python's side and compare it with the C++ program's sound run."""
         self._say(f"{FAULT_RANKS} ranks: {len(FAULTS)} planted faults")
         self.run_python(FAULT_RANKS, _FAULT_RUNS.values(), history, None, FAULTS)
-        sound = {
-            semantics: read_trace(self.run_cpp(Case(run, "torch", "exact"), FAULT_RANKS, history, None)[0])
-            for semantics, run in _FAULT_RUNS.items()
-        }
+        sound = {semantics: self._sound_trace(run, history) for semantics, run in _FAULT_RUNS.items()}
         results = []
         for fault in FAULTS:
             first = compare_traces(
@@ -205,6 +213,15 @@ class _Workbench:
             self._say(f"  {fault.name}: {'caught' if result.caught else 'NOT CAUGHT'} at {result.message}")
             results.append(result)
         return results
+
+    def _sound_trace(self, run: Run, history: Path) -> Trace:
+        """Return the C++ program's trace of `run`. Raises MpitrainError unless Python's is the same without a fault."""
+        expected = read_trace(self.run_cpp(Case(run, "torch", "exact"), FAULT_RANKS, history, None)[0])
+        found = read_trace(Path(f"{self.stem(run, FAULT_RANKS)}.python.nc"))
+        first = compare_traces(expected, found, "exact").first_difference
+        if first:  # any fault would seem to be caught
+            raise MpitrainError(f"{run.name}: differs without a planted fault: {first}")
+        return expected
 
 
 def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:

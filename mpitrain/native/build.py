@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mpitrain.cache import cache_folder
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native.toolchain import Toolchain
 
@@ -43,15 +45,6 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
     return program
 
 
-def cache_folder() -> Path:
-    """Return the folder of what is built: $MPITRAIN_CACHE, else $XDG_CACHE_HOME/mpitrain, else ~/.cache/mpitrain."""
-    chosen = os.environ.get("MPITRAIN_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mpitrain"
-
-
 def _fingerprint(toolchain: Toolchain) -> str:
     digest = hashlib.sha256(toolchain.identity().encode())
     for path in sorted(toolchain.sources.iterdir()):
@@ -65,8 +58,10 @@ def _run(command: Sequence[str], what: str) -> None:
     if done.returncode == 0:
         return
     lines = (done.stdout + done.stderr).splitlines()
-    complaints = [line.strip() for line in lines if "error" in line.lower()] or lines[-1:]
+    # "error:" of compilers, "CMake Error" with its text on the next line; not every file whose name has the word in it.
+    complaints = [" ".join(lines[i : i + 2]) for i, line in enumerate(lines) if line.startswith("CMake Error")]
+    complaints += [line for line in lines if re.search(r"\berror:|\*\*\* ", line)] or lines[-1:]
     raise MissingDependencyError(
-        f"{what} the C++ program failed: {complaints[0] if complaints else 'no output'}; the command "
+        f"{what} the C++ program failed: {complaints[0].strip() if complaints else 'no output'}; the command "
         f"was: {' '.join(command)}"
     )

@@ -6,13 +6,16 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from mpitrain.errors import MpitrainError
+from mpitrain.errors import LaunchError, MpitrainError, UserError
+
+_MARK = "error: "
 
 
 def run_under_mpi(mpirun: str, num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0) -> str:
     """Run `command` on `num_ranks` ranks and return its standard output.
 
-    Raises MpitrainError with the program's own error line if it fails or does not end in `timeout_s` seconds.
+    Raises UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError if
+    it fails or does not end in `timeout_s` seconds.
     """
     full = [mpirun, "-np", str(num_ranks), *command]
     try:
@@ -28,9 +31,19 @@ def run_under_mpi(mpirun: str, num_ranks: int, command: Sequence[str], timeout_s
     except subprocess.TimeoutExpired as error:
         raise MpitrainError(f"no end after {timeout_s:g} s: {' '.join(full)}") from error
     if done.returncode != 0:
-        ours = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines()[-1:]
-        raise MpitrainError(f"exit code {done.returncode} of `{' '.join(full)}`: {ours[0] if ours else 'no message'}")
+        raise _error_of(done, full)
     return done.stdout
+
+
+def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) -> MpitrainError:
+    lines = done.stderr.splitlines()
+    message = next((line.partition(_MARK)[2] for line in lines if _MARK in line), "")
+    # Both programs give their exit codes the same meaning.
+    kind = {UserError.exit_code: UserError, LaunchError.exit_code: LaunchError}.get(done.returncode)
+    if kind and message:
+        return kind(message)
+    last = message or (lines[-1] if lines else "no message")
+    return MpitrainError(f"exit code {done.returncode} of `{' '.join(command)}`: {last}")
 
 
 def _environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,8 @@ class Toolchain:
         """Return a text that changes when a rebuild is needed for another compiler, MPI or torch."""
         compiler = subprocess.run([self.mpi_compiler, "--version"], capture_output=True, text=True, check=False).stdout
         torch_version = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else "no torch"
-        return "\n".join([self.cmake, self.mpi_compiler, compiler.split("\n")[0], self.python, torch_version])
+        tools = [self.cmake, self.mpi_compiler, compiler.split("\n")[0], self.python, torch_version]
+        return "\n".join([*tools, _cpu_instructions()])
 
 
 def find_toolchain() -> Toolchain:
@@ -74,6 +76,15 @@ def find_sources() -> Path:
     raise MissingDependencyError(
         f"{package}: the C++ sources (cpp_reference/) are missing; reinstall mpitrain from its repository"
     )
+
+
+def _cpu_instructions() -> str:
+    # A program built with all instructions of one node does not run on an older one that shares the home folder.
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
 def _find(name: str, mend: str) -> str:

@@ -76,6 +76,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
         prefix = f"optimizer.{name}."
         for key, value in tensors.items():
             if key.startswith(prefix):
+                own = optimizer.state[parameter].get(key[len(prefix) :])
+                if own is not None:
+                    own.copy_(value)  # in place: an engine may share this memory
+                    continue
                 # The step count stays on the CPU, where torch's own loop keeps it.
                 device = "cpu" if key.endswith(".step") else parameter.device
                 optimizer.state[parameter][key[len(prefix) :]] = value.clone().to(device)

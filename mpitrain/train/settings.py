@@ -13,6 +13,7 @@ from mpitrain.errors import CheckpointError
 from mpitrain.train.checkpoint_store import Checkpoint
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def global_batch_size(config: RunConfig, world_size: int) -> int | str:
@@ -26,7 +27,7 @@ def global_batch_size(config: RunConfig, world_size: int) -> int | str:
 
 
 def checkpoint_settings(
-    config: RunConfig, session: Session, num_virtual_ranks: int, batch_size: int | str
+    config: RunConfig, session: Session, num_virtual_ranks: int, batch_size: int | str, engine: str
 ) -> dict[str, Any]:
     """Return the settings that decide the bits of a result, by their configuration keys."""
     settings: dict[str, Any] = {
@@ -39,6 +40,7 @@ def checkpoint_settings(
         "data.validation_split": config.validation_split,
         "training.dtype": config.training.dtype,
         "training.optimizer.type": config.training.optimizer.type,
+        "training.engine": engine,
         "training.reduction": session.reduction,
         "training.shuffle": config.shuffle,
         "training.threads_per_rank": session.num_threads,

@@ -20,13 +20,13 @@ from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.models.icenet import IceNet, build_icenet
 from mpitrain.models.initial_weights import load_initial_weights
 from mpitrain.train.checkpoint_store import Checkpoint
+from mpitrain.train.compiled_engine import CompiledEngine
 from mpitrain.train.eager_engine import EagerEngine
+from mpitrain.train.engine_choice import choose_engine
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.reference_engine import ReferenceEngine
-from mpitrain.train.settings import check_fits, checkpoint_settings, global_batch_size
+from mpitrain.train.settings import DTYPES, check_fits, checkpoint_settings, global_batch_size
 from mpitrain.train.step_engine import StepEngine
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _build_reference(
 ) -> TrainingParts:
     data = session.together(lambda: share_out_as_reference(samples, session, DTYPES[config.training.dtype]))
     _set_normalization(model, data.normalization)
-    settings = checkpoint_settings(config, session, 0, "full")
+    settings = checkpoint_settings(config, session, 0, "full", "reference")
     notices = session.together(_fit_check(checkpoint, settings))
     counts = {
         "training": data.num_samples,
@@ -119,10 +119,15 @@ def _build_standard(
         )
     )
     _set_normalization(model, data.normalization)
-    settings = checkpoint_settings(config, session, virtual_ranks.num_virtual_ranks, batch_size)
+    choice = choose_engine(config, session, model, _engine_of(checkpoint))
+    notices += [choice.notice] if choice.notice else []
+    settings = checkpoint_settings(config, session, virtual_ranks.num_virtual_ranks, batch_size, choice.name)
     notices += session.together(_fit_check(checkpoint, settings)) + _data_notices(config, data, batch_size)
     plan = plan_batches(data.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
-    engine = EagerEngine(model, optimizer, data, plan, virtual_ranks, session, config.seed, config.shuffle)
+    common = (model, optimizer, data, plan, virtual_ranks, session, config.seed, config.shuffle)
+    engine = EagerEngine(*common)
+    if choice.network is not None and choice.kernel is not None:
+        engine = CompiledEngine(*common, choice.network, choice.kernel)
     counts: dict[str, int | None] = {
         "training": data.num_training_samples,
         "validation": data.num_validation_samples,
@@ -140,6 +145,10 @@ def _build_standard(
         _mean_predictor_mse(data, session, virtual_ranks),
         notices,
     )
+
+
+def _engine_of(checkpoint: Checkpoint | None) -> str | None:
+    return str(checkpoint.settings["training.engine"]) if checkpoint else None
 
 
 def _fit_check(checkpoint: Checkpoint | None, settings: dict[str, Any]) -> Callable[[], list[str]]:

@@ -151,7 +151,7 @@ class Trainer:
         )
 
     def _describe_validation(self, loss: float, learning_rate: float) -> str:
-        # The losses of a batch are those before its step: after an epoch's last step, validation is the first to see it.
+        # A batch's loss is the one before its step: what an epoch's last step did, validation is the first to see.
         where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
         return f"the validation loss became {loss} after {where}; {_advice(learning_rate)}"
 

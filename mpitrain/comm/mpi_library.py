@@ -1,0 +1,51 @@
+"""Which MPI library Python really loads, asked without starting MPI: safe on login nodes that forbid it.
+
+`python -m mpitrain.comm.mpi_library` prints the answer as JSON, for callers that must survive a library that crashes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAPPED_LIBRARY = re.compile(
+    r"\S*/lib(?:mpi|mpich|mpi_abi|mpi_cray|mpi_gnu[^/]*|mpi_intel[^/]*)\.so[^/\s]*$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class MpiLibrary:
+    """Version text (MPI_Get_library_version) and file of the loaded library; or the problem that kept it from loading."""
+
+    version: str = ""
+    path: str = ""
+    problem: str = ""
+
+
+def read_mpi_library() -> MpiLibrary:
+    """Load the MPI library that mpi4py chooses and ask its version, which MPI allows before MPI_Init."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # mpi4py's words for "not installed" and "no MPI library"
+        return MpiLibrary(problem=" ".join(str(error).split()))
+    return MpiLibrary(MPI.Get_library_version().strip("\0\n "), mapped_library_path())
+
+
+def mapped_library_path() -> str:
+    """Path of the MPI library in this process's memory map; empty where none is mapped or the system does not tell."""
+    try:
+        found = _MAPPED_LIBRARY.search(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return found[0] if found else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(dataclasses.asdict(read_mpi_library())) + "\n")

@@ -1,0 +1,151 @@
+"""Small measurements between the ranks: is an Allreduce right, how fast is it, does a DDP step work, do clocks agree."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.session import Session
+from mpitrain.comm.world import World
+
+SMALL_CALLS, LARGE_CALLS = 30, 5
+LARGE_BYTES = 4 << 20
+CLOCK_ROUNDS = 8
+_DDP_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class AllReduceReading:
+    """What an Allreduce gave: time of one number, rate of 4 MiB, and the first wrong value (empty: all right)."""
+
+    latency_us: float
+    bandwidth_gb_s: float
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """How far a rank's clock is ahead of rank 0's, and how well a message of this length can tell."""
+
+    offset_s: float
+    uncertainty_s: float
+
+
+def probe_all_reduce(data: Communicator, device: torch.device) -> AllReduceReading:
+    """Check and time `data.all_reduce` on `device`. Collective.
+
+    The bandwidth is algbw (bytes of the buffer over seconds of one call, the slower of two ranks counting).
+    """
+    wrong = _first_wrong_value(data, device)
+    small = torch.ones(1, dtype=torch.float64, device=device)
+    large = torch.zeros(LARGE_BYTES // 4, dtype=torch.float32, device=device)
+    latency_s = _median_time_s(data, small, SMALL_CALLS)
+    large_s = _median_time_s(data, large, LARGE_CALLS)
+    return AllReduceReading(latency_s * 1e6, LARGE_BYTES / large_s / 1e9, wrong)
+
+
+def _first_wrong_value(data: Communicator, device: torch.device) -> str:
+    # Small whole numbers, different in each place and on each rank: the sum has one right value, in any order.
+    places = torch.arange(1000, dtype=torch.float32, device=device)
+    values = places + data.rank + 1
+    data.all_reduce(values)
+    expected = places * data.size + data.size * (data.size + 1) // 2
+    differing = torch.nonzero(values != expected)
+    if len(differing) == 0:
+        return ""
+    place = int(differing[0])
+    return f"element {place} is {float(values[place])} instead of {float(expected[place])}"
+
+
+def _median_time_s(data: Communicator, tensor: torch.Tensor, calls: int) -> float:
+    times_s = []
+    for _ in range(calls + 2):
+        started_s = time.perf_counter()
+        data.all_reduce(tensor)
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)
+        times_s.append(time.perf_counter() - started_s)
+    return statistics.median(times_s[2:])  # the first calls open connections
+
+
+def probe_ddp_step(session: Session) -> str:
+    """Take one backward pass through DistributedDataParallel; return what is wrong with its gradient, or "". Collective."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    inputs = torch.full((4, 7), 1.0 + session.ranks.rank, device=session.device)
+    own_gradient = _gradient(_same_model(session.device), inputs).cpu().double()
+    group = getattr(session.data, "_group", None)
+    shared = _gradient(DistributedDataParallel(_same_model(session.device), process_group=group), inputs).cpu().double()
+    session.control.all_reduce(own_gradient)
+    difference = float((shared - own_gradient / session.ranks.world_size).abs().max())
+    return "" if difference <= _DDP_TOLERANCE else f"gradient differs from the ranks' mean by {difference:.2g}"
+
+
+def _same_model(device: torch.device) -> torch.nn.Module:
+    model = torch.nn.Linear(7, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.01)
+    return model.to(device)
+
+
+def _gradient(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    model(inputs).square().mean().backward()
+    return torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters() if parameter.grad is not None])
+
+
+def measure_clocks(communicator: Communicator) -> list[ClockReading]:
+    """Compare every rank's clock with rank 0's by ping-pong, as NTP does; the same list on all ranks. Collective."""
+    readings = [ClockReading(0.0, 0.0)]
+    for other in range(1, communicator.size):
+        if communicator.rank == 0:
+            rounds = [_ask_clock(communicator, other) for _ in range(CLOCK_ROUNDS)]
+            readings.append(min(rounds, key=lambda reading: reading.uncertainty_s))
+        elif communicator.rank == other:
+            for _ in range(CLOCK_ROUNDS):
+                communicator.exchange(torch.zeros(1, dtype=torch.float64), 0)
+                communicator.exchange(torch.tensor([time.time()], dtype=torch.float64), 0)
+    result: list[ClockReading] = communicator.broadcast_object(readings)
+    return result
+
+
+def _ask_clock(communicator: Communicator, other: int) -> ClockReading:
+    before_s = time.time()
+    communicator.exchange(torch.zeros(1, dtype=torch.float64), other)
+    # The other reads its clock after our first message came and before its second is sent: between our two readings.
+    there_s = float(communicator.exchange(torch.zeros(1, dtype=torch.float64), other)[0])
+    after_s = time.time()
+    return ClockReading(there_s - (before_s + after_s) / 2, (after_s - before_s) / 2)
+
+
+def mpi_thread_level(world: World) -> str | None:
+    """Name of the thread level that MPI granted; None where MPI does not connect the ranks."""
+    if world.transport != "mpi":
+        return None
+    from mpi4py import MPI
+
+    levels = {
+        MPI.THREAD_SINGLE: "SINGLE",
+        MPI.THREAD_FUNNELED: "FUNNELED",
+        MPI.THREAD_SERIALIZED: "SERIALIZED",
+        MPI.THREAD_MULTIPLE: "MULTIPLE",
+    }
+    return levels.get(MPI.Query_thread(), "unknown")
+
+
+def forget_torch_group(world: World) -> None:
+    """Give back a torch.distributed group that a failed start left behind; the world's own group stays."""
+    if world.transport == "mpi" and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def leave_world(world: World) -> None:
+    """Wait for all ranks, then give back what carries the messages. Collective."""
+    world.communicator.barrier()
+    if dist.is_initialized():
+        dist.destroy_process_group()

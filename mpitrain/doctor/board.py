@@ -1,0 +1,132 @@
+"""Where the ranks leave word of each other without MPI or a network: small files in one folder of this launch.
+
+A rank that hangs inside MPI cannot be asked over MPI; what it wrote here before tells the others where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpitrain.cluster.launchers import SHELL_STEP_IDS, is_set
+
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "RANK", "SLURM_PROCID")
+_OLDEST_POST_S = 600.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Board:
+    """One launch's folder, as rank `rank` uses it."""
+
+    folder: Path
+    rank: int
+
+    def post(self, **fields: Any) -> None:
+        """Replace this rank's note; readers see the old one or the new one, never a half."""
+        note = self.folder / f"rank-{self.rank:06d}.json"
+        half = note.with_suffix(f".{os.getpid()}")
+        half.write_text(json.dumps(fields), encoding="utf-8")
+        half.replace(note)
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """Return every rank's note that is not left over from an earlier launch."""
+        with contextlib.suppress(OSError):
+            (self.folder / f"look-{self.rank:06d}").touch()  # NFS looks into a folder anew after a change of one's own
+        notes = {}
+        for path in sorted(self.folder.glob("rank-*.json")):
+            try:
+                if time.time() - path.stat().st_mtime < _OLDEST_POST_S:
+                    notes[int(path.stem.removeprefix("rank-"))] = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+        return notes
+
+    def claim(self, name: str) -> bool:
+        """Tell whether this caller is the first to claim `name`."""
+        try:
+            (self.folder / name).open("x").close()
+        except OSError:
+            return False
+        return True
+
+    def has(self, name: str) -> bool:
+        """Tell whether `name` was claimed."""
+        return (self.folder / name).exists()
+
+    def wait_for(self, name: str, limit_s: float) -> bool:
+        """Wait until `name` is claimed, or the folder removed, which comes last; False if neither was in time."""
+        deadline_s = time.monotonic() + limit_s
+        while not self.has(name) and self.folder.exists():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def open_board(environ: Mapping[str, str], rank: int, is_launched: bool, is_one_node: bool) -> Board:
+    """Return this launch's board: in the temporary folder for one node, in the current one for several."""
+    if not is_launched:
+        return Board(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
+    name = f".mpitrain-doctor-{os.getuid()}-{hashlib.sha256(launch_identity(environ).encode()).hexdigest()[:12]}"
+    for base in (tempfile.gettempdir(),) if is_one_node else (Path.cwd(), tempfile.gettempdir()):
+        folder = Path(base) / name
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            (folder / f"look-{rank:06d}").touch()
+        except OSError:
+            continue
+        return Board(folder, rank)
+    return Board(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
+
+
+def launch_identity(environ: Mapping[str, str]) -> str:
+    """Return a text that all ranks of this launch have in common, and no other launch."""
+    if is_set(environ, "PMIX_NAMESPACE"):
+        return environ["PMIX_NAMESPACE"]
+    if is_set(environ, "SLURM_STEP_NUM_TASKS") and environ.get("SLURM_STEP_ID") not in SHELL_STEP_IDS:
+        return f"slurm {environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
+    if is_set(environ, "MASTER_ADDR") and is_set(environ, "RANK"):
+        return f"torch {environ['MASTER_ADDR']}:{environ.get('MASTER_PORT')} {environ.get('TORCHELASTIC_RUN_ID')}"
+    return _identity_of_launcher(environ)
+
+
+def _identity_of_launcher(environ: Mapping[str, str]) -> str:
+    """Name the process that started the ranks: the nearest ancestor that is not this rank itself or its wrapper."""
+    name = next((name for name in _RANK_VARIABLES if is_set(environ, name)), "")
+    own = f"{name}={environ.get(name, '')}".encode()
+    pid = os.getppid()
+    while pid > 1 and own in _read(pid, "environ").split(b"\0"):
+        pid = int(_stat(pid)[1])
+    words = _read(pid, "cmdline").split(b"\0")
+    # MPICH starts one helper a node: all of them call back at one port of mpirun.
+    if b"--control-port" in words[:-1]:
+        return words[words.index(b"--control-port") + 1].decode(errors="replace")
+    return f"process {pid} of {_stat(pid)[19:20]}"
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _stat(pid: int) -> list[str]:
+    # The name, in brackets, may hold anything.
+    return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split() or ["?", "0"]

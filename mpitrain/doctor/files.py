@@ -1,0 +1,148 @@
+"""Static checks of the user's input: settings, data file and its locks, run folder and disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.doctor.check_result import CheckResult
+from mpitrain.errors import MpitrainError
+
+_HDF5_START = b"\x89HDF\r\n\x1a\n"
+_LOCKING = "HDF5_USE_FILE_LOCKING"
+_ENOUGH_BYTES, _LITTLE_BYTES = 1 << 30, 50 << 20
+_READ_WHOLE_BYTES = 4 << 30
+
+
+def check_config(path: Path | None, overrides: Sequence[str]) -> tuple[CheckResult, RunConfig | None]:
+    """Load the settings as a run would; return them too, None where they are wrong."""
+    try:
+        loaded = load_run_config(path, overrides)
+    except MpitrainError as error:
+        what, _, fix = str(error).rpartition("; ")
+        return CheckResult("config", "fail", what or str(error), fix), None
+    if loaded.notices:
+        return CheckResult("config", "warn", "; ".join(loaded.notices), "see `mpitrain config show`"), loaded.config
+    return CheckResult("config", "pass", str(path) if path else "defaults and command line"), loaded.config
+
+
+def check_data(config: RunConfig) -> CheckResult:
+    """Read the data file as a run would: variables, shapes, and how many samples are selected."""
+    name = "data file"
+    if config.data.data_path is None:
+        return CheckResult(name, "skip", "data.data_path is not set: a run writes a synthetic file")
+    from mpitrain.data.samples import read_samples, valid_rows
+
+    path = Path(config.data.data_path)
+    try:
+        size = path.stat().st_size if path.exists() else 0
+        if size > _READ_WHOLE_BYTES:
+            return _check_large(path, size)
+        samples = read_samples(path, config.domain.pole, config.domain.clean_data)
+    except MpitrainError as error:
+        what, _, fix = str(error).partition("; ")
+        return CheckResult(name, "fail", what, fix or "give a complete file as data.data_path")
+    num_valid = int(valid_rows(samples).sum())
+    found = f"{path}: {len(samples)} samples selected, {len(samples) - num_valid} of them without measurements"
+    if num_valid == 0:
+        return CheckResult(name, "fail", found, "nothing is left to train on: check domain.* and the fields' fill values")
+    return CheckResult(name, "pass", found)
+
+
+def _check_large(path: Path, size_bytes: int) -> CheckResult:
+    from mpitrain.data.history_file import open_history
+
+    with open_history(path):
+        return CheckResult("data file", "pass", f"{path}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")
+
+
+def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
+    """Take the lock that the HDF5 library takes for reading: on the data file, else on a new file beside the run."""
+    name, setting = "HDF5 locking", environ.get(_LOCKING, "")
+    if setting.upper() in ("FALSE", "0"):
+        return CheckResult(name, "pass", f"{_LOCKING}={setting}: no locks are taken")
+    if setting and setting.upper() not in ("TRUE", "1", "BEST_EFFORT"):
+        return CheckResult(
+            name, "fail", f"{_LOCKING}={setting}: HDF5 does not know it", f"export {_LOCKING}=FALSE (or TRUE, BEST_EFFORT)"
+        )
+    path = Path(config.data.data_path) if config.data.data_path is not None else None
+    if path is not None and path.is_file():
+        return _check_lock_of(path)
+    return _check_lock_beside(existing_parent(Path(config.output.model_dir)))
+
+
+def _check_lock_of(path: Path) -> CheckResult:
+    name = "HDF5 locking"
+    try:
+        with path.open("rb") as file:
+            if file.read(8) != _HDF5_START:
+                return CheckResult(name, "skip", f"{path} is not an HDF5 file: no lock is taken")
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fix = f"wait for its writer to close it (`lsof {path}` names it), or, if it is complete, export {_LOCKING}=FALSE"
+        return CheckResult(name, "fail", f"{path} is locked: another process has it open for writing", fix)
+    except OSError as error:
+        return _lock_failure(path, error)
+    return CheckResult(name, "pass", f"{path} can be locked for reading")
+
+
+def _check_lock_beside(folder: Path) -> CheckResult:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            return _lock_failure(folder, error)
+        return CheckResult("HDF5 locking", "skip", f"{folder}: no file can be written there ({error.strerror})")
+    return CheckResult("HDF5 locking", "pass", f"files in {folder} can be locked")
+
+
+def _lock_failure(path: Path, error: OSError) -> CheckResult:
+    fix = f"this file system has no locks (Lustre, NFS): export {_LOCKING}=FALSE before the launch"
+    return CheckResult("HDF5 locking", "fail", f"{path}: {error.strerror}", fix)
+
+
+def check_run_folder(config: RunConfig) -> CheckResult:
+    """Write a file where the run folder is or would be made: permission bits alone do not tell."""
+    name, folder = "run folder", Path(config.output.model_dir)
+    fix = "choose another output.model_dir, on a file system that you may write to"
+    parent = existing_parent(folder)
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+        if any((folder / part).exists() for part in ("config.yaml", "checkpoints")):
+            what = f"{folder} holds a run already"
+            return CheckResult(name, "warn", what, "continue it with --resume, replace it with --overwrite")
+    except OSError as error:
+        return CheckResult(name, "fail", f"{folder}: cannot be written ({error.strerror} in {parent})", fix)
+    return CheckResult(name, "pass", f"{folder} can be written")
+
+
+def check_disk(config: RunConfig) -> CheckResult:
+    """Check the free space where the run folder is or would be made."""
+    parent = existing_parent(Path(config.output.model_dir))
+    try:
+        free = shutil.disk_usage(parent).free
+    except OSError as error:
+        return CheckResult("disk space", "skip", f"{parent}: {error.strerror}")
+    found = f"{free / (1 << 30):.1f} GiB free in {parent}"
+    fix = "delete old runs, or choose another output.model_dir"
+    if free < _LITTLE_BYTES:
+        return CheckResult("disk space", "fail", found, fix)
+    return CheckResult("disk space", "warn" if free < _ENOUGH_BYTES else "pass", found, fix)
+
+
+def existing_parent(folder: Path) -> Path:
+    """Return the nearest folder at or above `folder` that exists, absolute; a file in the way counts."""
+    path = Path(os.path.abspath(folder))
+    with contextlib.suppress(OSError):
+        while not path.exists() and path != path.parent:
+            path = path.parent
+    return path

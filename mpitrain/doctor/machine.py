@@ -1,0 +1,126 @@
+"""Static checks of the machine: compilers, scheduler, cores, threads, memory, clock and host name."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.doctor.check_result import CheckResult
+from mpitrain.errors import MpitrainError
+from mpitrain.native.toolchain import find_toolchain
+
+_GIB = 1 << 30
+_LITTLE_MEMORY_BYTES = 1 * _GIB
+_SCHEDULERS = {"Slurm": ("srun", "sbatch"), "PBS": ("qsub",), "Flux": ("flux",), "LSF": ("bsub",)}
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def check_compiler(environ: Mapping[str, str]) -> CheckResult:
+    """Check for a C++ compiler, which torch.compile needs on every node."""
+    wanted = environ.get("CXX") or "g++"
+    found = shutil.which(wanted, path=environ.get("PATH", "")) or shutil.which("c++", path=environ.get("PATH", ""))
+    if found:
+        return CheckResult("C++ compiler", "pass", found)
+    fix = "apt-get install g++, module load gcc, or set CXX to the compiler's path; without it steps run uncompiled"
+    return CheckResult("C++ compiler", "warn", f"no {wanted} and no c++ on the PATH: torch.compile cannot work", fix)
+
+
+def check_native_toolchain() -> CheckResult:
+    """Check for what building the C++ program takes; needed for `mpitrain verify` only."""
+    name = "C++ program"
+    try:
+        tools = find_toolchain()
+    except MpitrainError as error:
+        what, _, fix = str(error).partition("; ")
+        return CheckResult(name, "warn", f"cannot be built (mpitrain verify): {what}", fix or what)
+    return CheckResult(name, "pass", f"can be built: {tools.cmake}, {tools.mpi_compiler}")
+
+
+def check_scheduler(environ: Mapping[str, str]) -> CheckResult:
+    """Tell which scheduler's commands are here; none is as good."""
+    path = environ.get("PATH", "")
+    found = [
+        f"{scheduler} ({', '.join(word for word in words if shutil.which(word, path=path))})"
+        for scheduler, words in _SCHEDULERS.items()
+        if any(shutil.which(word, path=path) for word in words)
+    ]
+    return CheckResult("scheduler", "pass" if found else "skip", ", ".join(found) or "none on the PATH: mpirun serves")
+
+
+def check_cores(environ: Mapping[str, str]) -> CheckResult:
+    """Check cores that may be used against the variables that set the number of threads."""
+    cores = detect_usable_core_count()
+    settings = {name: environ[name] for name in _THREAD_VARIABLES if environ.get(name)}
+    found = ", ".join([f"{cores} of {os.cpu_count()} usable here", *(f"{k}={v}" for k, v in settings.items())])
+    for name, text in settings.items():
+        number = text.split(",")[0]
+        if not (number.isascii() and number.isdigit() and int(number) > 0):
+            return CheckResult("cores", "fail", found, f"{name}={text} is not a number of threads: export {name}=1")
+        if int(number) > cores:
+            return CheckResult("cores", "warn", found, f"more threads than cores: export {name}={cores} or less")
+    return CheckResult("cores", "pass", found)
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that processes of this job may still take: the machine's, cut by the control group's limit."""
+    limits = [_meminfo_available(), _cgroup_free()]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _meminfo_available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _cgroup_free() -> int | None:
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            texts = [(Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip() for name in (limit, used)]
+        except OSError:
+            continue
+        if all(text.isdigit() for text in texts):
+            return int(texts[0]) - int(texts[1])
+    return None
+
+
+def check_memory() -> CheckResult:
+    """Check that a rank has room at all."""
+    available = available_memory_bytes()
+    if available is None:
+        return CheckResult("memory", "skip", "the system does not tell")
+    found = f"{available / _GIB:.1f} GiB free"
+    if available < _LITTLE_MEMORY_BYTES:
+        return CheckResult("memory", "warn", found, "a rank takes about 0.5 GiB: ask for more (--mem), or use fewer ranks")
+    return CheckResult("memory", "pass", found)
+
+
+def check_clock() -> CheckResult:
+    """Check that the clock is not behind this very file: make, certificates and checkpoints' times go wrong then."""
+    now_s, file_s = time.time(), Path(__file__).stat().st_mtime
+    found = datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc).isoformat(timespec="seconds")
+    if now_s < file_s - 3600:
+        return CheckResult("clock", "warn", f"{found}: before this program was installed", "set the clock (chrony, ntp)")
+    return CheckResult("clock", "pass", found)
+
+
+def check_host_name() -> CheckResult:
+    """Check that this host's name resolves, which gloo, NCCL and MPI over TCP ask for."""
+    host = socket.gethostname()
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        fix = f"add a line `ADDRESS {host}` to /etc/hosts, or name the interface: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+        return CheckResult("host name", "warn", f"{host} does not resolve ({error.strerror})", fix)
+    return CheckResult("host name", "pass", f"{host} is {address}")

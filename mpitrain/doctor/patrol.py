@@ -1,0 +1,89 @@
+"""This rank's guard: a second process that ends the rank when a step takes longer than its limit.
+
+A second process and not a thread: a hanging MPI_Init holds Python's lock, so no thread of this process would run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpitrain.doctor.board import Board
+from mpitrain.doctor.check_result import CheckResult, to_record
+from mpitrain.errors import LaunchError
+
+EXIT_CODE = LaunchError.exit_code
+# The guard ends its rank by the signal whose number is the exit code: the C library's _exit takes it as its argument.
+END_SIGNAL = signal.Signals(EXIT_CODE)
+
+
+@dataclass
+class Patrol:
+    """The steps of this rank, told to the board (for the other ranks) and to the guard (with a limit)."""
+
+    board: Board
+    limit_s: float
+    _guard: subprocess.Popen[str]
+    _facts: dict[str, Any] = field(default_factory=dict)
+    _step: int = 0
+
+    def enter(self, title: str, limit_s: float | None = None) -> None:
+        """Arrive at the next step; every rank must pass the same steps in the same order. Not collective."""
+        self._step += 1
+        self._post(title)
+        self._tell(step=self._step, title=title, limit_s=limit_s or self.limit_s)
+
+    def tell_facts(self, facts: dict[str, Any]) -> None:
+        """Let the other ranks read `facts` (of JSON's types) on the board."""
+        self._facts = facts
+        self._post("facts")
+
+    def tell_results(self, results: Sequence[CheckResult]) -> None:
+        """Let the guard show these results too, should it have to speak."""
+        self._tell(results=[to_record(result) for result in results])
+
+    def leave(self, limit_s: float) -> None:
+        """Announce the end of this process, which may still have to wait for MPI_Finalize."""
+        self.enter("end", limit_s)
+        self._tell(leaving=True)
+
+    def _post(self, title: str) -> None:
+        self.board.post(
+            step=self._step, title=title, host=socket.gethostname(), pid=os.getpid(), facts=self._facts
+        )
+
+    def _tell(self, **message: Any) -> None:
+        if self._guard.stdin is not None:
+            self._guard.stdin.write(json.dumps(message) + "\n")
+            self._guard.stdin.flush()
+
+
+def start_patrol(board: Board, world_size: int, is_one_node: bool, limit_s: float, as_json: bool) -> Patrol:
+    """Start this process's guard; it ends with this process."""
+    _let_end_signal_exit()
+    order = {
+        "folder": str(board.folder),
+        "rank": board.rank,
+        "world_size": world_size,
+        "is_one_node": is_one_node,
+        "pid": os.getpid(),
+        "as_json": as_json,
+    }
+    command = [sys.executable, "-m", "mpitrain.doctor.guard", json.dumps(order)]
+    return Patrol(board, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+
+
+def _let_end_signal_exit() -> None:
+    # Installed below Python, whose own handlers wait for a lock that a hanging MPI call holds.
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal.restype = ctypes.c_void_p
+    library.signal(int(END_SIGNAL), ctypes.cast(library._exit, ctypes.c_void_p))

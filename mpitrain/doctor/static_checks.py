@@ -1,0 +1,77 @@
+"""All static checks in order, each within a time limit of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mpitrain.config import RunConfig
+from mpitrain.doctor import files, installation, machine
+from mpitrain.doctor.check_result import CheckResult
+
+_LIMIT_S = 25.0
+
+Check = Callable[[], CheckResult | Iterable[CheckResult]]
+
+
+def run_static_checks(
+    path: Path | None, overrides: Sequence[str], environ: Mapping[str, str], limit_s: float
+) -> tuple[list[CheckResult], RunConfig | None]:
+    """Run every check that needs neither MPI nor other ranks; return the results and the settings, if they load.
+
+    Loads neither torch nor mpi4py into this process. Each check gets at most `limit_s` seconds.
+    """
+    config_result, config = files.check_config(path, overrides)
+    checks: list[tuple[str, Check]] = [
+        ("Python", installation.check_python),
+        ("packages", installation.check_packages),
+        ("torch build", installation.check_torch_build),
+        ("MPI library", lambda: installation.check_mpi(environ, installation.probe_mpi())),
+        ("C++ compiler", lambda: machine.check_compiler(environ)),
+        ("C++ program", machine.check_native_toolchain),
+        ("scheduler", lambda: machine.check_scheduler(environ)),
+        ("cores", lambda: machine.check_cores(environ)),
+        ("memory", machine.check_memory),
+        ("clock", machine.check_clock),
+        ("host name", machine.check_host_name),
+    ]
+    results = [result for name, check in checks for result in run_limited(name, check, min(limit_s, _LIMIT_S))]
+    results.append(config_result)
+    if config is not None:
+        for name, check in _input_checks(config, environ):
+            results += run_limited(name, check, min(limit_s, _LIMIT_S))
+    return results, config
+
+
+def _input_checks(config: RunConfig, environ: Mapping[str, str]) -> list[tuple[str, Check]]:
+    return [
+        ("HDF5 locking", lambda: files.check_locking(config, environ)),
+        ("data file", lambda: files.check_data(config)),
+        ("run folder", lambda: files.check_run_folder(config)),
+        ("disk space", lambda: files.check_disk(config)),
+    ]
+
+
+def run_limited(name: str, check: Check, limit_s: float) -> list[CheckResult]:
+    """Run one check in a thread of its own; a check that does not end, or breaks, is a failure and not our end."""
+    results: list[CheckResult] = []
+    problem = ""
+
+    def work() -> None:
+        nonlocal problem
+        try:
+            found = check()
+            results.extend([found] if isinstance(found, CheckResult) else list(found))
+        except Exception as error:  # a broken check must not hide the others
+            problem = f"{type(error).__name__}: {error}"
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        fix = "a file system or program does not answer: try the same by hand (ls, df) on this host"
+        return [CheckResult(name, "fail", f"did not end within {limit_s:g} s", fix)]
+    if problem:
+        return [*results, CheckResult(name, "fail", f"the check itself broke: {problem}", "report this as a bug")]
+    return results

@@ -1,0 +1,83 @@
+"""What each text of a job request may look like. A newline in a quoted `#SBATCH` value still becomes a command, so
+quoting is not enough: what stands in a directive has a grammar, matched whole, and what is only quoted is one line."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+_PATH_CHARACTERS = r"[A-Za-z0-9_./+,@%=-]"
+
+
+def _matching(pattern: str, allowed: str) -> AfterValidator:
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if compiled.fullmatch(text) is None:
+            raise ValueError(f"allowed is {allowed}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _check_quotable(text: str) -> str:
+    # Control characters, line separators and halves of surrogate pairs are what quoting does not make harmless.
+    if not text or not text.isprintable():
+        raise ValueError("allowed is one line of printable characters")
+    return text
+
+
+def _check_path(text: str) -> str:
+    if _check_quotable(text).startswith("-"):
+        raise ValueError("a path that starts with - reads as an option; write ./ before it")
+    return text
+
+
+def _check_environment(text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if not equals or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+        raise ValueError("allowed is NAME=VALUE, NAME of letters, digits and _")
+    _check_quotable(text)
+    return text
+
+
+def _check_setting(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z_][^=]*=.*", _check_quotable(text)) is None:
+        raise ValueError("allowed is key.path=value on one line")
+    return text
+
+
+JobName = Annotated[
+    str, _matching(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", "a letter, then up to 63 letters, digits, _ . or -")
+]
+QueueName = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.,@-]{0,127}", "letters, digits, _ . , @ or -")]
+AccountName = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}", "letters, digits, _ . : @ or -")]
+Memory = Annotated[str, _matching(r"[1-9][0-9]{0,8}[KMGT]", "a whole number and K, M, G or T, such as 64G")]
+Mail = Annotated[
+    str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@[A-Za-z0-9][A-Za-z0-9.-]{0,250}", "an address, you@site.org")
+]
+ModuleName = Annotated[
+    str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}", "letters, digits, _ . / + or -, such as netcdf/4.9")
+]
+InterfaceName = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "an interface as `ip link` lists it, such as eth0")
+]
+AdapterNames = Annotated[
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}(?::[0-9])?(?:,[A-Za-z0-9][A-Za-z0-9_]{0,31}(?::[0-9])?)*", "mlx5_0,..."),
+]
+HostName = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}", "a host's name or IPv4 address")]
+EnvironmentLine = Annotated[str, AfterValidator(_check_environment)]
+SettingText = Annotated[str, AfterValidator(_check_setting)]
+PathText = Annotated[str, AfterValidator(_check_path)]
+
+# The same for values that a job finds in its environment: patterns for bash's [[ =~ ]], matched whole.
+SHELL_COUNT = "[1-9][0-9]{0,8}"
+SHELL_COUNT_OR_ZERO = "0|[1-9][0-9]{0,17}"
+SHELL_NUMBER = r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?"
+SHELL_BATCH_SIZE = f"{SHELL_COUNT}|full"
+SHELL_PATH = f"[A-Za-z0-9_./]{_PATH_CHARACTERS}*"
+SHELL_BACKEND = "auto|mpi|gloo|nccl|nccl_if_available"
+SHELL_LOG_LEVEL = "debug|info|warning|error"

@@ -1,0 +1,154 @@
+"""`JobRequest`: what a job asks of a scheduler and what it runs, checked once and whole."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.functional_validators import AfterValidator
+
+from mpitrain.config.show import show_value
+from mpitrain.errors import UserError
+from mpitrain.launch.grammar import (
+    AccountName,
+    AdapterNames,
+    EnvironmentLine,
+    HostName,
+    InterfaceName,
+    JobName,
+    Mail,
+    Memory,
+    ModuleName,
+    PathText,
+    QueueName,
+    SettingText,
+)
+from mpitrain.launch.walltime import walltime_seconds
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+def _check_walltime(text: str) -> str:
+    walltime_seconds(text)
+    return text
+
+
+class JobRequest(BaseModel):
+    """A job: its size, its place, its surroundings and its command. Frozen; every text has a grammar."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+
+    command: Literal["train", "doctor"] = "train"
+    """What runs on every rank."""
+    nodes: Count = 1
+    """Number of hosts."""
+    tasks_per_node: Count = 1
+    """Ranks on each host."""
+    num_tasks: Count | None = None
+    """Ranks in all where they do not fill every host alike; null means nodes * tasks_per_node."""
+    gpus_per_node: CountOrZero = 0
+    """GPUs of each host; each needs a rank of its own."""
+    cpus_per_task: Count = 1
+    """Cores, and with them threads, of each rank."""
+    memory: Memory | None = None
+    """Memory of each host; null leaves it to the site."""
+    walltime: Annotated[str, AfterValidator(_check_walltime)] = "01:00:00"
+    """Time limit."""
+    signal_s: Count = 120
+    """Seconds before the limit at which the ranks are told to write a checkpoint and stop."""
+    requeue: bool = True
+    """Whether a job that stopped so, or lost a host, goes on by itself."""
+    partition: QueueName | None = None
+    """Slurm's partition, or PBS's queue."""
+    account: AccountName | None = None
+    """Whom the time is charged to."""
+    job_name: JobName = "mpitrain"
+    """Name in the queue."""
+    mail: Mail | None = None
+    """Who is told of the end and of a failure."""
+    modules: tuple[ModuleName, ...] = ()
+    """Environment modules to load."""
+    environment: tuple[EnvironmentLine, ...] = ()
+    """NAME=VALUE lines."""
+    mpi: Literal["pmi2", "pmix", "none"] = "pmi2"
+    """How srun tells the ranks of each other: pmi2 for MPICH and Intel MPI, pmix for Open MPI, none without MPI."""
+    network: Literal["ib", "ethernet"] | None = None
+    """InfiniBand or Ethernet; null leaves the choice to the libraries."""
+    interface: InterfaceName | None = None
+    """Network interface of the hosts' addresses."""
+    adapters: AdapterNames | None = None
+    """InfiniBand adapters, such as mlx5_0."""
+    nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"] = "WARN"
+    """How much NCCL tells."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much the ranks' logs hold."""
+    python: PathText = "python"
+    """Python interpreter of the ranks."""
+    config_path: PathText | None = None
+    """YAML file of settings."""
+    settings: tuple[SettingText, ...] = ()
+    """Dotted overrides, key.path=value."""
+    run_folder: PathText | None = None
+    """Run folder; null means one that is named after the job."""
+    sweep: tuple[tuple[SettingText, ...], ...] = ()
+    """One list of overrides for each job of an array."""
+    hosts: tuple[HostName, ...] = ()
+    """Names of the hosts, for the commands by hand."""
+    master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
+    """Port at which the ranks of the commands by hand meet, on the first host."""
+
+    @property
+    def walltime_s(self) -> int:
+        """Time limit in seconds."""
+        return walltime_seconds(self.walltime)
+
+    @property
+    def total_tasks(self) -> int:
+        """Ranks in all."""
+        return self.num_tasks or self.nodes * self.tasks_per_node
+
+    @model_validator(mode="after")
+    def _check_together(self) -> JobRequest:
+        for problem in (_find_size_problem(self), _find_other_problem(self)):
+            if problem:
+                raise ValueError(problem)
+        return self
+
+
+def make_job_request(**fields: Any) -> JobRequest:
+    """Return the checked request. Raises UserError, one line that names the field, its value and what is allowed."""
+    try:
+        return JobRequest(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = str(first.get("ctx", {}).get("error", first["msg"]))
+        key = str(first["loc"][0]).replace("_", "-") if first["loc"] else ""
+        raise UserError(f"job request: --{key} {show_value(first['input'])}: {what}" if key else what) from None
+
+
+def _find_size_problem(job: JobRequest) -> str | None:
+    if job.num_tasks is not None and not job.nodes <= job.num_tasks <= job.nodes * job.tasks_per_node:
+        return (
+            f"job request: --ntasks {job.num_tasks}: {job.nodes} nodes of at most {job.tasks_per_node} tasks hold "
+            f"{job.nodes} to {job.nodes * job.tasks_per_node}; change --nodes or --tasks-per-node"
+        )
+    if job.gpus_per_node and job.tasks_per_node > job.gpus_per_node:
+        return (
+            f"job request: --tasks-per-node {job.tasks_per_node}: each rank needs a GPU of its own and "
+            f"--gpus-per-node is {job.gpus_per_node}; ask for as many GPUs as tasks"
+        )
+    return None
+
+
+def _find_other_problem(job: JobRequest) -> str | None:
+    if job.signal_s >= job.walltime_s:
+        return (
+            f"job request: --signal-seconds {job.signal_s}: not before the end of --walltime {job.walltime} "
+            f"({job.walltime_s} s); give less"
+        )
+    if job.hosts and len(job.hosts) != job.nodes:
+        return f"job request: --hosts names {len(job.hosts)} and --nodes is {job.nodes}; give one host a node"
+    if job.sweep and job.command != "train":
+        return f"job request: --sweep with the command {job.command}: only training has settings to vary"
+    return None

@@ -1,0 +1,46 @@
+"""A job request as a script that runs on this host, under mpirun."""
+
+from __future__ import annotations
+
+from mpitrain.errors import UserError
+from mpitrain.launch import script_parts as parts
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.mpirun_parts import find_mpirun
+from mpitrain.launch.variables import job_variables
+
+_OVERSUBSCRIBE = """\
+# more ranks than cores: Open MPI refuses without these, and its waiting ranks would keep the working ones from a core
+if ((tasks_per_node > $(nproc))); then
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1
+    export OMPI_MCA_mpi_yield_when_idle=1
+fi"""
+
+
+def render_local(job: JobRequest) -> str:
+    """Return the text of a script for bash on one host. Pure. Raises UserError for more than one host."""
+    if job.nodes > 1:
+        raise UserError(f"--nodes {job.nodes}: --scheduler local has this host only; use slurm, pbs or manual")
+    if job.sweep:
+        raise UserError("--sweep: --scheduler local starts one run; use slurm or pbs, whose job arrays it needs")
+    lines = [
+        *parts.header("Script for this host: bash FILE"),
+        *parts.strict_mode(job),
+        "",
+        "# one name for the run: when it started, and this shell's number",
+        "job=$(date +%Y%m%d-%H%M%S)-$$",
+        *parts.tasks_per_node(job),
+        _OVERSUBSCRIBE,
+        "",
+        *parts.threads(job),
+        *parts.environment(job, job_variables(job, "either")),
+        "",
+        *parts.rank_command(job),
+        *parts.run_folder(job, ""),
+        "",
+        *parts.log_links("1"),
+        "",
+        *find_mpirun(),
+        "# on the terminal and in the log; pipefail keeps mpirun's exit code",
+        '"$mpirun" -np "$tasks_per_node" "${command[@]}" 2>&1 | tee -a "logs/${job}_node0.log"',
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,68 @@
+"""A job request as commands that are typed on each host by hand: no scheduler, no mpirun."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from mpitrain.errors import UserError
+from mpitrain.launch import script_parts as parts
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.variables import job_variables
+
+
+def render_manual(job: JobRequest) -> str:
+    """Return the commands of each host, each host's in a block of its own. Pure. Raises UserError without hosts."""
+    if job.sweep:
+        raise UserError("--sweep: --scheduler manual is one run; use slurm or pbs, whose job arrays it needs")
+    if not job.hosts and job.nodes > 1:
+        raise UserError(
+            f"--nodes {job.nodes}: --scheduler manual needs the hosts' names, so that the ranks meet on the first; "
+            "give --hosts a,b,..."
+        )
+    hosts = job.hosts or ("127.0.0.1",)
+    lines = [
+        "#!/usr/bin/env bash",
+        "# Commands to type on each host: copy one host's block into a shell there, all blocks within half an hour.",
+        "# The ranks meet over TCP on the first host; gradients go over gloo, or NCCL on GPUs. MPI takes no part.",
+    ]
+    first_rank = 0
+    for node, tasks in enumerate(_tasks_of_nodes(job)):
+        lines += ["", *_host_block(job, hosts, node, range(first_rank, first_rank + tasks))]
+        first_rank += tasks
+    return "\n".join(lines) + "\n"
+
+
+def _tasks_of_nodes(job: JobRequest) -> list[int]:
+    """Return the ranks of each host: as many as fit on the first ones, at least one on each."""
+    spare, counts = job.total_tasks - job.nodes, []
+    for _ in range(job.nodes):
+        more = min(spare, job.tasks_per_node - 1)
+        counts.append(1 + more)
+        spare -= more
+    return counts
+
+
+def _host_block(job: JobRequest, hosts: tuple[str, ...], node: int, ranks: range) -> list[str]:
+    return [
+        f"# ---- host {node + 1} of {job.nodes}: {hosts[node]}",
+        *(f"module load {quote(name)}" for name in job.modules),
+        *parts.threads(job),
+        *parts.environment(job, job_variables(job, "none")),
+        "# where the ranks meet, and how many they are",
+        f"export MASTER_ADDR={quote(hosts[0])} MASTER_PORT={job.master_port} WORLD_SIZE={job.total_tasks}",
+        "# each rank's number in all and on this host",
+        *(f"RANK={rank} LOCAL_RANK={rank - ranks.start} {_command(job)} &" for rank in ranks),
+        "# ends when the ranks of this host have ended",
+        "wait",
+    ]
+
+
+def _command(job: JobRequest) -> str:
+    words = [job.python, "-m", "mpitrain", job.command]
+    words += [job.config_path] if job.config_path is not None else []
+    words += job.settings
+    if job.command == "train":
+        folder = job.run_folder or "mpitrain_run"
+        # in YAML's quotes, so that a name like 123 stays text
+        words += ["output.model_dir='{}'".format(folder.replace("'", "''")), "--log-level", job.log_level]
+    return " ".join(quote(word) for word in words)

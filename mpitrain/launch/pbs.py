@@ -1,0 +1,122 @@
+"""A job request as a PBS script (PBS Professional and OpenPBS)."""
+
+from __future__ import annotations
+
+from mpitrain.launch import script_parts as parts
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.mpirun_parts import find_mpirun, forwarded_environment
+from mpitrain.launch.variables import job_variables
+from mpitrain.launch.walltime import clock_text
+
+_INDEX = "PBS_ARRAY_INDEX"
+
+_PER_NODE_LOG = """\
+# mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job
+hosts=$(cut -d. -f1 "$PBS_NODEFILE" | uniq | tr '\\n' ' ')
+# shellcheck disable=SC2016  # for the ranks' shells, not for this one
+launch+=(bash -c '
+    job=$1 node=0
+    for host in $2; do [[ $host == "$(hostname -s)" ]] && break; node=$((node + 1)); done
+    shift 2
+    exec "$@" >>"logs/${job}_node$node.log" 2>&1
+' rank "$job" "$hosts")"""
+
+_END = """\
+# PBS sends no warning before the limit: `timeout` does. mpirun hands it to the ranks, which write a checkpoint and
+# leave with exit code 5. In the foreground: mpirun alone is told, not its helpers, which would die of it.
+exit_code=0
+timeout --foreground --preserve-status --signal=USR1 {seconds} "${{launch[@]}}" "${{command[@]}}" || exit_code=$?
+if ((exit_code == 5)); then
+    echo "stopped with a checkpoint; to go on: qsub -v RESUME=1,OUTPUT=$run_folder SCRIPT"
+fi
+exit "$exit_code\""""
+
+
+def render_pbs(job: JobRequest) -> str:
+    """Return the text of a script for qsub. Pure."""
+    variables = job_variables(job, "either")
+    lines = [
+        *parts.header("PBS job script: qsub FILE", _directives(job)),
+        *parts.strict_mode(job),
+        "",
+        "# PBS starts jobs in the home folder",
+        'cd "$PBS_O_WORKDIR"',
+        "# one name for a job and all its restarts: its number, without the server and an array's brackets",
+        "job=${PBS_JOBID%%.*}",
+        "job=${job//[^A-Za-z0-9_-]/_}",
+        *parts.tasks_per_node(job),
+        "",
+        *parts.threads(job),
+        *parts.environment(job, variables),
+        "",
+        *parts.rank_command(job),
+        *parts.run_folder(job, _INDEX),
+        *parts.sweep_settings(job, _INDEX),
+        "",
+        *parts.log_links('$(sort -u "$PBS_NODEFILE" | wc -l)'),
+        "",
+        *find_mpirun(),
+        *_mpirun(job),
+        *forwarded_environment(job, variables),
+        _PER_NODE_LOG,
+        "",
+        *_end(job),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _directives(job: JobRequest) -> list[str]:
+    table = [
+        ("the name in the queue", f"-N {job.job_name}"),
+        ("hosts, and of each: cores, ranks, threads of a rank, GPUs, memory", f"-l select={_select(job)}"),
+        ("whole hosts' shares apart, not all on one host", "-l place=scatter" if job.nodes > 1 else None),
+        ("the time limit", f"-l walltime={clock_text(job.walltime_s)}"),
+        ("one file for output and errors", "-j oe"),
+        (
+            "after a lost host the job starts again, and goes on" if job.requeue else "the job never restarts",
+            f"-r {'y' if job.requeue else 'n'}",
+        ),
+        ("where to queue", job.partition and f"-q {job.partition}"),
+        ("whom the time is charged to", job.account and f"-A {job.account}"),
+        ("who is told", job.mail and f"-M {job.mail}"),
+        ("of what: abort and end", job.mail and "-m ae"),
+        ("one job for each list of settings", job.sweep and f"-J 0-{len(job.sweep) - 1}"),
+    ]
+    return [line for reason, option in table if option for line in (f"# {reason}", f"#PBS {option}")]
+
+
+def _select(job: JobRequest) -> str:
+    full, rest = divmod(job.total_tasks - job.nodes, max(1, job.tasks_per_node - 1))
+    if job.num_tasks is None:
+        return _chunk(job, job.nodes, job.tasks_per_node)
+    # Filled hosts first, then one that holds the rest, then hosts of one rank each.
+    counts = [job.tasks_per_node] * full + ([1 + rest] if full < job.nodes else [])
+    counts += [1] * (job.nodes - len(counts))
+    return "+".join(_chunk(job, counts.count(count), count) for count in sorted(set(counts), reverse=True))
+
+
+def _chunk(job: JobRequest, nodes: int, tasks: int) -> str:
+    chunk = f"{nodes}:ncpus={tasks * job.cpus_per_task}:mpiprocs={tasks}:ompthreads={job.cpus_per_task}"
+    chunk += f":ngpus={job.gpus_per_node}" if job.gpus_per_node else ""
+    return chunk + (f":mem={job.memory.lower()}b" if job.memory else "")
+
+
+def _mpirun(job: JobRequest) -> list[str]:
+    return [
+        "# the file names each host once for every rank; NPROC_PER_NODE asks for another number of them",
+        'hostfile=$PBS_NODEFILE num_tasks=$(wc -l <"$PBS_NODEFILE")',
+        "if [[ -n ${NPROC_PER_NODE:-} ]]; then",
+        "    hostfile=logs/${job}_hosts",
+        '    sort -u "$PBS_NODEFILE" | while read -r host; do',
+        '        for ((task = 0; task < tasks_per_node; task++)); do echo "$host"; done',
+        '    done >"$hostfile"',
+        '    num_tasks=$(wc -l <"$hostfile")',
+        "fi",
+        'launch=("$mpirun" -machinefile "$hostfile" -np "$num_tasks")',
+    ]
+
+
+def _end(job: JobRequest) -> list[str]:
+    if job.command != "train":
+        return ['"${launch[@]}" "${command[@]}"']
+    return [_END.format(seconds=job.walltime_s - job.signal_s)]

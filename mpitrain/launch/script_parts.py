@@ -1,0 +1,206 @@
+"""The parts that all job scripts share, as lists of lines; every value of the user's is quoted here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from shlex import quote
+
+from mpitrain.launch.grammar import (
+    SHELL_BACKEND,
+    SHELL_BATCH_SIZE,
+    SHELL_COUNT,
+    SHELL_COUNT_OR_ZERO,
+    SHELL_LOG_LEVEL,
+    SHELL_NUMBER,
+    SHELL_PATH,
+)
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.variables import Variable
+
+# What a job takes from its environment: `sbatch --export=ALL,EPOCHS=200,LR=1e-4`, `qsub -v EPOCHS=200`.
+OVERRIDES = (
+    ("EPOCHS", "training.epochs", SHELL_COUNT),
+    ("LR", "training.optimizer.learning_rate", SHELL_NUMBER),
+    ("BATCH_SIZE", "training.batch_size", SHELL_BATCH_SIZE),
+    ("DATA", "data.data_path", SHELL_PATH),
+    ("SEED", "seed", SHELL_COUNT_OR_ZERO),
+    ("BACKEND", "compute.backend", SHELL_BACKEND),
+)
+NOT_FOUND_EXIT_CODE, WRONG_INPUT_EXIT_CODE, STOPPED_EXIT_CODE = 3, 2, 5
+
+_CHECK = f"""\
+# A value from outside is compared with its form and never run.
+check() {{ # NAME VALUE FORM
+    [[ $2 =~ ^($3)$ ]] && return
+    echo "$1=$2: not of the form $3; correct it or unset $1" >&2
+    exit {WRONG_INPUT_EXIT_CODE}
+}}"""
+
+_TAKE = """\
+# A setting of this one job from its environment; said aloud, since a shell's own variable may have such a name.
+take() { # NAME KEY FORM
+    local value=${!1:-}
+    [[ -n $value ]] || return 0
+    check "$1" "$value" "$3"
+    echo "$1 of the environment: $2=$value"
+    command+=("$2=$value")
+}"""
+
+_OWN_ATTEMPT = """\
+# A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt from a run of
+# somebody else's, which the training refuses to touch.
+if [[ ${RESUME:-} == 1 ]] || { [[ -f $run_folder/job_id ]] && [[ $(<"$run_folder/job_id") == "$job" ]]; }; then
+    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+        command+=(--resume)
+    else
+        command+=(--overwrite)
+    fi
+fi
+if [[ ! -e $run_folder/config.yaml || ${RESUME:-} == 1 ]]; then
+    mkdir -p "$run_folder"
+    echo "$job" >"$run_folder/job_id"
+fi"""
+
+
+def header(title: str, directives: Iterable[str] = ()) -> list[str]:
+    """Return the first lines of a script, with the directives, which must come before any command."""
+    return [
+        "#!/usr/bin/env bash",
+        f"# {title}",
+        "# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.",
+        "# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and",
+        "# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON (interpreter).",
+        *directives,
+        "",
+    ]
+
+
+def strict_mode(job: JobRequest) -> list[str]:
+    """Return the modules, then the shell's strict mode: modules' own scripts use unset variables."""
+    lines = []
+    if job.modules:
+        lines.append("# the site's software; before the strict mode, since modules' scripts use unset variables")
+        lines += [f"module load {quote(name)} || exit {NOT_FOUND_EXIT_CODE}" for name in job.modules]
+    return [
+        *lines,
+        "# a failed command, an unset variable or a broken pipe ends the job at once",
+        "set -euo pipefail",
+    ]
+
+
+def environment(job: JobRequest, variables: Iterable[Variable]) -> list[str]:
+    """Return the exports: the ranks' variables with their reasons, then the user's own lines, which win."""
+    lines = []
+    for variable in variables:
+        lines += [f"# {variable.reason}", f"export {variable.name}={quote(variable.value)}"]
+    if job.environment:
+        lines.append("# lines of the request; last, so that they win")
+    for line in job.environment:
+        name, _, value = line.partition("=")
+        lines.append(f"export {name}={quote(value)}")
+    return lines
+
+
+def threads(job: JobRequest, scheduler_variable: str = "") -> list[str]:
+    """Return the thread count's export; `scheduler_variable` knows it better where the job was changed on its way."""
+    count = f'"${{{scheduler_variable}:-{job.cpus_per_task}}}"' if scheduler_variable else str(job.cpus_per_task)
+    return [
+        "# one thread a core of the rank: without this each rank would start a thread for every core of the host",
+        f"export OMP_NUM_THREADS={count}",
+    ]
+
+
+def tasks_per_node(job: JobRequest) -> list[str]:
+    """Return the check of NPROC_PER_NODE and the number of ranks a host, with the functions that check."""
+    return [
+        _CHECK,
+        "",
+        "# ranks on each host",
+        f"tasks_per_node=${{NPROC_PER_NODE:-{job.tasks_per_node}}}",
+        f'check NPROC_PER_NODE "$tasks_per_node" {quote(SHELL_COUNT)}',
+    ]
+
+
+def rank_command(job: JobRequest) -> list[str]:
+    """Return the lines that build the array `command`: what runs on every rank. Needs `job` and `check`."""
+    lines = [
+        "# what runs on every rank",
+        f"python={quote(job.python)}",
+        "python=${PYTHON:-$python}",
+        'command -v "$python" >/dev/null || {',
+        '    echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2',
+        f"    exit {NOT_FOUND_EXIT_CODE}",
+        "}",
+        f'command=("$python" -m mpitrain {job.command})',
+    ]
+    if job.config_path is not None:
+        path = quote(job.config_path)
+        lines += [
+            f"command+=({path})",
+            f"[[ -r {path} ]] || {{",
+            f"    echo {path}\": not found from $PWD; start the job from the folder that this path is relative to\" >&2",
+            f"    exit {WRONG_INPUT_EXIT_CODE}",
+            "}",
+        ]
+    lines += [f"command+=({quote(setting)})" for setting in job.settings]
+    return [*lines, *(_training_options(job) if job.command == "train" else [])]
+
+
+def sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
+    """Return the choice of this array job's own settings; none without a sweep."""
+    if not job.sweep:
+        return []
+    cases = [
+        f"    {number}) command+=({' '.join(quote(setting) for setting in settings)}) ;;"
+        for number, settings in enumerate(job.sweep)
+    ]
+    return [
+        "# this array job's own settings; last, so that nothing above makes all jobs alike",
+        f"case ${index_variable} in",
+        *cases,
+        f'    *) echo "{index_variable}=${index_variable}: no such job in this sweep" >&2; exit 2 ;;',
+        "esac",
+    ]
+
+
+def run_folder(job: JobRequest, index_variable: str) -> list[str]:
+    """Return the choice of the run folder, and what a restarted job does in it. Needs `job`, `command`, `check`."""
+    if job.command != "train":
+        return []
+    named = quote(job.run_folder) if job.run_folder is not None else "mpitrain_run-$job"
+    lines = [
+        "# the run folder: named, or one for each job",
+        f"run_folder={named}",
+        "run_folder=${OUTPUT:-$run_folder}",
+        f'[[ -z ${{OUTPUT:-}} ]] || check OUTPUT "$OUTPUT" {quote(SHELL_PATH)}',
+    ]
+    if job.sweep:
+        lines += ["# each job of the array has a folder of its own", f"run_folder+=-${index_variable}"]
+    return [
+        *lines,
+        "# in YAML's quotes, so that a name like 123 stays text",
+        'command+=("output.model_dir=\'${run_folder//\\\'/\\\'\\\'}\'")',
+        _OWN_ATTEMPT,
+    ]
+
+
+def log_links(num_nodes: str) -> list[str]:
+    """Return the links to the newest log of each of `num_nodes` (a shell word) hosts. Needs `job`."""
+    return [
+        "# one log a host; latest_nodeN.log is the newest job's (two jobs that start at once may both try: let one win)",
+        "mkdir -p logs",
+        f"for ((node = 0; node < {num_nodes}; node++)); do",
+        '    ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true',
+        "done",
+    ]
+
+
+def _training_options(job: JobRequest) -> list[str]:
+    return [
+        "# how much the ranks' logs hold",
+        f"log_level=${{LOG_LEVEL:-{job.log_level}}}",
+        f'check LOG_LEVEL "$log_level" {quote(SHELL_LOG_LEVEL)}',
+        'command+=(--log-level "$log_level")',
+        _TAKE,
+        *(f"take {name} {key} {quote(form)}" for name, key, form in OVERRIDES),
+    ]

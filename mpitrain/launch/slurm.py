@@ -1,0 +1,143 @@
+"""A job request as a Slurm batch script."""
+
+from __future__ import annotations
+
+from mpitrain.launch import script_parts as parts
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.variables import job_variables, mpi_family_of_srun
+from mpitrain.launch.walltime import clock_text
+
+_INDEX = "SLURM_ARRAY_TASK_ID"
+
+# `wait` ends early, with 128 + the signal's number, when a trapped signal comes; asked again it gives the run's own.
+_RUN_AND_WAIT = """\
+# The warning before the time limit comes to this shell only: srun hands it to the ranks, which write a checkpoint and
+# leave with exit code 5. TERM reaches the ranks by itself; srun would answer it by killing them, so it is not passed on.
+warned=0 interrupted=0 run=
+trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
+trap 'interrupted=1' TERM
+# in the background: a shell that waits for a command in the foreground would see the warning after its end
+"${launch[@]}" "${command[@]}" &
+run=$!
+# A signal ends `wait` before the run has ended: wait again, until it has.
+while :; do
+    exit_code=0
+    wait "$run" || exit_code=$?
+    ((interrupted)) || break
+    interrupted=0
+done"""
+
+_REQUEUE = """\
+# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
+# leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
+if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+    echo "stopped before the time limit; requeued to go on from the checkpoint"
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$exit_code\""""
+
+_NO_REQUEUE = """\
+# Stopped by the warning: say how to go on. 137 counts too: srun kills ranks that leave a moment after the first one.
+if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+    echo "stopped before the time limit; to go on: sbatch --export=ALL,RESUME=1,OUTPUT=$run_folder SCRIPT"
+fi
+exit "$exit_code\""""
+
+
+def render_slurm(job: JobRequest) -> str:
+    """Return the text of a batch script for sbatch. Pure."""
+    lines = [
+        *parts.header("Slurm batch script: sbatch FILE", _directives(job)),
+        *parts.strict_mode(job),
+        "",
+        *_job_name(job),
+        *parts.tasks_per_node(job),
+        "",
+        *parts.threads(job, "SLURM_CPUS_PER_TASK"),
+        *parts.environment(job, job_variables(job, mpi_family_of_srun(job))),
+        "",
+        *parts.rank_command(job),
+        *parts.run_folder(job, _INDEX),
+        *parts.sweep_settings(job, _INDEX),
+        "",
+        *parts.log_links("SLURM_JOB_NUM_NODES"),
+        "",
+        *_srun(job),
+        "",
+        *_end(job),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _directives(job: JobRequest) -> list[str]:
+    table = [
+        ("the name in the queue", f"--job-name={job.job_name}"),
+        ("this script's own words; the ranks' are in logs/", f"--output=%x-{'%A_%a' if job.sweep else '%j'}.log"),
+        ("a restarted job adds to its log", "--open-mode=append"),
+        ("hosts", f"--nodes={job.nodes}"),
+        ("ranks in all: the hosts need not hold equally many", job.num_tasks and f"--ntasks={job.num_tasks}"),
+        ("ranks on each host", f"--ntasks-per-node={job.tasks_per_node}"),
+        ("cores for each rank's threads", f"--cpus-per-task={job.cpus_per_task}"),
+        ("a GPU for each rank", job.gpus_per_node and f"--gpus-per-node={job.gpus_per_node}"),
+        ("memory of each host", job.memory and f"--mem={job.memory}"),
+        ("the time limit", f"--time={_walltime(job)}"),
+        (
+            "before the limit USR1, and to this shell only (B:): it must know why the run stopped",
+            job.command == "train" and f"--signal=B:USR1@{job.signal_s}",
+        ),
+        (
+            "after a lost host or the time limit the job goes on" if job.requeue else "the job never restarts",
+            "--requeue" if job.requeue else "--no-requeue",
+        ),
+        ("where to queue", job.partition and f"--partition={job.partition}"),
+        ("whom the time is charged to", job.account and f"--account={job.account}"),
+        ("who is told", job.mail and f"--mail-user={job.mail}"),
+        ("of what", job.mail and "--mail-type=END,FAIL,REQUEUE"),
+        ("one job for each list of settings", job.sweep and f"--array=0-{len(job.sweep) - 1}"),
+    ]
+    return [line for reason, option in table if option for line in (f"# {reason}", f"#SBATCH {option}")]
+
+
+def _walltime(job: JobRequest) -> str:
+    return clock_text(job.walltime_s)
+
+
+def _job_name(job: JobRequest) -> list[str]:
+    value = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.sweep else "$SLURM_JOB_ID"
+    return ["# one name for a job and all its restarts", f"job={value}", ""]
+
+
+def _srun(job: JobRequest) -> list[str]:
+    num_tasks = str(job.num_tasks) if job.num_tasks else '"$((SLURM_JOB_NUM_NODES * tasks_per_node))"'
+    table = [
+        (
+            "without MPI: the ranks meet over TCP, at an address from Slurm's own variables"
+            if job.mpi == "none"
+            else "how MPI's ranks find each other; with the wrong kind each would believe to be alone",
+            f"--mpi={job.mpi}",
+        ),
+        (
+            "everything above: after `sbatch --export=EPOCHS=200` srun would hand on EPOCHS alone",
+            "--export=ALL",
+        ),
+        ("all hosts of the job", '--nodes="$SLURM_JOB_NUM_NODES"'),
+        ("ranks in all", f"--ntasks={num_tasks}"),
+        ("ranks on each host", '--ntasks-per-node="$tasks_per_node"'),
+        ("cores of each rank: since Slurm 22.05 srun does not take them over from sbatch", _cpus_option()),
+        ("one rank that fails ends all: the others would wait for it until the time limit", "--kill-on-bad-exit=1"),
+        ("each rank keeps its cores, and with them its caches and its memory", "--cpu-bind=cores"),
+        ("each line begins with its rank", "--label"),
+        ("one log a host", '--output="logs/${job}_node%n.log"'),
+        ("a restarted job adds to its logs", "--open-mode=append"),
+    ]
+    return ["launch=(srun)", *(line for reason, option in table for line in (f"# {reason}", f"launch+=({option})"))]
+
+
+def _cpus_option() -> str:
+    return '--cpus-per-task="$OMP_NUM_THREADS"'
+
+
+def _end(job: JobRequest) -> list[str]:
+    if job.command != "train":
+        return ['"${launch[@]}" "${command[@]}"']
+    return [_RUN_AND_WAIT, _REQUEUE if job.requeue else _NO_REQUEUE]

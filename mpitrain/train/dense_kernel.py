@@ -1,0 +1,106 @@
+"""The compiled training step of a dense network: built once for its sizes, kept in a cache, called by address.
+
+k  slices of this rank      b  rows a slice      n  parameters
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from mpitrain.cache import cache_folder
+from mpitrain.errors import MissingDependencyError
+
+_C_TYPES = {torch.float32: "float", torch.float64: "double"}
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+EXTRA_ENTRIES = 3
+
+
+@dataclass(frozen=True)
+class DenseNetwork:
+    """A chain of linear layers: `sizes` from inputs to outputs, activations by their names in the kernel, the loss."""
+
+    sizes: tuple[int, ...]
+    hidden_activation: str
+    output_activation: str
+    loss: str
+    dtype: torch.dtype
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum(outputs * (inputs + 1) for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False))
+
+    def macros(self) -> list[str]:
+        """Return what the kernel's source needs to be told."""
+        sizes = ",".join(map(str, self.sizes))
+        named = {"HIDDEN": self.hidden_activation, "OUTPUT": self.output_activation, "LOSS": self.loss}
+        return [
+            f"-DREAL={_C_TYPES[self.dtype]}",
+            f"-DLAYER_SIZES={sizes}",
+            *(f"-D{key}={name}" for key, name in named.items()),
+        ]
+
+
+def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
+    """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
+
+    Raises MissingDependencyError where there is no C++ compiler, or where it fails.
+    """
+    library = ctypes.CDLL(str(_build(network)))
+    for name in ("workspace_bytes", "parameter_count", "input_width"):
+        getattr(library, name).restype = ctypes.c_int64
+    return library
+
+
+def _build(network: DenseNetwork) -> Path:
+    source = resources.files("mpitrain.train.kernels").joinpath("dense_network.cpp").read_text()
+    compiler = find_compiler()
+    identity = "\n".join([source, compiler, *_FLAGS, *network.macros(), _machine()])
+    target = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.stem}.{platform.node()}.{os.getpid()}.partial")
+    command = [compiler, *_FLAGS, *network.macros(), "-x", "c++", "-", "-o", str(partial)]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise MissingDependencyError(f"{compiler} could not build the compiled step: {_first_line(done.stderr)}")
+    # Ranks of several nodes may build at once: each replaces the file by the same bytes, whole.
+    partial.replace(target)
+    return target
+
+
+def find_compiler() -> str:
+    """Return the C++ compiler: $CXX, c++, g++ or clang++. Raises MissingDependencyError naming what to install."""
+    candidates: Sequence[str] = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
+    found = next(filter(None, map(shutil.which, candidates)), None)
+    if found is None:
+        raise MissingDependencyError(
+            "no C++ compiler (c++, g++, clang++ or $CXX) on the PATH; on Debian or Ubuntu: apt-get install g++, "
+            "on a cluster: module load a compiler"
+        )
+    return found
+
+
+def _machine() -> str:
+    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() + platform.machine()
+    return next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if "error" in line), "no message")

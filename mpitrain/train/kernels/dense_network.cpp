@@ -1,0 +1,315 @@
+// One training step of a dense network, forward, backward and Adam, for sizes fixed when this file is compiled.
+//
+//   R rows of a tile      I, J inputs and outputs of a layer      n parameters      k slices      b rows a slice
+//
+// Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
+// for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
+// Macros given by the compiler's command line: REAL, LAYER_SIZES, HIDDEN, OUTPUT, LOSS.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace {
+
+using Real = REAL;
+enum Activation { identity, sigmoid, relu, gelu };
+enum Loss { mse, mae, huber };
+
+constexpr int sizes[] = {LAYER_SIZES};
+constexpr int num_layers = sizeof(sizes) / sizeof(sizes[0]) - 1;
+constexpr Activation hidden_activation = HIDDEN;
+constexpr Activation output_activation = OUTPUT;
+constexpr Loss loss_kind = LOSS;
+
+#ifdef __AVX512F__
+constexpr int vector_bytes = 64, row_block = 8;
+#else
+constexpr int vector_bytes = 32, row_block = 4;
+#endif
+constexpr int lanes = vector_bytes / static_cast<int>(sizeof(Real));
+typedef Real Vector __attribute__((vector_size(vector_bytes), aligned(sizeof(Real)), may_alias));
+
+constexpr int tile_rows = 64;
+constexpr int width(int features) { return (features + lanes - 1) / lanes * lanes; }
+constexpr int widest() {
+    int most = 0;
+    for (const int size : sizes) most = width(size) > most ? width(size) : most;
+    return most;
+}
+constexpr int num_parameters() {
+    int total = 0;
+    for (int l = 0; l < num_layers; ++l) total += sizes[l + 1] * (sizes[l] + 1);
+    return total;
+}
+constexpr int extra_entries = 3;  // behind the gradient: loss sum, weight sum, stop flag
+
+Vector load(const Real* from) { return *reinterpret_cast<const Vector*>(from); }
+void store(Real* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+
+/// c[m][n] = start[n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
+/// a(m, k) is a[m * a_row + k * a_column]; with add_to_c the sum starts from c itself.
+template <int K, bool add_to_c>
+void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
+              std::ptrdiff_t b_row, const Real* start, Real* c, std::ptrdiff_t c_row) {
+    const int depth = K > 0 ? K : num_k;
+    const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
+        constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
+        Vector sum[rows][vectors];
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) {
+                const int column = n + v * lanes;
+                if constexpr (add_to_c) {
+                    sum[r][v] = load(c + (m + r) * c_row + column);
+                } else {
+                    sum[r][v] = start ? load(start + column) : Vector{};
+                }
+            }
+        for (int k = 0; k < depth; ++k) {
+            Vector row[vectors];
+            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * lanes);
+            for (int r = 0; r < rows; ++r) {
+                const Real factor = a[(m + r) * a_row + k * a_column];
+                for (int v = 0; v < vectors; ++v) sum[r][v] += factor * row[v];
+            }
+        }
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * lanes, sum[r][v]);
+    };
+    const auto columns = [&](auto rows_constant, int m) {
+        int n = 0;
+        for (; n + 2 * lanes <= N; n += 2 * lanes) block(rows_constant, std::integral_constant<int, 2>{}, m, n);
+        for (; n < N; n += lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
+    };
+    int m = 0;
+    for (; m + row_block <= M; m += row_block) columns(std::integral_constant<int, row_block>{}, m);
+    for (; m + 2 <= M; m += 2) columns(std::integral_constant<int, 2>{}, m);
+    for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
+}
+
+Real horizontal_sum(Vector v) {
+    Real total = 0;
+    for (int lane = 0; lane < lanes; ++lane) total += v[lane];
+    return total;
+}
+
+template <Activation kind>
+Real activate(Real z) {
+    if constexpr (kind == sigmoid) return 1 / (1 + std::exp(-z));
+    if constexpr (kind == relu) return z > 0 ? z : 0;
+    if constexpr (kind == gelu) return z * Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440)));
+    return z;
+}
+
+/// The derivative by z, from z and the activation y.
+template <Activation kind>
+Real slope(Real z, Real y) {
+    if constexpr (kind == sigmoid) return y * (1 - y);
+    if constexpr (kind == relu) return z > 0 ? 1 : 0;
+    if constexpr (kind == gelu) {
+        const Real density = std::exp(Real(-0.5) * z * z) * Real(0.39894228040143267794);
+        return Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440))) + z * density;
+    }
+    return 1;
+}
+
+Real loss_of(Real error) {
+    const Real size = std::fabs(error);
+    if constexpr (loss_kind == mae) return size;
+    if constexpr (loss_kind == huber) return size < 1 ? Real(0.5) * error * error : size - Real(0.5);
+    return error * error;
+}
+
+Real loss_slope(Real error) {
+    const Real sign = static_cast<Real>((error > 0) - (error < 0));
+    if constexpr (loss_kind == mae) return sign;
+    if constexpr (loss_kind == huber) return std::fabs(error) < 1 ? error : sign;
+    return 2 * error;
+}
+
+/// Weights in the layouts that the products read, and the gradient in the layout that they write; zero padding stays zero.
+struct Layer {
+    Real forward[widest()][widest()];   // [I][width(J)]
+    Real backward[widest()][widest()];  // [J][width(I)]
+    Real bias[widest()];
+    Real weight_gradient[widest()][widest()];  // [J][width(I)]
+    Real bias_gradient[widest()];
+};
+
+struct Workspace {
+    Layer layers[num_layers];
+    Real before[num_layers + 1][tile_rows][widest()];  // z of each layer
+    Real after[num_layers + 1][tile_rows][widest()];   // its activation; [0] holds the inputs
+    Real delta[2][tile_rows][widest()];
+};
+
+void spread_weights(Workspace& work, const Real* parameters) {
+    for (int l = 0; l < num_layers; ++l) {
+        const int I = sizes[l], J = sizes[l + 1];
+        Layer& layer = work.layers[l];
+        for (int j = 0; j < J; ++j) {
+            std::memcpy(layer.backward[j], parameters + j * I, sizeof(Real) * static_cast<std::size_t>(I));
+            for (int i = 0; i < I; ++i) layer.forward[i][j] = parameters[j * I + i];
+        }
+        parameters += I * J;
+        std::memcpy(layer.bias, parameters, sizeof(Real) * static_cast<std::size_t>(J));
+        parameters += J;
+    }
+}
+
+void clear_gradients(Workspace& work) {
+    for (int l = 0; l < num_layers; ++l) {
+        const auto rows = static_cast<std::size_t>(sizes[l + 1]);
+        std::memset(work.layers[l].weight_gradient, 0, rows * sizeof(work.layers[l].weight_gradient[0]));
+        std::memset(work.layers[l].bias_gradient, 0, sizeof(work.layers[l].bias_gradient));
+    }
+}
+
+void gather_gradients(const Workspace& work, Real* gradient) {
+    for (int l = 0; l < num_layers; ++l) {
+        const int I = sizes[l], J = sizes[l + 1];
+        for (int j = 0; j < J; ++j, gradient += I)
+            std::memcpy(gradient, work.layers[l].weight_gradient[j], sizeof(Real) * static_cast<std::size_t>(I));
+        std::memcpy(gradient, work.layers[l].bias_gradient, sizeof(Real) * static_cast<std::size_t>(J));
+        gradient += J;
+    }
+}
+
+template <int l>
+void forward_layer(Workspace& work, int R) {
+    constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
+    constexpr Activation kind = l == num_layers - 1 ? output_activation : hidden_activation;
+    Real(*z)[stride] = work.before[l + 1];
+    Real(*y)[stride] = work.after[l + 1];
+    const Layer& layer = work.layers[l];
+    if constexpr (J <= 2) {  // a vector along the outputs would be nearly empty: along the inputs instead
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) {
+                Vector sum{};
+                for (int i = 0; i < width(I); i += lanes) sum += load(work.after[l][r] + i) * load(layer.backward[j] + i);
+                z[r][j] = layer.bias[j] + horizontal_sum(sum);
+            }
+    } else {
+        multiply<I, false>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, z[0], stride);
+    }
+    for (int r = 0; r < R; ++r) {
+        if constexpr (kind == identity) {
+            std::memcpy(y[r], z[r], sizeof(Real) * J);
+        } else {
+            for (int j = 0; j < J; ++j) y[r][j] = activate<kind>(z[r][j]);
+        }
+    }
+    if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R);
+}
+
+template <int l>
+void backward_layer(Workspace& work, int R) {
+    constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
+    Layer& layer = work.layers[l];
+    Real(*delta)[stride] = work.delta[l % 2];
+    multiply<0, true>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, nullptr, layer.weight_gradient[0], stride);
+    for (int r = 0; r < R; ++r)
+        for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
+    if constexpr (l > 0) {
+        Real(*below)[stride] = work.delta[(l + 1) % 2];
+        multiply<J, false>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, below[0], stride);
+        if constexpr (hidden_activation != identity) {
+            for (int r = 0; r < R; ++r)
+                for (int i = 0; i < I; ++i) below[r][i] *= slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
+        }
+        backward_layer<l - 1>(work, R);
+    }
+}
+
+/// The losses of a tile and the output layer's delta; returns nothing but adds to loss_sum and weight_sum.
+void start_backward(Workspace& work, int R, const Real* targets, const Real* weights, const std::int64_t* order, Real& loss_sum,
+                    Real& weight_sum) {
+    constexpr int J = sizes[num_layers];
+    for (int r = 0; r < R; ++r) {
+        const Real weight = weights[order[r]];
+        weight_sum += weight;
+        for (int j = 0; j < J; ++j) {
+            const Real y = work.after[num_layers][r][j], error = y - targets[order[r] * J + j];
+            loss_sum += weight * loss_of(error);
+            work.delta[(num_layers - 1) % 2][r][j] =
+                weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][j], y);
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+std::int64_t workspace_bytes() { return sizeof(Workspace); }
+std::int64_t parameter_count() { return num_parameters(); }
+std::int64_t input_width() { return width(sizes[0]); }
+
+/// partials[k][n + 3]: each slice's gradient of its summed weighted loss, the loss sum, the weight sum, the stop flag.
+/// inputs [rows][input_width()], zero-padded; order [k][b] holds row numbers of inputs, targets and weights.
+void slice_partials(void* memory, const Real* parameters, const Real* inputs, const Real* targets, const Real* weights,
+                    const std::int64_t* order, std::int64_t order_stride, std::int64_t num_slices, std::int64_t slice_rows,
+                    Real stop_flag, Real* partials) {
+    Workspace& work = *static_cast<Workspace*>(memory);
+    spread_weights(work, parameters);
+    for (std::int64_t s = 0; s < num_slices; ++s) {
+        const std::int64_t* rows = order + s * order_stride;
+        Real loss_sum = 0, weight_sum = 0;
+        clear_gradients(work);
+        for (std::int64_t first = 0; first < slice_rows; first += tile_rows) {
+            const int R = static_cast<int>(slice_rows - first < tile_rows ? slice_rows - first : tile_rows);
+            for (int r = 0; r < R; ++r)
+                std::memcpy(work.after[0][r], inputs + rows[first + r] * width(sizes[0]), sizeof(Real) * width(sizes[0]));
+            forward_layer<0>(work, R);
+            start_backward(work, R, targets, weights, rows + first, loss_sum, weight_sum);
+            backward_layer<num_layers - 1>(work, R);
+        }
+        Real* partial = partials + s * (num_parameters() + extra_entries);
+        gather_gradients(work, partial);
+        partial[num_parameters()] = loss_sum;
+        partial[num_parameters() + 1] = weight_sum;
+        partial[num_parameters() + 2] = stop_flag;
+    }
+}
+
+/// Adds loss sums to the epoch's, in double, and combines the k rows into row 0: in the pairwise tree (k a power of two),
+/// or one after the other.
+void combine_partials(Real* partials, std::int64_t num_slices, std::int64_t in_tree, double* loss_sums) {
+    constexpr int length = num_parameters() + extra_entries;
+    for (std::int64_t s = 0; s < num_slices; ++s) loss_sums[s] += static_cast<double>(partials[s * length + num_parameters()]);
+    const auto add = [&](std::int64_t to, std::int64_t from) {
+        Real* target = partials + to * length;
+        const Real* source = partials + from * length;
+        for (int i = 0; i < length; ++i) target[i] += source[i];
+    };
+    if (in_tree) {
+        for (std::int64_t distance = 1; distance < num_slices; distance *= 2)
+            for (std::int64_t s = 0; s + distance < num_slices; s += 2 * distance) add(s, s + distance);
+    } else {
+        for (std::int64_t s = 1; s < num_slices; ++s) add(0, s);
+    }
+}
+
+/// Adam (Kingma and Ba, 2015) on flat vectors, with torch's handling of weight decay; total [n + 3] is the sum over all
+/// slices of all ranks. step counts the steps so far. loss_and_stop [2] receives the batch's mean loss and the stop flags.
+void adam_step(Real* parameters, Real* total, Real* m, Real* v, float* step, double learning_rate, double beta1, double beta2,
+               double epsilon, double weight_decay, double* loss_and_stop) {
+    constexpr int n = num_parameters();
+    const double t = static_cast<double>(*step += 1);
+    const Real weight_sum = total[n + 1], decay = static_cast<Real>(weight_decay);
+    const Real keep = static_cast<Real>(beta2), one_minus_beta1 = static_cast<Real>(1 - beta1);
+    const Real one_minus_beta2 = static_cast<Real>(1 - beta2), eps = static_cast<Real>(epsilon);
+    const Real correction = static_cast<Real>(std::sqrt(1 - std::pow(beta2, t)));
+    const Real step_size = static_cast<Real>(learning_rate / (1 - std::pow(beta1, t)));
+    loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
+    loss_and_stop[1] = static_cast<double>(total[n + 2]);
+    for (int i = 0; i < n; ++i) {
+        const Real gradient = total[i] / weight_sum + decay * parameters[i];
+        m[i] += one_minus_beta1 * (gradient - m[i]);
+        v[i] = keep * v[i] + one_minus_beta2 * gradient * gradient;
+        parameters[i] -= step_size * m[i] / (std::sqrt(v[i]) / correction + eps);
+        total[i] = gradient;
+    }
+}
+}
