@@ -6,7 +6,13 @@ setup(
     name="mpitrain",
     version="0.1.0",
     description="Train networks on scientific data under MPI, with results equal to a C++ MPI program's",
-    packages=find_packages(include=["mpitrain", "mpitrain.*"]),
+    packages=[*find_packages(include=["mpitrain", "mpitrain.*"]), "mpitrain.cpp_reference"],
+    # The C++ program's sources travel along, for `mpitrain verify` to build them where mpitrain is installed.
+    package_dir={"mpitrain.cpp_reference": "cpp_reference"},
+    package_data={
+        "mpitrain.cpp_reference": ["*.cpp", "*.hpp", "CMakeLists.txt", "CMakePresets.json"],
+        "mpitrain.train.kernels": ["*.cpp"],
+    },
     python_requires=">=3.10",
     install_requires=[
         "torch>=2.6",

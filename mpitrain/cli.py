@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn, TypeAlias
 
 from mpitrain import __version__
+from mpitrain.cluster.speaker import say_once_before_ranks_meet
 from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[_OneVoiceParser]"
 
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
@@ -40,6 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+class _OneVoiceParser(argparse.ArgumentParser):
+    """A parser whose complaint appears once, however many ranks have the same wrong words."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line from one rank and leave with exit code 2."""
+        say_once_before_ranks_meet(f"mpitrain: error: {message}; see {self.prog} --help", os.environ)
+        raise SystemExit(UserError.exit_code)
+
+
 def _parse(given: list[str]) -> argparse.Namespace:
     parser = _build_parser()
     options, rest = parser.parse_known_args(given)
@@ -53,7 +66,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _OneVoiceParser(
         prog="mpitrain",
         description="Train networks on scientific data under MPI: mpirun -np 8 python -m mpitrain",
         epilog="Exit codes: 0 done, 2 wrong input, 3 wrong launch, 4 training failed, 5 stopped with a "
@@ -64,16 +77,24 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_config(commands)
     _add_verify(commands)
+    _add_doctor(commands)
+    _add_launch(commands)
     return parser
 
 
-def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_train(commands: Commands) -> None:
     train = commands.add_parser(
         "train", help="train a network (the default command)", description="Train a network on all ranks."
     )
     _add_config_arguments(train)
     for name, (key, metavar, text) in _FLAGS.items():
         train.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=f"{text}; the same as {key}={metavar}")
+    train.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="how much the ranks' logs hold (default: info)",
+    )
     existing = train.add_mutually_exclusive_group()
     existing.add_argument(
         "--resume", action="store_true", help="continue the run in the run folder from its newest checkpoint"
@@ -82,7 +103,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     train.set_defaults(handler=_run_train)
 
 
-def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_config(commands: Commands) -> None:
     config = commands.add_parser("config", help="show, check or document settings", description="Settings of a run.")
     actions = config.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, text, handler in (
@@ -98,7 +119,7 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     schema.set_defaults(handler=_run_config_schema)
 
 
-def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_verify(commands: Commands) -> None:
     verify = commands.add_parser(
         "verify",
         help="prove that Python and the C++ program compute the same",
@@ -124,6 +145,37 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.set_defaults(handler=_run_verify)
 
 
+def _add_launch(commands: Commands) -> None:
+    from mpitrain.launch.arguments import add_launch_arguments
+
+    launch = commands.add_parser(
+        "launch", help="write or send a job script", description="Write a job script, or send it with --submit."
+    )
+    _add_config_arguments(launch)
+    add_launch_arguments(launch)
+    launch.set_defaults(handler=_run_launch)
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="find what is wrong with this environment or launch",
+        description="Check the installation, the settings and the data; under mpirun or srun also the ranks, their "
+        "network and their speed. Exit codes: 0 no failure, 2 wrong input, 3 wrong installation, launch or network.",
+    )
+    _add_config_arguments(doctor)
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    doctor.add_argument(
+        "--timeout",
+        metavar="S",
+        type=float,
+        default=60.0,
+        help="seconds that a step may take before the missing rank is named (default: 60)",
+    )
+    doctor.add_argument("--static", action="store_true", help="only what needs neither MPI nor other ranks")
+    doctor.set_defaults(handler=_run_doctor)
+
+
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "settings", nargs="*", metavar="FILE.yaml | key.path=value", help="a YAML file first, then single settings"
@@ -145,8 +197,14 @@ def _run_train(options: argparse.Namespace) -> int:
     overrides += [
         f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
     ]
-    request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite)
+    request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite, options.log_level)
     return run_on_all_ranks(lambda world: train(world, request))
+
+
+def _run_launch(options: argparse.Namespace) -> int:
+    from mpitrain.launch.command import run_launch
+
+    return run_launch(options, *_split_settings(options.settings))
 
 
 def _run_verify(options: argparse.Namespace) -> int:
@@ -165,6 +223,13 @@ def _run_verify(options: argparse.Namespace) -> int:
     _, page = write_reports(verification, request.output)
     sys.stdout.write(f"{render_table(verification)}\nreport: {page}\n")
     return 0 if verification.passed else 1
+
+
+def _run_doctor(options: argparse.Namespace) -> int:
+    from mpitrain.doctor.run import DoctorRequest, run_doctor
+
+    path, overrides = _split_settings(options.settings)
+    return run_doctor(DoctorRequest(path, tuple(overrides), options.json, options.timeout, options.static))
 
 
 def _parse_ranks(text: str) -> tuple[int, ...]:

@@ -127,10 +127,21 @@ def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
 
 
 def claimed_rank(environ: Mapping[str, str]) -> int:
-    """Read the rank from the first readable variable, else 0: only for choosing who prints a launch error."""
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "RANK", "SLURM_PROCID"):
-        value = environ.get(name, "")
-        if value.isascii() and value.isdigit():
+    """Read the rank from the first readable variable, else 0: only for choosing who prints a launch error.
+
+    A number outside of the world counts as unreadable: no rank 0 stands behind it that would speak.
+    """
+    for name, size_name in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("PALS_RANKID", ""),
+        ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ):
+        value, size = environ.get(name, ""), environ.get(size_name, "")
+        is_outside = size.isdecimal() and value.isdecimal() and int(value) >= int(size)
+        if value.isascii() and value.isdigit() and not is_outside:
             return int(value)
     return 0
 

@@ -33,7 +33,7 @@ def _show_node(node: str) -> str:
     command = ["scontrol", "--oneliner", "show", "node", node]
     try:
         # Slurm's own setting of the PATH: the command is the one of the cluster that started this process.
-        return subprocess.run(  # noqa: S603
+        return subprocess.run(
             command, capture_output=True, text=True, timeout=_SCONTROL_TIMEOUT_S, stdin=subprocess.DEVNULL
         ).stdout
     except (OSError, subprocess.SubprocessError):

@@ -29,6 +29,24 @@ def together(communicator: Communicator, action: Callable[[], Result]) -> Result
     return result  # type: ignore[return-value]  # without a failure it is a Result
 
 
+def on_root(communicator: Communicator, action: Callable[[], Result]) -> Result:
+    """Run `action` on rank 0; return its (picklable) result or raise its `MpitrainError` on every rank. Collective."""
+    result: Result | None = None
+    failure: MpitrainError | None = None
+    if communicator.rank == 0:
+        try:
+            result = action()
+        except MpitrainError as error:
+            failure = error
+    outcome = (None, result) if failure is None else ((type(failure), str(failure)), None)
+    failed, value = communicator.broadcast_object(outcome)
+    if failed is not None:
+        kind, message = failed
+        raise mark_agreed(kind(message))
+    agreed: Result = value
+    return agreed
+
+
 def _raise_first_failure(communicator: Communicator, failure: MpitrainError | None) -> None:
     report = None if failure is None else (type(failure), str(failure), socket.gethostname())
     reports = communicator.all_gather_object(report)

@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from mpitrain.comm.collective_notes import CollectiveNotes
+
 ReduceOperation = Literal["sum", "min", "max"]
 
 
@@ -19,6 +21,7 @@ class Communicator(Protocol):
 
     rank: int
     size: int
+    notes: CollectiveNotes
 
     def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
         """Replace a contiguous `tensor` by its reduction over all ranks. Collective."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from mpitrain.comm.collective_notes import CollectiveNotes, noted
 from mpitrain.comm.communicator import ReduceOperation
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class MpiCommunicator:
         self._operations = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         # Set where ranks outnumber cores: a rank that waits in the library spins, and the one it waits for cannot run.
         self.yields_while_waiting = False
+        self.notes = CollectiveNotes()
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
 
@@ -34,10 +36,12 @@ class MpiCommunicator:
         """The MPI communicator itself, for code that speaks MPI directly."""
         return self._comm
 
+    @noted
     def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
         """See `Communicator.all_reduce`."""
         self._comm.Allreduce(self._mpi.IN_PLACE, buffer_of(tensor), self._operations[operation])
 
+    @noted
     def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
         """See `Communicator.all_gather`."""
         gathered = tensor.new_empty((sum(row_counts), *tensor.shape[1:]))
@@ -49,6 +53,7 @@ class MpiCommunicator:
             self._comm.Allgatherv(buffer_of(tensor), target)
         return gathered
 
+    @noted
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
         """See `Communicator.exchange`."""
         received = torch.empty_like(tensor)
@@ -62,18 +67,22 @@ class MpiCommunicator:
         while not self._mpi.Request.Testall(list(requests)):
             os.sched_yield()
 
+    @noted
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """See `Communicator.broadcast`."""
         self._comm.Bcast(buffer_of(tensor), root)
 
+    @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """See `Communicator.broadcast_object`."""
         return self._comm.bcast(value, root)
 
+    @noted
     def all_gather_object(self, value: Any) -> list[Any]:
         """See `Communicator.all_gather_object`."""
         return list(self._comm.allgather(value))
 
+    @noted
     def barrier(self) -> None:
         """See `Communicator.barrier`."""
         self._comm.Barrier()

@@ -19,7 +19,7 @@ _MAPPED_LIBRARY = re.compile(
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """Version text (MPI_Get_library_version) and file of the loaded library; or the problem that kept it from loading."""
+    """Version text (MPI_Get_library_version) and file of the loaded library; or why none was loaded."""
 
     version: str = ""
     path: str = ""

@@ -1,4 +1,4 @@
-"""Small measurements between the ranks: is an Allreduce right, how fast is it, does a DDP step work, do clocks agree."""
+"""Small measurements between the ranks: is an Allreduce right and how fast, does a DDP step work, do clocks agree."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.session import Session
+from mpitrain.comm.probe_group import ProbeGroup
 from mpitrain.comm.world import World
 
-SMALL_CALLS, LARGE_CALLS = 30, 5
+MEASURING_S = 0.5
+FEWEST_CALLS, MOST_CALLS = 3, 30
 LARGE_BYTES = 4 << 20
 CLOCK_ROUNDS = 8
 _DDP_TOLERANCE = 1e-5
@@ -44,8 +45,7 @@ def probe_all_reduce(data: Communicator, device: torch.device) -> AllReduceReadi
     wrong = _first_wrong_value(data, device)
     small = torch.ones(1, dtype=torch.float64, device=device)
     large = torch.zeros(LARGE_BYTES // 4, dtype=torch.float32, device=device)
-    latency_s = _median_time_s(data, small, SMALL_CALLS)
-    large_s = _median_time_s(data, large, LARGE_CALLS)
+    latency_s, large_s = _median_time_s(data, small), _median_time_s(data, large)
     return AllReduceReading(latency_s * 1e6, LARGE_BYTES / large_s / 1e9, wrong)
 
 
@@ -62,27 +62,36 @@ def _first_wrong_value(data: Communicator, device: torch.device) -> str:
     return f"element {place} is {float(values[place])} instead of {float(expected[place])}"
 
 
-def _median_time_s(data: Communicator, tensor: torch.Tensor, calls: int) -> float:
+def _median_time_s(data: Communicator, tensor: torch.Tensor) -> float:
+    _times_s(data, tensor, 1)  # opens connections
+    once_s = _times_s(data, tensor, 1)[0]
+    # The ranks must agree on the number of calls, which fits a busy machine as well as a quiet one.
+    calls = torch.tensor([min(MOST_CALLS, max(FEWEST_CALLS, int(MEASURING_S / once_s)))], device=tensor.device)
+    data.all_reduce(calls, "min")
+    return statistics.median(_times_s(data, tensor, int(calls[0])))
+
+
+def _times_s(data: Communicator, tensor: torch.Tensor, calls: int) -> list[float]:
     times_s = []
-    for _ in range(calls + 2):
+    for _ in range(calls):
         started_s = time.perf_counter()
         data.all_reduce(tensor)
         if tensor.is_cuda:
             torch.cuda.synchronize(tensor.device)
         times_s.append(time.perf_counter() - started_s)
-    return statistics.median(times_s[2:])  # the first calls open connections
+    return times_s
 
 
-def probe_ddp_step(session: Session) -> str:
-    """Take one backward pass through DistributedDataParallel; return what is wrong with its gradient, or "". Collective."""
+def probe_ddp_step(world: World, probe: ProbeGroup) -> str:
+    """Take one backward pass through DistributedDataParallel; return what is wrong with it, or "". Collective."""
     from torch.nn.parallel import DistributedDataParallel
 
-    inputs = torch.full((4, 7), 1.0 + session.ranks.rank, device=session.device)
-    own_gradient = _gradient(_same_model(session.device), inputs).cpu().double()
-    group = getattr(session.data, "_group", None)
-    shared = _gradient(DistributedDataParallel(_same_model(session.device), process_group=group), inputs).cpu().double()
-    session.control.all_reduce(own_gradient)
-    difference = float((shared - own_gradient / session.ranks.world_size).abs().max())
+    inputs = torch.full((4, 7), 1.0 + world.ranks.rank, device=probe.device)
+    own_gradient = _gradient(_same_model(probe.device), inputs).cpu().double()
+    model = DistributedDataParallel(_same_model(probe.device), process_group=probe.group)
+    shared = _gradient(model, inputs).cpu().double()
+    world.communicator.all_reduce(own_gradient)
+    difference = float((shared - own_gradient / world.ranks.world_size).abs().max())
     return "" if difference <= _DDP_TOLERANCE else f"gradient differs from the ranks' mean by {difference:.2g}"
 
 
@@ -136,12 +145,6 @@ def mpi_thread_level(world: World) -> str | None:
         MPI.THREAD_MULTIPLE: "MULTIPLE",
     }
     return levels.get(MPI.Query_thread(), "unknown")
-
-
-def forget_torch_group(world: World) -> None:
-    """Give back a torch.distributed group that a failed start left behind; the world's own group stays."""
-    if world.transport == "mpi" and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def leave_world(world: World) -> None:

@@ -13,7 +13,7 @@ from mpitrain.comm.communicator import Communicator
 def open_store_over(communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool) -> dist.Store:
     """Return a store that all ranks share: rank 0 binds a free port and tells the others. Collective."""
     listener = (
-        _listen_on_free_port("127.0.0.1" if is_one_host else reachable_address()) if communicator.rank == 0 else None
+        listen_on_free_port("127.0.0.1" if is_one_host else reachable_address()) if communicator.rank == 0 else None
     )
     address, port = communicator.broadcast_object(listener.getsockname()[:2] if listener else None)
     store = dist.TCPStore(
@@ -29,7 +29,8 @@ def open_store_over(communicator: Communicator, timeout: datetime.timedelta, is_
     return store
 
 
-def _listen_on_free_port(address: str) -> socket.socket:
+def listen_on_free_port(address: str) -> socket.socket:
+    """Return a socket that listens on one address, at a port that was free."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((address, 0))
     listener.listen()
@@ -37,8 +38,19 @@ def _listen_on_free_port(address: str) -> socket.socket:
 
 
 def reachable_address() -> str:
-    """Return this host's address as its name resolves; loopback when the name does not resolve to another."""
+    """Return the address at which other hosts reach this one: its name's, else that of its way out, else loopback."""
     try:
-        return socket.gethostbyname(socket.gethostname())
+        address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        return "127.0.0.1"
+        address = "127.0.0.1"
+    # Debian's installer lets a host's own name resolve to 127.0.1.1, where no other host finds it.
+    return _address_of_way_out() if address.startswith("127.") else address
+
+
+def _address_of_way_out() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for examples: a datagram socket only looks up the route
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -15,13 +16,14 @@ import torch.distributed as dist
 
 from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.comm.agreement import mark_agreed, together
+from mpitrain.comm.agreement import mark_agreed, on_root, together
 from mpitrain.comm.communicator import Communicator, ReduceOperation
 from mpitrain.comm.mpi_communicator import MpiCommunicator
 from mpitrain.comm.mpi_process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.rendezvous import open_store_over
 from mpitrain.comm.torch_communicator import TorchCommunicator
-from mpitrain.comm.world import World
+from mpitrain.comm.watchdog import start_watchdog
+from mpitrain.comm.world import World, fail_alone
 from mpitrain.config import RunConfig
 from mpitrain.errors import LaunchError
 
@@ -67,12 +69,15 @@ class Session:
 
     def on_root(self, action: Callable[[], Result]) -> Result:
         """Run `action` on the root and return its result on every rank; its error is raised on all. Collective."""
-        result: Result = self.broadcast_object(self.together(lambda: action() if self.is_root else None))
-        return result
+        return on_root(self.control, action)
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
         self.control.barrier()
+
+    def note_step(self, step: int) -> None:
+        """Note how far this rank's training is, for the report when a rank does not arrive. Not collective."""
+        self.control.notes.step = step
 
 
 @contextmanager
@@ -85,10 +90,11 @@ def open_session(world: World, config: RunConfig) -> Iterator[Session]:
     backend = world.together(lambda: choose_backend(config, device, world))
     reduction = config.training.reduction or ("any" if backend == "nccl" else "fixed")
     num_threads = _set_threads(config, world, reduction)
-    timeout = datetime.timedelta(seconds=config.distributed.timeout_s)
-    data = _start_torch_group(world, backend, timeout)
+    data = _start_torch_group(world, backend, config.distributed.timeout_s)
+    _start_watchdog(world, data, config.distributed.timeout_s)
     yield Session(world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data)
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
+    world.stop_watchdog()
     if world.transport == "mpi":  # else the group is the world's own
         dist.destroy_process_group()
 
@@ -157,11 +163,16 @@ def _set_threads(config: RunConfig, world: World, reduction: str) -> int:
     return num_threads
 
 
-def _start_torch_group(world: World, backend: str, timeout: datetime.timedelta) -> Communicator:
+def _start_torch_group(world: World, backend: str, timeout_s: float) -> Communicator:
     """Initialise torch.distributed over `backend` and return the tensors' communicator. Collective."""
+    # The watchdog speaks first, since it can name the missing rank; it does not see what waits on a GPU.
+    patient, timeout = (datetime.timedelta(seconds=seconds) for seconds in (2 * timeout_s + 60, timeout_s))
+    if world.transport == "torch" and world.ranks.world_size > 1:
+        world.communicator = TorchCommunicator(dist.new_group(backend="gloo", timeout=patient))
     control = world.communicator
     if not isinstance(control, MpiCommunicator):
         return control if backend == "gloo" else TorchCommunicator(dist.new_group(backend=backend, timeout=timeout))
+    timeout = timeout if backend == "nccl" else patient
     if backend == "mpi":
         register_mpi_backend(control.mpi_comm)
         _initialise(BACKEND_NAME, dist.HashStore(), control, timeout)
@@ -177,6 +188,19 @@ def _start_torch_group(world: World, backend: str, timeout: datetime.timedelta) 
             LaunchError(f"compute.backend={backend} did not start: {str(error).splitlines()[0]}")
         ) from error
     return TorchCommunicator()
+
+
+def _start_watchdog(world: World, data: Communicator, timeout_s: float) -> None:
+    """Watch all collectives of the run for ranks that do not arrive. Collective."""
+    data.notes = world.communicator.notes
+    if world.ranks.world_size > 1:
+        world.watchdog = start_watchdog(
+            world.communicator,
+            world.host,
+            world.ranks.num_nodes == 1,
+            timeout_s,
+            functools.partial(fail_alone, world),
+        )
 
 
 def _initialise(backend: str, store: dist.Store, control: Communicator, timeout: datetime.timedelta) -> None:

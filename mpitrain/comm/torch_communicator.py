@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from mpitrain.comm.collective_notes import CollectiveNotes, noted
 from mpitrain.comm.communicator import ReduceOperation
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
@@ -19,13 +20,16 @@ class TorchCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
+        self.notes = CollectiveNotes()
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
 
+    @noted
     def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
         """See `Communicator.all_reduce`."""
         dist.all_reduce(tensor, op=_OPERATIONS[operation], group=self._group)
 
+    @noted
     def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
         """See `Communicator.all_gather`."""
         # Neither gloo nor nccl gathers unequal parts: all send the largest shape, and the surplus rows are dropped.
@@ -35,6 +39,7 @@ class TorchCommunicator:
         dist.all_gather(parts, padded, group=self._group)
         return torch.cat([part[:rows] for part, rows in zip(parts, row_counts, strict=True)])
 
+    @noted
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
         """See `Communicator.exchange`."""
         received = torch.empty_like(tensor)
@@ -46,22 +51,26 @@ class TorchCommunicator:
             work.wait()
         return received
 
+    @noted
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """See `Communicator.broadcast`."""
         dist.broadcast(tensor, src=root, group=self._group)
 
+    @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """See `Communicator.broadcast_object`."""
         box = [value]
         dist.broadcast_object_list(box, src=root, group=self._group)
         return box[0]
 
+    @noted
     def all_gather_object(self, value: Any) -> list[Any]:
         """See `Communicator.all_gather_object`."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._group)
         return values
 
+    @noted
     def barrier(self) -> None:
         """See `Communicator.barrier`."""
         dist.barrier(group=self._group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 import sys
@@ -11,20 +12,23 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count
-from mpitrain.cluster.launchers import claimed_rank
 from mpitrain.cluster.pmi import check_before_mpi_init
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
 from mpitrain.cluster.rendezvous import master_address
+from mpitrain.cluster.speaker import say_once_before_ranks_meet
 from mpitrain.comm.agreement import is_agreed, together
 from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.watchdog import Watchdog
 from mpitrain.errors import LaunchError, MpitrainError
 
 Result = TypeVar("Result")
 INTERNAL_ERROR = 1
+_SECONDS_TO_SPEAK = 1.0
+_MEETING_TIMEOUT = datetime.timedelta(minutes=5)
 
 
 @dataclass
@@ -38,6 +42,7 @@ class World:
     node_cores: int
     notices: list[str] = field(default_factory=list)
     failure_folder: Path | None = None
+    watchdog: Watchdog | None = None
 
     @property
     def is_root(self) -> bool:
@@ -47,6 +52,11 @@ class World:
     def together(self, action: Callable[[], Result]) -> Result:
         """Run `action` on every rank; an error of one rank is raised on all. Collective."""
         return together(self.communicator, action)
+
+    def stop_watchdog(self) -> None:
+        """Watch the collectives no longer. Not collective."""
+        if self.watchdog is not None:
+            self.watchdog.stop()
 
     def say(self, line: str, *, error: bool = False) -> None:
         """Print a line on the root rank only. Not collective."""
@@ -63,7 +73,7 @@ def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = 
     try:
         world = start_world(environ)
     except LaunchError as error:
-        _report_launch_error(error, environ)
+        say_once_before_ranks_meet(f"mpitrain: error: {error}", environ)
         return error.exit_code
     try:
         exit_code = body(world)
@@ -78,16 +88,24 @@ def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = 
     return exit_code
 
 
-def fail_alone(world: World, error: BaseException) -> None:
-    """Say what happened on this rank, if no other has spoken, and end every process of the job. Does not return."""
+def fail_alone(world: World, error: BaseException, details: str = "") -> NoReturn:
+    """Say what happened on this rank, if no other has spoken, and end every process of the job. Does not return.
+
+    `details` go into the failure's file; without them, the traceback.
+    """
     exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
     where = f"rank {world.ranks.rank} on {world.host}"
     message = f"mpitrain: error: {where}: {_one_line(error)}"
-    details = "".join(traceback.format_exception(error))
+    kind = "details" if details else "traceback"
+    details = details or "".join(traceback.format_exception(error))
     if _is_first_failure(world, message + "\n\n" + details):
-        hint = f" (traceback in {world.failure_folder / 'failure.txt'})" if world.failure_folder else ""
+        hint = f" ({kind} in {world.failure_folder / 'failure.txt'})" if world.failure_folder else ""
         text = message + hint if world.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        time.sleep(
+            _SECONDS_TO_SPEAK
+        )  # whoever was first ends this rank too, and must not be ended before it has spoken
     sys.stdout.flush()
     if world.ranks.world_size > 1:
         world.communicator.abort(exit_code)
@@ -105,7 +123,7 @@ def _one_line(error: BaseException) -> str:
 def _is_first_failure(world: World, text: str) -> bool:
     # When several ranks fail at once (a lost connection fails all), the file's exclusive creation picks the speaker.
     if world.failure_folder is None:
-        return True
+        return world.watchdog is None or world.watchdog.is_first_to_fail()
     try:
         with (world.failure_folder / "failure.txt").open("x") as file:
             file.write(text)
@@ -121,6 +139,7 @@ def _close(world: World) -> None:
     sys.stderr.flush()
     # A launcher kills the other ranks when the first exits with an error: nobody leaves before the root has spoken.
     world.communicator.barrier()
+    world.stop_watchdog()
     _destroy_torch_groups()
 
 
@@ -131,22 +150,6 @@ def _destroy_torch_groups() -> None:
         dist.destroy_process_group()
 
 
-def _report_launch_error(error: LaunchError, environ: Mapping[str, str]) -> None:
-    # These processes do not know each other, so no barrier can order them. The launcher may kill rank 0 as soon as
-    # another exits with an error: the others give it a moment to speak.
-    if _claims_to_be_root(environ):
-        print(f"mpitrain: error: {error}", file=sys.stderr, flush=True)  # noqa: T201
-    else:
-        time.sleep(1.0)
-
-
-def _claims_to_be_root(environ: Mapping[str, str]) -> bool:
-    try:
-        return claimed_rank(environ) == 0
-    except LaunchError:
-        return True
-
-
 def start_world(environ: Mapping[str, str]) -> World:
     """Find the ranks: ask MPI first, then cross-check with every launcher's variables. Collective.
 
@@ -154,10 +157,25 @@ def start_world(environ: Mapping[str, str]) -> World:
     """
     mpi = _start_mpi(environ)
     claim = mpi and RankClaim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
-    decision = reconcile(claim, environ, mpi.Get_library_version() if mpi else "")
+    decision = _decide_together(mpi, claim, environ)
     if decision.transport == "mpi":
         return _mpi_world(mpi, decision)
     return _torch_world(decision, environ)
+
+
+def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, str]) -> LaunchDecision:
+    """Reconcile on every rank that MPI knows, and fail on all if it fails on one. Collective."""
+    decision, failure = None, None
+    try:
+        decision = reconcile(claim, environ, mpi.Get_library_version() if mpi else "")
+    except LaunchError as error:
+        failure = str(error)
+    # A rank number may be wrong on some ranks only: the others must not begin, nor wait in MPI_Finalize for ever.
+    failures = mpi.COMM_WORLD.allgather(failure) if mpi else [failure]
+    failure = next(filter(None, failures), None)
+    if decision is None or failure is not None:
+        raise LaunchError(failure)
+    return decision
 
 
 def _start_mpi(environ: Mapping[str, str]) -> Any:
@@ -211,9 +229,8 @@ def _torch_world(decision: LaunchDecision, environ: Mapping[str, str]) -> World:
 
     rank, world_size = decision.claim.rank or 0, decision.claim.world_size or 1
     try:
-        dist.init_process_group(
-            "gloo", store=_launcher_store(environ, rank, world_size), rank=rank, world_size=world_size
-        )
+        store = _launcher_store(environ, rank, world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=_MEETING_TIMEOUT)
     except (RuntimeError, ValueError) as error:  # torch's words for "nobody answered" and "not a port"
         raise LaunchError(
             f"rank {rank}: the ranks did not meet: {str(error).splitlines()[0]}; check MASTER_ADDR and MASTER_PORT"
@@ -237,4 +254,5 @@ def _launcher_store(environ: Mapping[str, str], rank: int, world_size: int) -> A
         )
     # Under torchrun the launcher's own process already serves this store; else rank 0 does.
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return dist.TCPStore(*meeting_point, world_size, is_master=rank == 0 and not is_served)
+    is_master = rank == 0 and not is_served
+    return dist.TCPStore(*meeting_point, world_size, is_master=is_master, timeout=_MEETING_TIMEOUT)

@@ -22,6 +22,7 @@ from mpitrain.config.sections import (
     TrainingSection,
     VariablesSection,
 )
+from mpitrain.config.show import show_value
 
 CROSS_CHECK = "cross_check"
 DEFAULT_VALIDATION_SPLIT = 0.1
@@ -160,6 +161,20 @@ def _set_beyond_reference(config: RunConfig) -> Iterator[tuple[str, object, str]
         yield "training.global_batch_size", training.global_batch_size, "full"
     if training.reduction is not None:
         yield "training.reduction", training.reduction, "null"
+    yield from _plain_training(training)
+
+
+def _plain_training(training: TrainingSection) -> Iterator[tuple[str, object, str]]:
+    """Yield what neither the C++ program nor its equal here has: key, value, and the value that means "without"."""
+    without: tuple[tuple[str, object, object], ...] = (
+        ("training.optimizer.type", training.optimizer.type, "adam"),
+        ("training.optimizer.weight_decay", training.optimizer.weight_decay, 0.0),
+        ("training.loss_function", training.loss_function, "mse"),
+        ("training.gradient_clip_norm", training.gradient_clip_norm, None),
+        ("training.gradient_accumulation_steps", training.gradient_accumulation_steps, 1),
+        ("training.learning_rate_scaling", training.learning_rate_scaling, "none"),
+    )
+    yield from ((key, value, show_value(plain)) for key, value, plain in without if value != plain)
 
 
 def _reference_runs_on_mpi(config: RunConfig) -> Iterator[Problem]:

@@ -123,17 +123,23 @@ class OptimizerSection(Section):
     """Decay of Adam's mean of squared gradients."""
     epsilon: PositiveNumber = 1e-8
     """Added to Adam's denominator."""
+    momentum: Momentum = 0.0
+    """Momentum of `sgd`."""
 
 
 class SchedulerSection(Section):
     """How the learning rate changes from epoch to epoch."""
 
-    type: Literal["step", "cosine", "none"]
+    type: Literal["step", "cosine", "plateau", "none"]
     """Which schedule; it must be named."""
     step_size: Count = 30
     """Epochs between two steps of `step`."""
     gamma: PositiveNumber = 0.5
-    """Factor at each step of `step`."""
+    """Factor at each step of `step`, and whenever `plateau` acts."""
+    patience: CountOrZero = 10
+    """Epochs without a better loss before `plateau` acts."""
+    warmup_epochs: CountOrZero = 0
+    """Epochs of linear warm-up before the schedule begins."""
     min_learning_rate: NumberOrZero = 0.0
     """Learning rate at the end of `cosine`."""
 
@@ -176,7 +182,11 @@ class TrainingSection(Section):
     save_interval: Count = 10
     """Epochs between two checkpoints."""
     gradient_accumulation_steps: Count = 1
-    """Backward passes before each optimiser step."""
+    """Backward passes before each optimiser step; each takes an equal part of the batch."""
+    gradient_clip_norm: PositiveNumber | None = None
+    """Largest norm of the whole gradient; null does not clip."""
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiply the learning rate by global batch size / 64, or by its square root."""
     use_amp: bool = False
     """Mixed precision."""
     profile_training: bool = False

@@ -1,4 +1,4 @@
-"""From the ranks' notes to a verdict: who did not arrive at a step, where it was last seen, and what to look at there."""
+"""From the ranks' notes to a verdict: who did not arrive at a step, where it was last seen, what to look at."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mpitrain.doctor.check_result import CheckResult
 
 NAME = "all ranks arrive"
 _SHOWN = 4
+_SAME_PLACE = "give every rank the same environment: modules, variables, Python"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Waiting:
 
 def explain(waiting: Waiting, notes: Mapping[int, Mapping[str, Any]], folder: Path) -> CheckResult:
     """Name the ranks that ended, never came, or are behind; where all came, the operation itself did not end."""
+    failed = {rank: note["failure"] for rank, note in notes.items() if note.get("failure")}
+    if failed:
+        rank, text = next(iter(failed.items()))
+        what, _, fix = text.partition("\nTo mend it: ")
+        return _fail(f"rank {rank} on {notes[rank].get('host', '?')} could not start: {what}", fix or _SAME_PLACE)
     ended = [rank for rank, note in notes.items() if note.get("ended")]
     if ended:
         return _fail(_list(ended, notes, "ended unexpectedly at"), _mend_ended(ended[0], notes))

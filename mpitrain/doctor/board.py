@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -19,9 +20,21 @@ from typing import Any
 
 from mpitrain.cluster.launchers import SHELL_STEP_IDS, is_set
 
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "RANK", "SLURM_PROCID")
+# Marks on the board: something is wrong, somebody reports it, the report has been printed.
+TROUBLE, SPEAKER, PRINTED = "trouble", "speaker", "printed"
+
+_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "PALS_RANKID",
+    "FLUX_TASK_RANK",
+    "RANK",
+    "SLURM_PROCID",
+)
 _OLDEST_POST_S = 600.0
 _POLL_S = 0.05
+_ROOT_COMES_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -35,8 +48,9 @@ class Board:
         """Replace this rank's note; readers see the old one or the new one, never a half."""
         note = self.folder / f"rank-{self.rank:06d}.json"
         half = note.with_suffix(f".{os.getpid()}")
-        half.write_text(json.dumps(fields), encoding="utf-8")
-        half.replace(note)
+        with contextlib.suppress(FileNotFoundError):  # removed: everything has been said
+            half.write_text(json.dumps(fields), encoding="utf-8")
+            half.replace(note)
 
     def read(self) -> dict[int, dict[str, Any]]:
         """Return every rank's note that is not left over from an earlier launch."""
@@ -72,6 +86,12 @@ class Board:
             time.sleep(_POLL_S)
         return True
 
+    def wait_for_removal(self, limit_s: float) -> None:
+        """Wait until the folder is gone, or the limit has passed."""
+        deadline_s = time.monotonic() + limit_s
+        while self.folder.exists() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+
     def remove(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -93,6 +113,14 @@ def open_board(environ: Mapping[str, str], rank: int, is_launched: bool, is_one_
             continue
         return Board(folder, rank)
     return Board(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
+
+
+def print_once(board: Board, rank: int, text: str, limit_s: float) -> None:
+    """Print on rank 0; any other rank waits for that, since the launcher ends all ranks when one ends with an error."""
+    if rank == 0 or not board.wait_for(PRINTED, limit_s if 0 in board.read() else _ROOT_COMES_WITHIN_S):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        board.claim(PRINTED)
 
 
 def launch_identity(environ: Mapping[str, str]) -> str:

@@ -52,7 +52,9 @@ def check_data(config: RunConfig) -> CheckResult:
     num_valid = int(valid_rows(samples).sum())
     found = f"{path}: {len(samples)} samples selected, {len(samples) - num_valid} of them without measurements"
     if num_valid == 0:
-        return CheckResult(name, "fail", found, "nothing is left to train on: check domain.* and the fields' fill values")
+        return CheckResult(
+            name, "fail", found, "nothing is left to train on: check domain.* and the fields' fill values"
+        )
     return CheckResult(name, "pass", found)
 
 
@@ -70,7 +72,10 @@ def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
         return CheckResult(name, "pass", f"{_LOCKING}={setting}: no locks are taken")
     if setting and setting.upper() not in ("TRUE", "1", "BEST_EFFORT"):
         return CheckResult(
-            name, "fail", f"{_LOCKING}={setting}: HDF5 does not know it", f"export {_LOCKING}=FALSE (or TRUE, BEST_EFFORT)"
+            name,
+            "fail",
+            f"{_LOCKING}={setting}: HDF5 does not know it",
+            f"export {_LOCKING}=FALSE (or TRUE, BEST_EFFORT)",
         )
     path = Path(config.data.data_path) if config.data.data_path is not None else None
     if path is not None and path.is_file():
@@ -86,7 +91,9 @@ def _check_lock_of(path: Path) -> CheckResult:
                 return CheckResult(name, "skip", f"{path} is not an HDF5 file: no lock is taken")
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        fix = f"wait for its writer to close it (`lsof {path}` names it), or, if it is complete, export {_LOCKING}=FALSE"
+        fix = (
+            f"wait for its writer to close it (`lsof {path}` names it), or, if it is complete, export {_LOCKING}=FALSE"
+        )
         return CheckResult(name, "fail", f"{path} is locked: another process has it open for writing", fix)
     except OSError as error:
         return _lock_failure(path, error)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.doctor.arrival import Waiting, explain
-from mpitrain.doctor.board import Board
+from mpitrain.doctor.board import PRINTED, SPEAKER, TROUBLE, Board
 from mpitrain.doctor.check_result import CheckResult, from_record
+from mpitrain.doctor.comparisons import compare_notes
 from mpitrain.doctor.patrol import END_SIGNAL
 from mpitrain.doctor.table import render
 
-TROUBLE, PRINTED, SPEAKER = "trouble", "printed", "speaker"
 _POLL_S = 0.1
 _ROOT_SPEAKS_WITHIN_S = 2.0
 _SPEECH_LIMIT_S = 10.0
@@ -45,9 +45,18 @@ class Guard:
                 if not self._is_leaving:
                     self._report_own_end()
                 return
-            if time.monotonic() > self._deadline_s or self._board.has(TROUBLE):
+            if time.monotonic() > self._deadline_s or self._board.has(TROUBLE) or self._is_over():
                 self._end_all()
                 return
+
+    def _is_over(self) -> bool:
+        """Tell whether the others have reported, and removed the board, while this rank still works."""
+        if self._is_leaving or self._board.folder.exists():
+            return False
+        # A leaving rank says so before the board is removed: that word may still be on its way.
+        if select.select([0], [], [], 0)[0]:
+            self._read()
+        return not self._is_leaving
 
     def _read(self) -> bool:
         chunk = os.read(0, 1 << 16)
@@ -74,26 +83,22 @@ class Guard:
 
     def _end_all(self) -> None:
         self._board.claim(TROUBLE)
-        is_speaker = self._speak_once()
+        self._speak_once()
         self._end_rank()
-        if is_speaker:
-            time.sleep(1.0)  # the other guards still read what was printed
-            self._board.remove()
 
-    def _speak_once(self) -> bool:
+    def _speak_once(self) -> None:
         # Rank 0's guard knows the results so far; another speaks only when that one does not.
-        if self._board.rank != 0 and self._board.wait_for(SPEAKER, _ROOT_SPEAKS_WITHIN_S):
-            self._board.wait_for(PRINTED, _SPEECH_LIMIT_S)
-        elif self._board.claim(SPEAKER):
+        is_late = self._board.rank != 0 and self._board.wait_for(SPEAKER, _ROOT_SPEAKS_WITHIN_S)
+        if not is_late and self._board.claim(SPEAKER):
             sys.stdout.write(self._report())
             sys.stdout.flush()
             self._board.claim(PRINTED)
-            # The launcher ends everything when the first rank ends: it must have passed our lines on by then.
+            # The launcher ends everything when the first rank ends: it must have passed our lines on by then. The
+            # other guards wait for the board's end.
             time.sleep(0.5)
-            return True
-        else:
-            self._board.wait_for(PRINTED, _SPEECH_LIMIT_S)
-        return False
+            self._board.remove()
+        elif self._board.wait_for(PRINTED, _SPEECH_LIMIT_S):
+            self._board.wait_for_removal(_ROOT_SPEAKS_WITHIN_S)
 
     def _report(self) -> str:
         order, note = self._order, self._note
@@ -105,8 +110,9 @@ class Guard:
             note["title"],
             note["limit_s"],
         )
-        verdict = explain(waiting, self._board.read(), self._board.folder)
-        return render([*self._results, verdict], order["world_size"], order["as_json"])
+        notes = self._board.read()
+        found = [explain(waiting, notes, self._board.folder), *compare_notes(notes)]
+        return render([*self._results, *found], order["world_size"], order["as_json"])
 
     def _end_rank(self) -> None:
         for number, wait_s in ((END_SIGNAL, 1.0), (signal.SIGKILL, 0.0)):

@@ -157,7 +157,9 @@ def _check_mpirun(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
     if "unknown" in (family, library) or family == library:
         return CheckResult(name, "pass", text)
     own = beside if beside.exists() else f"the mpirun of {library_name(probe.version)}"
-    fix = f"start with {own} (put its folder first in PATH), or load that mpirun's library: MPI4PY_LIBMPI=/path/libmpi.so"
+    fix = (
+        f"start with {own} (put its folder first in PATH), or load that mpirun's library: MPI4PY_LIBMPI=/path/libmpi.so"
+    )
     # Where a launcher has started us already, the one on the PATH was not the one.
     status = "warn" if _is_launched(environ) else "fail"
     what = f"{text}, but Python loads {library_name(probe.version)}: every rank would be alone"

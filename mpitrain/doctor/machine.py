@@ -102,7 +102,9 @@ def check_memory() -> CheckResult:
         return CheckResult("memory", "skip", "the system does not tell")
     found = f"{available / _GIB:.1f} GiB free"
     if available < _LITTLE_MEMORY_BYTES:
-        return CheckResult("memory", "warn", found, "a rank takes about 0.5 GiB: ask for more (--mem), or use fewer ranks")
+        return CheckResult(
+            "memory", "warn", found, "a rank takes about 0.5 GiB: ask for more (--mem), or use fewer ranks"
+        )
     return CheckResult("memory", "pass", found)
 
 
@@ -111,7 +113,9 @@ def check_clock() -> CheckResult:
     now_s, file_s = time.time(), Path(__file__).stat().st_mtime
     found = datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc).isoformat(timespec="seconds")
     if now_s < file_s - 3600:
-        return CheckResult("clock", "warn", f"{found}: before this program was installed", "set the clock (chrony, ntp)")
+        return CheckResult(
+            "clock", "warn", f"{found}: before this program was installed", "set the clock (chrony, ntp)"
+        )
     return CheckResult("clock", "pass", found)
 
 
@@ -121,6 +125,8 @@ def check_host_name() -> CheckResult:
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
-        fix = f"add a line `ADDRESS {host}` to /etc/hosts, or name the interface: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+        fix = (
+            f"add a line `ADDRESS {host}` to /etc/hosts, or name the interface: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+        )
         return CheckResult("host name", "warn", f"{host} does not resolve ({error.strerror})", fix)
     return CheckResult("host name", "pass", f"{host} is {address}")

@@ -33,6 +33,7 @@ class Patrol:
     limit_s: float
     _guard: subprocess.Popen[str]
     _facts: dict[str, Any] = field(default_factory=dict)
+    _failure: str = ""
     _step: int = 0
 
     def enter(self, title: str, limit_s: float | None = None) -> None:
@@ -46,6 +47,11 @@ class Patrol:
         self._facts = facts
         self._post("facts")
 
+    def tell_failure(self, text: str) -> None:
+        """Let the other ranks, should they wait for this one, read why it cannot come."""
+        self._failure = text
+        self._post("failed")
+
     def tell_results(self, results: Sequence[CheckResult]) -> None:
         """Let the guard show these results too, should it have to speak."""
         self._tell(results=[to_record(result) for result in results])
@@ -57,7 +63,12 @@ class Patrol:
 
     def _post(self, title: str) -> None:
         self.board.post(
-            step=self._step, title=title, host=socket.gethostname(), pid=os.getpid(), facts=self._facts
+            step=self._step,
+            title=title,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            facts=self._facts,
+            failure=self._failure,
         )
 
     def _tell(self, **message: Any) -> None:

@@ -22,7 +22,14 @@ def run_static_checks(
 
     Loads neither torch nor mpi4py into this process. Each check gets at most `limit_s` seconds.
     """
-    config_result, config = files.check_config(path, overrides)
+    config: RunConfig | None = None
+
+    def check_config() -> CheckResult:
+        nonlocal config
+        result, config = files.check_config(path, overrides)
+        return result
+
+    limit_s = min(limit_s, _LIMIT_S)
     checks: list[tuple[str, Check]] = [
         ("Python", installation.check_python),
         ("packages", installation.check_packages),
@@ -35,12 +42,12 @@ def run_static_checks(
         ("memory", machine.check_memory),
         ("clock", machine.check_clock),
         ("host name", machine.check_host_name),
+        ("config", check_config),
     ]
-    results = [result for name, check in checks for result in run_limited(name, check, min(limit_s, _LIMIT_S))]
-    results.append(config_result)
+    results = [result for name, check in checks for result in run_limited(name, check, limit_s)]
     if config is not None:
         for name, check in _input_checks(config, environ):
-            results += run_limited(name, check, min(limit_s, _LIMIT_S))
+            results += run_limited(name, check, limit_s)
     return results, config
 
 

@@ -89,7 +89,12 @@ def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
     training = config.training
     unknown = {
         "training.scheduler": training.scheduler is not None and training.scheduler.type != "none",
+        "training.optimizer.type": training.optimizer.type != "adam",
         "training.optimizer.weight_decay": training.optimizer.weight_decay != 0,
+        "training.loss_function": training.loss_function != "mse",
+        "training.gradient_clip_norm": training.gradient_clip_norm is not None,
+        "training.gradient_accumulation_steps": training.gradient_accumulation_steps != 1,
+        "training.learning_rate_scaling": training.learning_rate_scaling != "none",
         "training.early_stopping_patience": training.early_stopping_patience is not None,
         "training.max_steps": training.max_steps is not None,
         "training.reduction=any": training.reduction == "any",

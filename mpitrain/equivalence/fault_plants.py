@@ -200,7 +200,7 @@ def _linear_order(original: Any) -> Any:
 
 
 def _padding_counted(original: Any) -> Any:
-    return lambda outputs, piece: original(outputs, _with_unit_weights(piece))
+    return lambda outputs, piece, *loss: original(outputs, _with_unit_weights(piece), *loss)
 
 
 def _with_unit_weights(piece: Any) -> Any:

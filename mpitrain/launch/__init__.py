@@ -1,1 +1,1 @@
-"""A job request in, script text out: Slurm, PBS, this host, by hand. Loads no torch and no MPI: it serves login nodes."""
+"""A job request in, script text out: Slurm, PBS, this host, by hand. Serves login nodes: loads no torch and no MPI."""

@@ -1,5 +1,8 @@
-"""What each text of a job request may look like. A newline in a quoted `#SBATCH` value still becomes a command, so
-quoting is not enough: what stands in a directive has a grammar, matched whole, and what is only quoted is one line."""
+"""What each text of a job request may look like.
+
+A newline in a quoted `#SBATCH` value still becomes a command, so quoting is not enough: what stands in a directive has
+a grammar, matched whole, and what is only quoted is one line.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,10 @@ def _check_environment(text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
         raise ValueError("allowed is NAME=VALUE, NAME of letters, digits and _")
-    _check_quotable(text)
-    return text
+    # bash runs what is in BASH_ENV and PS4; a scheduler's variables say who a rank is.
+    if re.match(r"BASH|ENV$|PS4$|SHELLOPTS$|IFS$|SLURM_|PBS_", name):
+        raise ValueError("names that a shell or the scheduler reads for itself are not to be set here")
+    return _check_quotable(text)
 
 
 def _check_setting(text: str) -> str:

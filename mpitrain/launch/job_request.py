@@ -25,6 +25,17 @@ from mpitrain.launch.grammar import (
 )
 from mpitrain.launch.walltime import walltime_seconds
 
+# Fields whose flag on the command line has another name.
+_WORDS = {
+    "num_tasks": "--ntasks",
+    "signal_s": "--signal-seconds",
+    "modules": "--module",
+    "environment": "--env",
+    "config_path": "FILE.yaml",
+    "settings": "setting",
+    "run_folder": "output.model_dir",
+}
+
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -108,6 +119,16 @@ class JobRequest(BaseModel):
         """Ranks in all."""
         return self.num_tasks or self.nodes * self.tasks_per_node
 
+    @property
+    def tasks_of_nodes(self) -> list[int]:
+        """Ranks of each host: the first hosts are full, the others hold at least one."""
+        spare, counts = self.total_tasks - self.nodes, []
+        for _ in range(self.nodes):
+            more = min(spare, self.tasks_per_node - 1)
+            counts.append(1 + more)
+            spare -= more
+        return counts
+
     @model_validator(mode="after")
     def _check_together(self) -> JobRequest:
         for problem in (_find_size_problem(self), _find_other_problem(self)):
@@ -123,8 +144,11 @@ def make_job_request(**fields: Any) -> JobRequest:
     except ValidationError as error:
         first = error.errors()[0]
         what = str(first.get("ctx", {}).get("error", first["msg"]))
-        key = str(first["loc"][0]).replace("_", "-") if first["loc"] else ""
-        raise UserError(f"job request: --{key} {show_value(first['input'])}: {what}" if key else what) from None
+        if not first["loc"]:
+            raise UserError(what) from None
+        field = str(first["loc"][0])
+        word = _WORDS.get(field, "--" + field.replace("_", "-"))
+        raise UserError(f"job request: {word} {show_value(first['input'])}: {what}") from None
 
 
 def _find_size_problem(job: JobRequest) -> str | None:

@@ -32,7 +32,7 @@ def render_local(job: JobRequest) -> str:
         _OVERSUBSCRIBE,
         "",
         *parts.threads(job),
-        *parts.environment(job, job_variables(job, "either")),
+        *parts.exports(job_variables(job, "either")),
         "",
         *parts.rank_command(job),
         *parts.run_folder(job, ""),
@@ -40,7 +40,8 @@ def render_local(job: JobRequest) -> str:
         *parts.log_links("1"),
         "",
         *find_mpirun(),
+        *parts.launcher(job, '"$mpirun" -np "$tasks_per_node"'),
         "# on the terminal and in the log; pipefail keeps mpirun's exit code",
-        '"$mpirun" -np "$tasks_per_node" "${command[@]}" 2>&1 | tee -a "logs/${job}_node0.log"',
+        '"${launch[@]}" "${command[@]}" 2>&1 | tee -a "logs/${job}_node0.log"',
     ]
     return "\n".join(lines) + "\n"

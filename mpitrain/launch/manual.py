@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from shlex import quote
 
 from mpitrain.errors import UserError
@@ -26,20 +27,10 @@ def render_manual(job: JobRequest) -> str:
         "# The ranks meet over TCP on the first host; gradients go over gloo, or NCCL on GPUs. MPI takes no part.",
     ]
     first_rank = 0
-    for node, tasks in enumerate(_tasks_of_nodes(job)):
+    for node, tasks in enumerate(job.tasks_of_nodes):
         lines += ["", *_host_block(job, hosts, node, range(first_rank, first_rank + tasks))]
         first_rank += tasks
     return "\n".join(lines) + "\n"
-
-
-def _tasks_of_nodes(job: JobRequest) -> list[int]:
-    """Return the ranks of each host: as many as fit on the first ones, at least one on each."""
-    spare, counts = job.total_tasks - job.nodes, []
-    for _ in range(job.nodes):
-        more = min(spare, job.tasks_per_node - 1)
-        counts.append(1 + more)
-        spare -= more
-    return counts
 
 
 def _host_block(job: JobRequest, hosts: tuple[str, ...], node: int, ranks: range) -> list[str]:
@@ -47,7 +38,8 @@ def _host_block(job: JobRequest, hosts: tuple[str, ...], node: int, ranks: range
         f"# ---- host {node + 1} of {job.nodes}: {hosts[node]}",
         *(f"module load {quote(name)}" for name in job.modules),
         *parts.threads(job),
-        *parts.environment(job, job_variables(job, "none")),
+        *parts.exports(job_variables(job, "none")),
+        *(f"export {name}={quote(value)}" for name, _, value in (line.partition("=") for line in job.environment)),
         "# where the ranks meet, and how many they are",
         f"export MASTER_ADDR={quote(hosts[0])} MASTER_PORT={job.master_port} WORLD_SIZE={job.total_tasks}",
         "# each rank's number in all and on this host",
@@ -57,12 +49,17 @@ def _host_block(job: JobRequest, hosts: tuple[str, ...], node: int, ranks: range
     ]
 
 
+def _yaml_text(text: str) -> str:
+    # A name like 123 stays text in YAML's quotes; a plain name is easier to read without.
+    if re.fullmatch(r"/?[A-Za-z]+[_/][A-Za-z0-9_./-]*", text):
+        return text
+    return "'" + text.replace("'", "''") + "'"
+
+
 def _command(job: JobRequest) -> str:
     words = [job.python, "-m", "mpitrain", job.command]
     words += [job.config_path] if job.config_path is not None else []
     words += job.settings
     if job.command == "train":
-        folder = job.run_folder or "mpitrain_run"
-        # in YAML's quotes, so that a name like 123 stays text
-        words += ["output.model_dir='{}'".format(folder.replace("'", "''")), "--log-level", job.log_level]
+        words += [f"output.model_dir={_yaml_text(job.run_folder or 'mpitrain_run')}", "--log-level", job.log_level]
     return " ".join(quote(word) for word in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from shlex import quote
 
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.variables import Variable
@@ -23,11 +24,12 @@ def find_mpirun() -> list[str]:
 def forwarded_environment(job: JobRequest, variables: Iterable[Variable]) -> list[str]:
     """Return the words that give the ranks of other hosts this script's environment. Needs `launch`."""
     names = [*_PATHS, "OMP_NUM_THREADS", *(variable.name for variable in variables)]
-    names += [line.partition("=")[0] for line in job.environment]
+    own = " ".join(quote(line) for line in job.environment)
     return [
         "# not every mpirun hands its environment to other hosts: env does it under all of them",
         "launch+=(env)",
         f"for name in {' '.join(dict.fromkeys(names))}; do",
         '    [[ -z ${!name:-} ]] || launch+=("$name=${!name}")',
         "done",
+        *([f"launch+=({own})"] if own else []),
     ]

@@ -12,14 +12,13 @@ _INDEX = "PBS_ARRAY_INDEX"
 
 _PER_NODE_LOG = """\
 # mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job
-hosts=$(cut -d. -f1 "$PBS_NODEFILE" | uniq | tr '\\n' ' ')
 # shellcheck disable=SC2016  # for the ranks' shells, not for this one
 launch+=(bash -c '
     job=$1 node=0
     for host in $2; do [[ $host == "$(hostname -s)" ]] && break; node=$((node + 1)); done
     shift 2
     exec "$@" >>"logs/${job}_node$node.log" 2>&1
-' rank "$job" "$hosts")"""
+' rank "$job" "${hosts[*]%%.*}")"""
 
 _END = """\
 # PBS sends no warning before the limit: `timeout` does. mpirun hands it to the ranks, which write a checkpoint and
@@ -47,13 +46,15 @@ def render_pbs(job: JobRequest) -> str:
         *parts.tasks_per_node(job),
         "",
         *parts.threads(job),
-        *parts.environment(job, variables),
+        *parts.exports(variables),
         "",
         *parts.rank_command(job),
         *parts.run_folder(job, _INDEX),
         *parts.sweep_settings(job, _INDEX),
         "",
-        *parts.log_links('$(sort -u "$PBS_NODEFILE" | wc -l)'),
+        "# each host once, in the job's order",
+        "mapfile -t hosts < <(awk '!seen[$0]++' \"$PBS_NODEFILE\")",
+        *parts.log_links("${#hosts[@]}"),
         "",
         *find_mpirun(),
         *_mpirun(job),
@@ -86,12 +87,7 @@ def _directives(job: JobRequest) -> list[str]:
 
 
 def _select(job: JobRequest) -> str:
-    full, rest = divmod(job.total_tasks - job.nodes, max(1, job.tasks_per_node - 1))
-    if job.num_tasks is None:
-        return _chunk(job, job.nodes, job.tasks_per_node)
-    # Filled hosts first, then one that holds the rest, then hosts of one rank each.
-    counts = [job.tasks_per_node] * full + ([1 + rest] if full < job.nodes else [])
-    counts += [1] * (job.nodes - len(counts))
+    counts = job.tasks_of_nodes
     return "+".join(_chunk(job, counts.count(count), count) for count in sorted(set(counts), reverse=True))
 
 
@@ -107,12 +103,12 @@ def _mpirun(job: JobRequest) -> list[str]:
         'hostfile=$PBS_NODEFILE num_tasks=$(wc -l <"$PBS_NODEFILE")',
         "if [[ -n ${NPROC_PER_NODE:-} ]]; then",
         "    hostfile=logs/${job}_hosts",
-        '    sort -u "$PBS_NODEFILE" | while read -r host; do',
+        '    for host in "${hosts[@]}"; do',
         '        for ((task = 0; task < tasks_per_node; task++)); do echo "$host"; done',
         '    done >"$hostfile"',
         '    num_tasks=$(wc -l <"$hostfile")',
         "fi",
-        'launch=("$mpirun" -machinefile "$hostfile" -np "$num_tasks")',
+        *parts.launcher(job, '"$mpirun" -machinefile "$hostfile" -np "$num_tasks"'),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The parts that all job scripts share, as lists of lines; every value of the user's is quoted here and nowhere else."""
+"""The parts that all job scripts share, as lists of lines; every value of the user's is quoted where it enters."""
 
 from __future__ import annotations
 
@@ -47,16 +47,18 @@ take() { # NAME KEY FORM
 }"""
 
 _OWN_ATTEMPT = """\
-# A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt from a run of
-# somebody else's, which the training refuses to touch.
-if [[ ${RESUME:-} == 1 ]] || { [[ -f $run_folder/job_id ]] && [[ $(<"$run_folder/job_id") == "$job" ]]; }; then
+# A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
+# replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
+if [[ ${RESUME:-} == 1 ]]; then
+    command+=(--resume)
+elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
     if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
         command+=(--resume)
     else
         command+=(--overwrite)
     fi
 fi
-if [[ ! -e $run_folder/config.yaml || ${RESUME:-} == 1 ]]; then
+if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
 fi"""
@@ -88,17 +90,24 @@ def strict_mode(job: JobRequest) -> list[str]:
     ]
 
 
-def environment(job: JobRequest, variables: Iterable[Variable]) -> list[str]:
-    """Return the exports: the ranks' variables with their reasons, then the user's own lines, which win."""
-    lines = []
-    for variable in variables:
-        lines += [f"# {variable.reason}", f"export {variable.name}={quote(variable.value)}"]
-    if job.environment:
-        lines.append("# lines of the request; last, so that they win")
-    for line in job.environment:
-        name, _, value = line.partition("=")
-        lines.append(f"export {name}={quote(value)}")
-    return lines
+def exports(variables: Iterable[Variable]) -> list[str]:
+    """Return the exports of the ranks' variables, with their reasons."""
+    return [
+        line
+        for variable in variables
+        for line in (f"# {variable.reason}", f"export {variable.name}={quote(variable.value)}")
+    ]
+
+
+def launcher(job: JobRequest, words: str) -> list[str]:
+    """Return the start of the array `launch`: `words` (shell text), with the request's own variables before them.
+
+    Those never become variables of the script's own shell, which would evaluate some of them.
+    """
+    if not job.environment:
+        return [f"launch=({words})"]
+    lines = " ".join(quote(line) for line in job.environment)
+    return ["# variables of the request: for the ranks, not for this shell", f"launch=(env {lines} {words})"]
 
 
 def threads(job: JobRequest, scheduler_variable: str = "") -> list[str]:
@@ -138,7 +147,7 @@ def rank_command(job: JobRequest) -> list[str]:
         lines += [
             f"command+=({path})",
             f"[[ -r {path} ]] || {{",
-            f"    echo {path}\": not found from $PWD; start the job from the folder that this path is relative to\" >&2",
+            f'    echo {path}": not found from $PWD; start the job from the folder that this path is relative to" >&2',
             f"    exit {WRONG_INPUT_EXIT_CODE}",
             "}",
         ]
@@ -175,11 +184,13 @@ def run_folder(job: JobRequest, index_variable: str) -> list[str]:
         f'[[ -z ${{OUTPUT:-}} ]] || check OUTPUT "$OUTPUT" {quote(SHELL_PATH)}',
     ]
     if job.sweep:
-        lines += ["# each job of the array has a folder of its own", f"run_folder+=-${index_variable}"]
+        # The folder that is named after the job has the index in its name already.
+        condition = "" if job.run_folder is not None else "[[ -z ${OUTPUT:-} ]] || "
+        lines += ["# each job of the array has a folder of its own", f"{condition}run_folder+=-${index_variable}"]
     return [
         *lines,
         "# in YAML's quotes, so that a name like 123 stays text",
-        'command+=("output.model_dir=\'${run_folder//\\\'/\\\'\\\'}\'")',
+        "command+=(\"output.model_dir='${run_folder//\\'/\\'\\'}'\")",
         _OWN_ATTEMPT,
     ]
 
@@ -187,7 +198,7 @@ def run_folder(job: JobRequest, index_variable: str) -> list[str]:
 def log_links(num_nodes: str) -> list[str]:
     """Return the links to the newest log of each of `num_nodes` (a shell word) hosts. Needs `job`."""
     return [
-        "# one log a host; latest_nodeN.log is the newest job's (two jobs that start at once may both try: let one win)",
+        "# one log a host; latest_nodeN.log is the newest job's (of two that start at once one wins)",
         "mkdir -p logs",
         f"for ((node = 0; node < {num_nodes}; node++)); do",
         '    ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true',

@@ -12,7 +12,7 @@ _INDEX = "SLURM_ARRAY_TASK_ID"
 # `wait` ends early, with 128 + the signal's number, when a trapped signal comes; asked again it gives the run's own.
 _RUN_AND_WAIT = """\
 # The warning before the time limit comes to this shell only: srun hands it to the ranks, which write a checkpoint and
-# leave with exit code 5. TERM reaches the ranks by itself; srun would answer it by killing them, so it is not passed on.
+# leave with exit code 5. TERM reaches them by itself, and is not passed on: srun would kill them.
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
@@ -54,7 +54,7 @@ def render_slurm(job: JobRequest) -> str:
         *parts.tasks_per_node(job),
         "",
         *parts.threads(job, "SLURM_CPUS_PER_TASK"),
-        *parts.environment(job, job_variables(job, mpi_family_of_srun(job))),
+        *parts.exports(job_variables(job, mpi_family_of_srun(job))),
         "",
         *parts.rank_command(job),
         *parts.run_folder(job, _INDEX),
@@ -80,7 +80,7 @@ def _directives(job: JobRequest) -> list[str]:
         ("cores for each rank's threads", f"--cpus-per-task={job.cpus_per_task}"),
         ("a GPU for each rank", job.gpus_per_node and f"--gpus-per-node={job.gpus_per_node}"),
         ("memory of each host", job.memory and f"--mem={job.memory}"),
-        ("the time limit", f"--time={_walltime(job)}"),
+        ("the time limit", f"--time={clock_text(job.walltime_s)}"),
         (
             "before the limit USR1, and to this shell only (B:): it must know why the run stopped",
             job.command == "train" and f"--signal=B:USR1@{job.signal_s}",
@@ -96,10 +96,6 @@ def _directives(job: JobRequest) -> list[str]:
         ("one job for each list of settings", job.sweep and f"--array=0-{len(job.sweep) - 1}"),
     ]
     return [line for reason, option in table if option for line in (f"# {reason}", f"#SBATCH {option}")]
-
-
-def _walltime(job: JobRequest) -> str:
-    return clock_text(job.walltime_s)
 
 
 def _job_name(job: JobRequest) -> list[str]:
@@ -123,18 +119,20 @@ def _srun(job: JobRequest) -> list[str]:
         ("all hosts of the job", '--nodes="$SLURM_JOB_NUM_NODES"'),
         ("ranks in all", f"--ntasks={num_tasks}"),
         ("ranks on each host", '--ntasks-per-node="$tasks_per_node"'),
-        ("cores of each rank: since Slurm 22.05 srun does not take them over from sbatch", _cpus_option()),
+        (
+            "cores of each rank: since Slurm 22.05 srun does not take them over from sbatch",
+            '--cpus-per-task="$OMP_NUM_THREADS"',
+        ),
         ("one rank that fails ends all: the others would wait for it until the time limit", "--kill-on-bad-exit=1"),
         ("each rank keeps its cores, and with them its caches and its memory", "--cpu-bind=cores"),
         ("each line begins with its rank", "--label"),
         ("one log a host", '--output="logs/${job}_node%n.log"'),
         ("a restarted job adds to its logs", "--open-mode=append"),
     ]
-    return ["launch=(srun)", *(line for reason, option in table for line in (f"# {reason}", f"launch+=({option})"))]
-
-
-def _cpus_option() -> str:
-    return '--cpus-per-task="$OMP_NUM_THREADS"'
+    return [
+        *parts.launcher(job, "srun"),
+        *(line for reason, option in table for line in (f"# {reason}", f"launch+=({option})")),
+    ]
 
 
 def _end(job: JobRequest) -> list[str]:

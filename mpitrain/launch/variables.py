@@ -47,9 +47,7 @@ def _gpu(job: JobRequest) -> list[Variable]:
     if job.network == "ib" and job.adapters:
         lines.append(Variable("NCCL_IB_HCA", job.adapters, "the adapters that carry gradients between nodes"))
     if job.network == "ethernet":
-        lines.append(
-            Variable("NCCL_IB_DISABLE", "1", "Ethernet was asked for: without this NCCL waits for an adapter")
-        )
+        lines.append(Variable("NCCL_IB_DISABLE", "1", "Ethernet was asked for: without this NCCL waits for an adapter"))
     if job.interface:
         lines.append(Variable("NCCL_SOCKET_IFNAME", job.interface, "NCCL's first choice may be a management network"))
     return lines

@@ -54,14 +54,15 @@ def _fingerprint(toolchain: Toolchain) -> str:
 
 
 def _run(command: Sequence[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "LC_ALL": "C"}  # complaints are found by their English words
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return
-    lines = (done.stdout + done.stderr).splitlines()
-    # "error:" of compilers, "CMake Error" with its text on the next line; not every file whose name has the word in it.
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    # "CMake Error" with its text on the next line, "error:" of compilers; not every file whose name has the word in it.
     complaints = [" ".join(lines[i : i + 2]) for i, line in enumerate(lines) if line.startswith("CMake Error")]
-    complaints += [line for line in lines if re.search(r"\berror:|\*\*\* ", line)] or lines[-1:]
+    complaints += [line for line in lines if re.search(r"\berror:|undefined reference", line)] or lines[-1:]
     raise MissingDependencyError(
-        f"{what} the C++ program failed: {complaints[0].strip() if complaints else 'no output'}; the command "
+        f"{what} the C++ program failed: {complaints[0] if complaints else 'no output'}; the command "
         f"was: {' '.join(command)}"
     )

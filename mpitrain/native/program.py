@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 
 _MARK = "error: "
@@ -24,7 +25,7 @@ def run_under_mpi(mpirun: str, num_ranks: int, command: Sequence[str], timeout_s
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env=_environment(),
+            env=_environment(num_ranks),
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -46,6 +47,10 @@ def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) ->
     return MpitrainError(f"exit code {done.returncode} of `{' '.join(command)}`: {last}")
 
 
-def _environment() -> dict[str, str]:
-    # Verification may need more ranks than there are cores, which Open MPI refuses unless it is told.
-    return {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMP_NUM_THREADS": "1", **os.environ}
+def _environment(num_ranks: int) -> dict[str, str]:
+    ours = {"OMP_NUM_THREADS": "1"}
+    if num_ranks > detect_usable_core_count():
+        # Open MPI refuses this unless it is told. Waiting ranks of MPICH must sleep: one that spins holds the core that
+        # the rank waited for needs, and a step takes tens of milliseconds.
+        ours |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    return {**ours, **os.environ}

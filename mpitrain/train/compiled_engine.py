@@ -6,6 +6,7 @@ V  virtual ranks      k  slices of this rank      b  rows a slice      n  parame
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import RunConfig
 from mpitrain.data.batches import BatchPlan
 from mpitrain.data.training_data import TrainingData
 from mpitrain.train.dense_kernel import EXTRA_ENTRIES, DenseNetwork
@@ -30,15 +32,16 @@ class CompiledEngine(EagerEngine):
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, data: TrainingData, plan: BatchPlan,
-        virtual_ranks: VirtualRanks, session: Session, seed: int, shuffle: bool,
+        virtual_ranks: VirtualRanks, session: Session, config: RunConfig,
         network: DenseNetwork, kernel: ctypes.CDLL,
     ) -> None:  # fmt: skip
-        super().__init__(model, optimizer, data, plan, virtual_ranks, session, seed, shuffle)
+        super().__init__(model, optimizer, data, plan, virtual_ranks, session, config)
         self._plan, self._kernel = plan, kernel
         self._is_fixed = session.reduction == "fixed"
         self._gathers = self._is_fixed and not virtual_ranks.is_even
         self._weights = _flatten_parameters(self._parameters)
-        self._mean, self._square, self._step_count = _flatten_state(optimizer, self._parameters, self._weights)
+        self._update = _bind_optimizer(kernel, optimizer, self._parameters, self._weights)
+        self._clip_norm = ctypes.c_double(config.training.gradient_clip_norm or 0.0)
         self._workspace = torch.zeros(kernel.workspace_bytes() + 64, dtype=torch.uint8)
         self._inputs, self._targets, self._row_weights = self._collect_rows(data, kernel.input_width())
         self._order = torch.zeros((len(self._batches), plan.steps_per_epoch * plan.slice_rows), dtype=torch.int64)
@@ -68,8 +71,6 @@ class CompiledEngine(EagerEngine):
         self._counts = tuple(ctypes.c_int64(count) for count in counts)
         self._partials_pointer = pointer(self._partials.data_ptr())
         self._sums_pointer = pointer(self._loss_sums.data_ptr())
-        state = (self._mean, self._square, self._step_count)
-        self._state_pointers = tuple(pointer(tensor.data_ptr()) for tensor in state)
         self._result_pointer = pointer(self._loss_and_stop.data_ptr())
         self._result = self._loss_and_stop.numpy()
 
@@ -92,13 +93,9 @@ class CompiledEngine(EagerEngine):
             *self._fixed_arguments, order, stride, num_slices, slice_rows, stop_flag, self._partials_pointer
         )
         total = self._add_up()
-        settings = self._optimizer.param_groups[0]
-        numbers = (learning_rate, *settings["betas"], settings["eps"], settings["weight_decay"])
-        self._kernel.adam_step(
-            self._fixed_arguments[1], ctypes.c_void_p(total.data_ptr()), *self._state_pointers,
-            *map(ctypes.c_double, numbers), self._result_pointer,
-        )  # fmt: skip
-        self._total = total
+        gradient = ctypes.c_void_p(total.data_ptr())
+        self._kernel.mean_gradient(gradient, self._clip_norm, self._result_pointer)
+        self._update(gradient, learning_rate)
         loss, stop_flags = self._result
         return StepResult(float(loss), bool(stop_flags > 0))
 
@@ -123,14 +120,45 @@ def _flatten_parameters(parameters: list[Any]) -> torch.Tensor:
     return flat
 
 
+def _bind_optimizer(
+    kernel: ctypes.CDLL, optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor
+) -> Callable[[ctypes.c_void_p, float], None]:
+    """Return the kernel's update (gradient, learning rate); the optimiser's state becomes views of flat vectors."""
+    settings = optimizer.param_groups[0]
+    decay = ctypes.c_double(settings["weight_decay"])
+    # The tensors are held by the optimiser's state; the update holds their addresses.
+    if isinstance(optimizer, torch.optim.SGD):
+        (velocity,) = _flatten_state(optimizer, parameters, weights, ("momentum_buffer",))
+        momentum = ctypes.c_double(settings["momentum"])
+        pointers = _pointers(weights, velocity)
+        return lambda gradient, rate: kernel.sgd_step(
+            pointers[0], gradient, pointers[1], ctypes.c_double(rate), momentum, decay
+        )
+    mean, square = _flatten_state(optimizer, parameters, weights, ("exp_avg", "exp_avg_sq"))
+    step_count = torch.zeros(())
+    for parameter in parameters:
+        optimizer.state[parameter]["step"] = step_count
+    numbers = tuple(ctypes.c_double(value) for value in (*settings["betas"], settings["eps"]))
+    is_decoupled = ctypes.c_int64(isinstance(optimizer, torch.optim.AdamW))
+    first, *state = _pointers(weights, mean, square, step_count)
+    return lambda gradient, rate: kernel.adam_step(
+        first, gradient, *state, ctypes.c_double(rate), *numbers, decay, is_decoupled
+    )
+
+
+def _pointers(*tensors: torch.Tensor) -> tuple[ctypes.c_void_p, ...]:
+    return tuple(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
+
+
 def _flatten_state(
-    optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Make Adam's state views of two flat vectors and one step count, which are returned."""
-    mean, square, step_count = torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(())
-    for parameter, m, v in zip(parameters, _views(mean, parameters), _views(square, parameters), strict=True):
-        optimizer.state[parameter] = {"step": step_count, "exp_avg": m, "exp_avg_sq": v}
-    return mean, square, step_count
+    optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor, names: tuple[str, ...]
+) -> tuple[torch.Tensor, ...]:
+    """Make the optimiser's state `names` views of flat vectors of zeros, which are returned."""
+    flat = tuple(torch.zeros_like(weights) for _ in names)
+    for name, vector in zip(names, flat, strict=True):
+        for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
+            optimizer.state[parameter][name] = view
+    return flat
 
 
 def _views(flat: torch.Tensor, parameters: list[Any]) -> list[torch.Tensor]:

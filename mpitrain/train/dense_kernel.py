@@ -57,13 +57,14 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
 
     Raises MissingDependencyError where there is no C++ compiler, or where it fails.
     """
-    library = ctypes.CDLL(str(_build(network)))
+    library = ctypes.CDLL(str(build_kernel(network)))
     for name in ("workspace_bytes", "parameter_count", "input_width"):
         getattr(library, name).restype = ctypes.c_int64
     return library
 
 
-def _build(network: DenseNetwork) -> Path:
+def build_kernel(network: DenseNetwork) -> Path:
+    """Return the kernel's file, compiled now if the cache does not hold it. Raises MissingDependencyError."""
     source = resources.files("mpitrain.train.kernels").joinpath("dense_network.cpp").read_text()
     compiler = find_compiler()
     identity = "\n".join([source, compiler, *_FLAGS, *network.macros(), _machine()])

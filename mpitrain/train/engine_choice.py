@@ -9,7 +9,7 @@ from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.errors import MissingDependencyError
 from mpitrain.models.icenet import IceNet
-from mpitrain.train.dense_kernel import DenseNetwork, load_kernel
+from mpitrain.train.dense_kernel import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.settings import DTYPES
 
 _ACTIVATIONS = {"none": "identity", "sigmoid": "sigmoid", "relu": "relu", "gelu": "gelu"}
@@ -44,7 +44,7 @@ def choose_engine(config: RunConfig, session: Session, model: IceNet, resumed_en
 
 def _load_everywhere(session: Session, network: DenseNetwork) -> ctypes.CDLL:
     # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
-    session.together(lambda: load_kernel(network) if session.is_root else None)
+    session.on_root(lambda: build_kernel(network))
     return session.together(lambda: load_kernel(network))
 
 
@@ -52,4 +52,4 @@ def dense_network_of(config: RunConfig, model: IceNet) -> DenseNetwork:
     """Describe IceNet to the kernel."""
     sizes = (model.fc1.in_features, model.fc1.out_features, model.fc2.out_features)
     hidden = _ACTIVATIONS[config.model.hidden_activation]
-    return DenseNetwork(sizes, hidden, "sigmoid", "mse", DTYPES[config.training.dtype])
+    return DenseNetwork(sizes, hidden, "sigmoid", config.training.loss_function, DTYPES[config.training.dtype])

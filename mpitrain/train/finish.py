@@ -35,13 +35,11 @@ def finish_run(
     if config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(parts.model, trainer.best_weights)
     summary = _summarise(session, config, folder, parts, trainer, data_path, wall_time_s)
-    session.together(lambda: _write(session, folder, parts.model, summary, samples))
+    session.on_root(lambda: _write(folder, parts.model, summary, samples))
     world.say(render_summary(summary).rstrip("\n"))
 
 
-def _write(session: Session, folder: RunFolder, model: IceNet, summary: RunSummary, samples: Samples) -> None:
-    if not session.is_root:
-        return
+def _write(folder: RunFolder, model: IceNet, summary: RunSummary, samples: Samples) -> None:
     usable = np.flatnonzero(valid_rows(samples))
     shown = samples.take(usable[np.linspace(0, len(usable) - 1, min(len(usable), _POINTS_PLOTTED)).astype(np.int64)])
     with torch.no_grad():

@@ -54,7 +54,12 @@ def build_optimizer(
     if semantics == "reference":
         return LibtorchAdam(parameters, settings.learning_rate, betas, settings.epsilon)
     # One tensor after the other: the plain formula, which other engines and the C++ program are compared with.
-    return torch.optim.Adam(
+    if settings.type == "sgd":
+        return torch.optim.SGD(
+            parameters, settings.learning_rate, settings.momentum, weight_decay=settings.weight_decay, foreach=False
+        )
+    adam = torch.optim.AdamW if settings.type == "adamw" else torch.optim.Adam
+    return adam(
         parameters, settings.learning_rate, betas, settings.epsilon, settings.weight_decay, foreach=False, fused=False
     )
 
@@ -66,6 +71,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
         f"optimizer.{name}.{key}": value.detach().cpu().clone()
         for name, parameter in zip(names, parameters, strict=True)
         for key, value in optimizer.state[parameter].items()
+        if value is not None  # SGD without momentum keeps an empty buffer
     }
 
 

@@ -22,6 +22,7 @@ class ReferenceEngine:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, data: ReferenceData, session: Session
     ) -> None:
         self._model, self._optimizer, self._data, self._session = model, optimizer, data, session
+        self.global_batch_size = data.num_samples
         # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
         self._divisor = float(data.inputs.shape[1] * session.ranks.world_size)
         self._local_loss = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import time
@@ -41,6 +42,7 @@ class TrainRequest:
     overrides: tuple[str, ...] = ()
     resume: bool = False
     overwrite: bool = False
+    log_level: str = "info"
 
 
 def train(world: World, request: TrainRequest) -> int:
@@ -91,7 +93,7 @@ def _train(
     for line in parts.notices:
         world.say(f"note: {line}", error=True)
     _announce(world, session, parts, data_path, folder)
-    with _watching(config, session, folder, parts, checkpoint) as watcher:
+    with _watching(config, session, folder, parts, checkpoint, request.log_level) as watcher:
         trainer = Trainer(
             config,
             session,
@@ -185,9 +187,15 @@ def _announce(world: World, session: Session, parts: TrainingParts, data_path: P
 
 @contextmanager
 def _watching(
-    config: RunConfig, session: Session, folder: RunFolder, parts: TrainingParts, checkpoint: Checkpoint | None
+    config: RunConfig,
+    session: Session,
+    folder: RunFolder,
+    parts: TrainingParts,
+    checkpoint: Checkpoint | None,
+    log_level: str,
 ) -> Iterator[Watcher]:
-    logger = open_rank_log(folder.path, session.ranks.rank, session.host)
+    level: int = getattr(logging, log_level.upper())
+    logger = open_rank_log(folder.path, session.ranks.rank, session.host, level)
     logger.info(
         "rank %d of %d, device %s, torch %s, %d threads",
         session.ranks.rank,
@@ -216,7 +224,7 @@ def _saver(session: Session, folder: RunFolder, settings: Mapping[str, Any]) -> 
     store = CheckpointStore(folder.checkpoints)
 
     def save(tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
-        session.together(lambda: store.save(tensors, state, settings, step, kind) if session.is_root else None)
+        session.on_root(lambda: store.save(tensors, state, settings, step, kind))
 
     return save
 

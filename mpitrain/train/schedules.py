@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the epoch: nothing to save, nothing to drift between ranks."""
+"""Learning rates as pure functions of the epoch and the plateaus so far: nothing hidden to save, nothing to drift."""
 
 from __future__ import annotations
 
@@ -6,16 +6,35 @@ import math
 
 from mpitrain.config.sections import SchedulerSection
 
+REFERENCE_BATCH_SIZE = 64
 
-def learning_rate_at(epoch: int, num_epochs: int, base: float, settings: SchedulerSection | None) -> float:
+
+def learning_rate_at(
+    epoch: int, num_epochs: int, base: float, settings: SchedulerSection | None, num_plateaus: int = 0
+) -> float:
     """Return the learning rate of `epoch` (from 0) of `num_epochs`.
 
+    warm-up: base * (epoch + 1) / warmup_epochs, before any schedule, whose epochs then count from its end.
     step: base * gamma ** (epoch // step_size).
     cosine: from base to min_learning_rate along half a cosine (Loshchilov and Hutter, 2017, without restarts).
+    plateau: base * gamma ** `num_plateaus`, not below min_learning_rate.
     """
-    if settings is None or settings.type == "none":
+    if settings is None:
         return base
+    if epoch < settings.warmup_epochs:
+        return base * (epoch + 1) / settings.warmup_epochs
+    epoch, num_epochs = epoch - settings.warmup_epochs, max(num_epochs - settings.warmup_epochs, 1)
+    lowest = settings.min_learning_rate
     if settings.type == "step":
         return float(base * settings.gamma ** (epoch // settings.step_size))
-    lowest = settings.min_learning_rate
-    return lowest + (base - lowest) * (1 + math.cos(math.pi * epoch / num_epochs)) / 2
+    if settings.type == "plateau":
+        return max(lowest, float(base * settings.gamma**num_plateaus))
+    if settings.type == "cosine":
+        return lowest + (base - lowest) * (1 + math.cos(math.pi * epoch / num_epochs)) / 2
+    return base
+
+
+def scaled_learning_rate(base: float, scaling: str, global_batch_size: int) -> float:
+    """Return `base` for a batch of 64 scaled to `global_batch_size`: linear (Goyal et al., 2017), sqrt, or none."""
+    ratio = global_batch_size / REFERENCE_BATCH_SIZE
+    return base * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[scaling]

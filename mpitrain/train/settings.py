@@ -9,7 +9,8 @@ import torch
 
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
-from mpitrain.errors import CheckpointError
+from mpitrain.data.batches import BatchPlan
+from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.train.checkpoint_store import Checkpoint
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
@@ -17,12 +18,12 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def global_batch_size(config: RunConfig, world_size: int) -> int | str:
-    """Return B as configured: `global_batch_size`, or `batch_size` a rank times the ranks; "full" for all samples."""
+    """Return B as configured: `global_batch_size`, or `batch_size` * ranks * accumulation steps; "full" for all."""
     training = config.training
     if config.semantics == "reference" or "full" in (training.batch_size, training.global_batch_size):
         return "full"
     if training.batch_size is not None:
-        return int(training.batch_size) * world_size
+        return int(training.batch_size) * world_size * training.gradient_accumulation_steps
     return training.global_batch_size or DEFAULT_GLOBAL_BATCH_SIZE
 
 
@@ -40,6 +41,7 @@ def checkpoint_settings(
         "data.validation_split": config.validation_split,
         "training.dtype": config.training.dtype,
         "training.optimizer.type": config.training.optimizer.type,
+        "training.loss_function": config.training.loss_function,
         "training.engine": engine,
         "training.reduction": session.reduction,
         "training.shuffle": config.shuffle,
@@ -55,6 +57,23 @@ def checkpoint_settings(
 
 # These may differ: a resumed run takes the first two from its checkpoint, and a newer torch is the user's choice.
 _NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version")
+
+
+def check_batches(config: RunConfig, plan: BatchPlan, batch_size: int | str) -> None:
+    """Raise ConfigError for a batch that was asked for and is larger than the data, or that cannot be accumulated."""
+    training = config.training
+    is_asked = training.batch_size is not None or training.global_batch_size is not None
+    if is_asked and batch_size != "full" and int(batch_size) > plan.num_samples:
+        raise ConfigError(
+            f"global batch size {batch_size}: there are only {plan.num_samples} training samples; "
+            "give at most that many, or training.global_batch_size=full"
+        )
+    if plan.slice_rows % training.gradient_accumulation_steps != 0:
+        raise ConfigError(
+            f"training.gradient_accumulation_steps={training.gradient_accumulation_steps}: does not divide the "
+            f"{plan.slice_rows} rows of a virtual rank's slice (global batch {plan.global_batch_size} / "
+            f"{plan.num_virtual_ranks} virtual ranks); give a divisor of {plan.slice_rows}"
+        )
 
 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from mpitrain.train.eager_engine import EagerEngine
 from mpitrain.train.engine_choice import choose_engine
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.reference_engine import ReferenceEngine
-from mpitrain.train.settings import DTYPES, check_fits, checkpoint_settings, global_batch_size
+from mpitrain.train.settings import DTYPES, check_batches, check_fits, checkpoint_settings, global_batch_size
 from mpitrain.train.step_engine import StepEngine
 
 
@@ -124,7 +124,8 @@ def _build_standard(
     settings = checkpoint_settings(config, session, virtual_ranks.num_virtual_ranks, batch_size, choice.name)
     notices += session.together(_fit_check(checkpoint, settings)) + _data_notices(config, data, batch_size)
     plan = plan_batches(data.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
-    common = (model, optimizer, data, plan, virtual_ranks, session, config.seed, config.shuffle)
+    session.together(lambda: check_batches(config, plan, batch_size))
+    common = (model, optimizer, data, plan, virtual_ranks, session, config)
     engine = EagerEngine(*common)
     if choice.network is not None and choice.kernel is not None:
         engine = CompiledEngine(*common, choice.network, choice.kernel)
@@ -142,7 +143,7 @@ def _build_standard(
         plan,
         settings,
         counts,
-        _mean_predictor_mse(data, session, virtual_ranks),
+        _mean_predictor_mse(data, session, virtual_ranks) if config.training.loss_function == "mse" else None,
         notices,
     )
 

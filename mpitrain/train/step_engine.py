@@ -20,6 +20,7 @@ class StepEngine(Protocol):
     """Forward, backward, reduction over all ranks and optimiser step, on this rank's part of each batch."""
 
     steps_per_epoch: int
+    global_batch_size: int
 
     def start_epoch(self, epoch: int) -> None:
         """Prepare the batches of `epoch` (from 0) and forget the last epoch's losses."""

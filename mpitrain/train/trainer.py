@@ -16,7 +16,7 @@ from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint_store import Checkpoint
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
-from mpitrain.train.schedules import learning_rate_at
+from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
 from mpitrain.train.step_engine import StepEngine
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.training_state import TrainingState, load_named_weights, named_weights
@@ -60,6 +60,8 @@ class Trainer:
         Raises, on all ranks together: TrainingError for a loss that is not finite, StoppedError after a requested
         stop whose checkpoint is on the disk.
         """
+        if self.state.global_step > 0:
+            self._stop_if_asked(False)  # resumed where it had been told to stop
         while self.state.epoch < self._config.training.epochs and not self.state.stopped_early:
             started_s = time.monotonic()
             learning_rate = self._learning_rate()
@@ -77,6 +79,7 @@ class Trainer:
                 raise mark_agreed(TrainingError(self._describe_divergence(result.loss, learning_rate)))
             state.step_in_epoch += 1
             state.global_step += 1
+            self._session.note_step(state.global_step)
             self._watcher.on_step(state, result.loss, learning_rate)
             # After an epoch's last step the epoch is finished first, so that no checkpoint lies between the two.
             if state.step_in_epoch < self._engine.steps_per_epoch:
@@ -93,6 +96,8 @@ class Trainer:
         patience = training.early_stopping_patience
         if patience is not None and self.state.epoch >= training.min_epochs:
             self.state.stopped_early = self.state.epochs_without_improvement >= patience
+        if training.scheduler is not None and training.scheduler.type == "plateau":
+            self.state.watch_plateau(training.scheduler.patience)
         self._watcher.on_epoch(self.state, learning_rate, wall_time_s)
         stop_anywhere = any(self._session.gather_object(self._stop_request.is_set))
         is_last = self.state.epoch == training.epochs or self.state.stopped_early
@@ -142,7 +147,10 @@ class Trainer:
 
     def _learning_rate(self) -> float:
         training = self._config.training
-        return learning_rate_at(self.state.epoch, training.epochs, training.optimizer.learning_rate, training.scheduler)
+        base = scaled_learning_rate(
+            training.optimizer.learning_rate, training.learning_rate_scaling, self._engine.global_batch_size
+        )
+        return learning_rate_at(self.state.epoch, training.epochs, base, training.scheduler, self.state.num_plateaus)
 
     def _describe_divergence(self, loss: float, learning_rate: float) -> str:
         return (

@@ -21,6 +21,9 @@ class TrainingState:
     best_epoch: int | None = None
     epochs_without_improvement: int = 0
     stopped_early: bool = False
+    num_plateaus: int = 0
+    epochs_on_plateau: int = 0
+    plateau_loss: float | None = None
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the state as JSON values; floats survive bit for bit."""
@@ -43,6 +46,16 @@ class TrainingState:
             return True
         self.epochs_without_improvement += 1
         return False
+
+    def watch_plateau(self, patience: int) -> None:
+        """Count a plateau when `patience` finished epochs in a row have not lowered the loss (validation's, if any)."""
+        loss = self.train_loss if self.validation_loss is None else self.validation_loss
+        if loss is not None and (self.plateau_loss is None or loss < self.plateau_loss):
+            self.plateau_loss, self.epochs_on_plateau = loss, 0
+            return
+        self.epochs_on_plateau += 1
+        if self.epochs_on_plateau > patience:
+            self.num_plateaus, self.epochs_on_plateau = self.num_plateaus + 1, 0
 
 
 def named_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

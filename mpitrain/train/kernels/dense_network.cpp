@@ -291,25 +291,49 @@ void combine_partials(Real* partials, std::int64_t num_slices, std::int64_t in_t
     }
 }
 
-/// Adam (Kingma and Ba, 2015) on flat vectors, with torch's handling of weight decay; total [n + 3] is the sum over all
-/// slices of all ranks. step counts the steps so far. loss_and_stop [2] receives the batch's mean loss and the stop flags.
-void adam_step(Real* parameters, Real* total, Real* m, Real* v, float* step, double learning_rate, double beta1, double beta2,
-               double epsilon, double weight_decay, double* loss_and_stop) {
+/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if that is
+/// above 0. loss_and_stop [2] receives the batch's mean loss and the stop flags.
+void mean_gradient(Real* total, double clip_norm, double* loss_and_stop) {
     constexpr int n = num_parameters();
+    const Real weight_sum = total[n + 1];
+    loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
+    loss_and_stop[1] = static_cast<double>(total[n + 2]);
+    for (int i = 0; i < n; ++i) total[i] /= weight_sum;
+    if (clip_norm <= 0) return;
+    double squares = 0;
+    for (int i = 0; i < n; ++i) squares += static_cast<double>(total[i]) * static_cast<double>(total[i]);
+    const double shortened = clip_norm / (std::sqrt(squares) + 1e-6);
+    if (shortened >= 1) return;
+    for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
+}
+
+/// Adam (Kingma and Ba, 2015) on flat vectors; the weight decay is L2, or decoupled as in AdamW (Loshchilov and Hutter,
+/// 2019). step counts the steps so far.
+void adam_step(Real* parameters, const Real* gradient, Real* m, Real* v, float* step, double learning_rate, double beta1,
+               double beta2, double epsilon, double weight_decay, std::int64_t is_decoupled) {
     const double t = static_cast<double>(*step += 1);
-    const Real weight_sum = total[n + 1], decay = static_cast<Real>(weight_decay);
+    const Real l2 = static_cast<Real>(is_decoupled ? 0 : weight_decay);
+    const Real shrink = static_cast<Real>(is_decoupled ? 1 - learning_rate * weight_decay : 1);
     const Real keep = static_cast<Real>(beta2), one_minus_beta1 = static_cast<Real>(1 - beta1);
     const Real one_minus_beta2 = static_cast<Real>(1 - beta2), eps = static_cast<Real>(epsilon);
     const Real correction = static_cast<Real>(std::sqrt(1 - std::pow(beta2, t)));
     const Real step_size = static_cast<Real>(learning_rate / (1 - std::pow(beta1, t)));
-    loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
-    loss_and_stop[1] = static_cast<double>(total[n + 2]);
-    for (int i = 0; i < n; ++i) {
-        const Real gradient = total[i] / weight_sum + decay * parameters[i];
-        m[i] += one_minus_beta1 * (gradient - m[i]);
-        v[i] = keep * v[i] + one_minus_beta2 * gradient * gradient;
-        parameters[i] -= step_size * m[i] / (std::sqrt(v[i]) / correction + eps);
-        total[i] = gradient;
+    for (int i = 0; i < num_parameters(); ++i) {
+        const Real g = gradient[i] + l2 * parameters[i];
+        m[i] += one_minus_beta1 * (g - m[i]);
+        v[i] = keep * v[i] + one_minus_beta2 * g * g;
+        parameters[i] = shrink * parameters[i] - step_size * m[i] / (std::sqrt(v[i]) / correction + eps);
+    }
+}
+
+/// Stochastic gradient descent with momentum as torch has it: no dampening, L2 weight decay.
+void sgd_step(Real* parameters, const Real* gradient, Real* velocity, double learning_rate, double momentum,
+              double weight_decay) {
+    const Real rate = static_cast<Real>(learning_rate), keep = static_cast<Real>(momentum);
+    const Real l2 = static_cast<Real>(weight_decay);
+    for (int i = 0; i < num_parameters(); ++i) {
+        velocity[i] = keep * velocity[i] + gradient[i] + l2 * parameters[i];
+        parameters[i] -= rate * velocity[i];
     }
 }
 }

@@ -1,0 +1,158 @@
+"""The checks between ranks in order; each is a step with a time limit, told to the board before it begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpitrain.cluster.cores import threads_per_rank
+from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.comm.probes import leave_world, mpi_thread_level
+from mpitrain.comm.world import World, fail_alone, start_world
+from mpitrain.config import RunConfig
+from mpitrain.doctor import network
+from mpitrain.doctor.board import print_once
+from mpitrain.doctor.check_result import CheckResult, exit_code_of
+from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
+from mpitrain.doctor.patrol import Patrol
+from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint, to_note
+from mpitrain.doctor.table import render
+from mpitrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from mpitrain.doctor.run import DoctorRequest, Place
+
+_END_LIMIT_S = 20.0
+
+
+def run_collective_checks(
+    place: Place,
+    patrol: Patrol,
+    request: DoctorRequest,
+    results: list[CheckResult],
+    config: RunConfig | None,
+    environ: Mapping[str, str],
+) -> int:
+    """Start the ranks, check them, print on rank 0, and return the same exit code on all ranks. Collective."""
+    facts = collect_facts(place.rank, environ)
+    patrol.tell_facts(to_note(facts))
+    patrol.enter("start MPI")
+    try:
+        world = start_world(environ)
+    except LaunchError as error:
+        patrol.tell_failure(str(error))
+        # Without a world the board is all there is.
+        results += [_launch_failure(error), *compare_notes(patrol.board.read())]
+        patrol.leave(request.static_limit_s + _END_LIMIT_S)
+        print_once(patrol.board, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s)
+        if place.rank == 0:
+            patrol.board.remove()
+        return exit_code_of(results)
+    try:
+        return _check_world(world, facts, patrol, request, results, config)
+    except BaseException as error:
+        fail_alone(world, error)
+        raise
+
+
+def _launch_failure(error: LaunchError) -> CheckResult:
+    what, _, fix = str(error).partition("\nTo mend it: ")
+    if not fix:
+        what, _, fix = what.partition("; ")
+    return CheckResult("ranks find each other", "fail", what, fix)
+
+
+def _check_world(
+    world: World,
+    facts: RankFacts,
+    patrol: Patrol,
+    request: DoctorRequest,
+    results: list[CheckResult],
+    config: RunConfig | None,
+) -> int:
+    settings = world.communicator.broadcast_object(config) or RunConfig()
+    results += [_describe_ranks(world.ranks, world), *_notices(world)]
+    for title, check in _steps(world, facts, settings, request.timeout_s):
+        patrol.enter(title)
+        results += check(results)
+        patrol.tell_results(results)
+    patrol.enter("print")
+    exit_code: int = world.communicator.broadcast_object(exit_code_of(results))
+    world.say(render(results, world.ranks.world_size, request.as_json).rstrip("\n"))
+    patrol.leave(_END_LIMIT_S)
+    leave_world(world)
+    if world.is_root:
+        patrol.board.remove()
+    return exit_code
+
+
+def _describe_ranks(ranks: RankInfo, world: World) -> CheckResult:
+    carrier = "MPI" if world.transport == "mpi" else "torch.distributed (gloo)"
+    return CheckResult(
+        "ranks find each other",
+        "pass",
+        f"{ranks.world_size} rank(s) on {ranks.num_nodes} node(s) over {carrier}, as launched",
+    )
+
+
+def _notices(world: World) -> list[CheckResult]:
+    return [CheckResult("launch", "warn", *_split(notice)) for notice in world.notices]
+
+
+def _split(notice: str) -> tuple[str, str]:
+    what, _, fix = notice.rpartition("; ")
+    return (what, fix) if what else (notice, "")
+
+
+Step = tuple[str, Callable[[list[CheckResult]], Iterable[CheckResult]]]
+
+
+def _steps(world: World, facts: RankFacts, config: RunConfig, limit_s: float) -> list[Step]:
+    """Return the steps, the same on all ranks: each decides on what all know alike, never on one rank's view."""
+    steps: list[Step] = [
+        ("compare the ranks", lambda _: _compare_ranks(world, facts, config)),
+        ("read the data file on all ranks", lambda _: _compare_data(world, facts, config)),
+        ("shared files", lambda _: [network.check_shared_files(world, Path(config.output.model_dir))]),
+        ("TCP to rank 0", lambda _: [network.check_tcp(world)]),
+        ("clocks", lambda _: [network.check_clocks(world)]),
+    ]
+    backends = ["mpi", "gloo", "nccl"] if world.transport == "mpi" else ["gloo", "nccl"]
+    for backend in backends:
+        steps.append((f"Allreduce over {backend}", _backend_check(world, backend, limit_s)))
+    return steps
+
+
+def _backend_check(world: World, backend: str, limit_s: float) -> Callable[[list[CheckResult]], Iterable[CheckResult]]:
+    def check(results: list[CheckResult]) -> Iterable[CheckResult]:
+        statuses = {result.name: result.status for result in results}
+        if backend != "mpi" and statuses.get("TCP to rank 0") == "fail":
+            return [CheckResult(f"Allreduce over {backend}", "skip", "not tried: it needs TCP between the ranks")]
+        if backend == "nccl" and statuses.get("GPU of each rank") != "pass":
+            return [CheckResult("Allreduce over nccl", "skip", "not tried: not every rank has a GPU of its own")]
+        # Half the step's limit: the library's own message about a lost partner should come before the guard's.
+        return network.check_backend(world, backend, limit_s / 2)
+
+    return check
+
+
+def _compare_ranks(world: World, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
+    own = dataclasses.replace(facts, rank=world.ranks.rank, host=world.host)
+    all_facts = world.communicator.all_gather_object(own)
+    cores = dict(world.communicator.all_gather_object((world.host, world.node_cores)))
+    keeps_bits = config.training.reduction != "any"
+    threads = threads_per_rank(
+        config.training.threads_per_rank, keeps_bits, world.node_cores, world.ranks.local_world_size
+    )
+    device = collect_device_facts(config.compute.device, world.ranks.local_rank, mpi_thread_level(world))
+    devices = world.communicator.all_gather_object(device)
+    return [*compare_facts(all_facts, threads, cores), *compare_devices(all_facts, devices)]
+
+
+def _compare_data(world: World, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
+    if config.data.data_path is None:
+        return []
+    own = dataclasses.replace(facts, rank=world.ranks.rank, host=world.host)
+    prints = world.communicator.all_gather_object((own, file_fingerprint(Path(config.data.data_path))))
+    return [compare_fingerprints([fact for fact, _ in prints], [text for _, text in prints])]

@@ -1,0 +1,99 @@
+"""What one rank knows of itself, told to all others before any check between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpitrain.cluster.cores import detect_affinity
+from mpitrain.cluster.pmi import library_name
+from mpitrain.comm.mpi_library import read_mpi_library
+from mpitrain.doctor.installation import package_versions
+from mpitrain.doctor.machine import available_memory_bytes
+
+_HEADER_BYTES = 1 << 16
+# Variables that must not differ between ranks, or one rank takes another way than the rest.
+_COMPARED_VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HDF5_USE_FILE_LOCKING",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """Facts of one rank, of JSON's types; `versions` and `variables` map a name to a text, "" for missing."""
+
+    rank: int
+    host: str
+    versions: dict[str, str]
+    mpi_library: str
+    mpi_path: str
+    cores: list[int]
+    variables: dict[str, str]
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """Facts that take torch and a running MPI: the rank's own GPU (None: CPU), thread level and threads."""
+
+    gpu_uuid: str | None
+    gpu_name: str
+    num_visible_gpus: int
+    thread_level: str | None
+    problem: str = ""
+
+
+def collect_facts(rank: int, environ: Mapping[str, str]) -> RankFacts:
+    """Collect this rank's facts; loads the MPI library but does not start it."""
+    library = read_mpi_library()
+    return RankFacts(
+        rank=rank,
+        host=socket.gethostname(),
+        versions={"Python": platform.python_version(), **package_versions()},
+        mpi_library=library_name(library.version) if library.version else f"none ({library.problem})",
+        mpi_path=library.path,
+        cores=sorted(detect_affinity()),
+        variables={name: environ.get(name, "") for name in _COMPARED_VARIABLES},
+        memory_bytes=available_memory_bytes(),
+    )
+
+
+def to_note(facts: RankFacts) -> dict[str, Any]:
+    """Return the facts as a plain mapping, for the board."""
+    return dataclasses.asdict(facts)
+
+
+def collect_device_facts(requested: str, local_rank: int, thread_level: str | None) -> DeviceFacts:
+    """Tell which GPU this rank would take under `compute.device=REQUESTED`; loads torch."""
+    import torch
+
+    from mpitrain.comm.session import choose_device
+    from mpitrain.errors import LaunchError
+
+    num_visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    try:
+        device = choose_device(requested, local_rank)
+    except LaunchError as error:
+        return DeviceFacts(None, "", num_visible, thread_level, str(error))
+    if device.type != "cuda":
+        return DeviceFacts(None, "", num_visible, thread_level)
+    properties = torch.cuda.get_device_properties(device)
+    uuid = getattr(properties, "uuid", None) or f"{socket.gethostname()} index {device.index}"
+    return DeviceFacts(str(uuid), properties.name, num_visible, thread_level)
+
+
+def file_fingerprint(path: Path) -> str:
+    """Size and SHA-256 of the first 64 KiB of a file, or what keeps it from being read."""
+    try:
+        with path.open("rb") as file:
+            digits = hashlib.sha256(file.read(_HEADER_BYTES)).hexdigest()[:12]
+            return f"{os.fstat(file.fileno()).st_size} bytes, header {digits}"
+    except OSError as error:
+        return f"not readable ({error.strerror})"

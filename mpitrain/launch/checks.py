@@ -1,0 +1,86 @@
+"""What can be known wrong before a job waits in a queue for hours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config.sections import OutputSection
+from mpitrain.errors import UserError
+from mpitrain.launch.job_request import JobRequest
+
+_MODEL_DIR = "output.model_dir"
+
+
+def with_run_folder(job: JobRequest) -> JobRequest:
+    """Return the request with the run folder that its settings name, so that a script can look into it.
+
+    Raises the errors of `load_run_config`.
+    """
+    folder = _load(job, job.settings).output.model_dir
+    if any(_key(setting) == _MODEL_DIR for settings in job.sweep for setting in settings):
+        raise UserError(f"--sweep {_MODEL_DIR}=...: each job of a sweep has a folder of its own already; leave it out")
+    rest = tuple(setting for setting in job.settings if _key(setting) != _MODEL_DIR)
+    is_named = len(rest) < len(job.settings) or folder != OutputSection().model_dir
+    return job.model_copy(update={"settings": rest, "run_folder": _one_line(folder) if is_named else None})
+
+
+def check_job(job: JobRequest, *, is_sent: bool, scheduler: str) -> tuple[str, ...]:
+    """Check the settings of every run that the job starts; return notices.
+
+    Raises UserError for settings that do not load or cannot work in such a job, and, where the job `is_sent` at once,
+    for data that does not exist.
+    """
+    notices: list[str] = []
+    for settings in job.sweep or ((),):
+        config = _load(job, (*job.settings, *settings))
+        _check_devices(job, config)
+        if config.semantics == "reference" and (scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")):
+            raise UserError("semantics=reference needs MPI between the ranks; give --mpi pmi2 or pmix, not by hand")
+        notices += _check_data(config, is_sent)
+        notices += _size_notices(job, config)
+    return tuple(dict.fromkeys(notices))
+
+
+def _load(job: JobRequest, settings: tuple[str, ...]) -> RunConfig:
+    return load_run_config(Path(job.config_path) if job.config_path is not None else None, settings).config
+
+
+def _key(setting: str) -> str:
+    return setting.partition("=")[0].strip()
+
+
+def _one_line(folder: str) -> str:
+    if not folder.isprintable():
+        raise UserError(f"{_MODEL_DIR}={folder!r}: a job script takes one line of printable characters; rename it")
+    return folder
+
+
+def _check_devices(job: JobRequest, config: RunConfig) -> None:
+    wanted = f"compute.device={config.compute.device}" if config.compute.device == "cuda" else None
+    wanted = wanted or (f"compute.backend={config.compute.backend}" if config.compute.backend == "nccl" else None)
+    if wanted and not job.gpus_per_node:
+        raise UserError(f"{wanted}: the job asks for no GPU; add --gpus-per-node {job.tasks_per_node}")
+
+
+def _check_data(config: RunConfig, is_sent: bool) -> list[str]:
+    path = config.data.data_path
+    if path is None or Path(path).exists():
+        return []
+    what = f"data.data_path={path}: no such file, seen from here"
+    if is_sent:
+        raise UserError(f"{what}; correct it, or print the script and send it by hand if only the job can see it")
+    return [f"{what}; make sure that the job can see it"]
+
+
+def _size_notices(job: JobRequest, config: RunConfig) -> list[str]:
+    notices = []
+    if job.total_tasks > config.training.virtual_ranks and config.semantics == "standard":
+        notices.append(
+            f"{job.total_tasks} ranks and training.virtual_ranks={config.training.virtual_ranks}: results differ from "
+            f"those of fewer ranks; set training.virtual_ranks to a power of two of at least {job.total_tasks}"
+        )
+    if job.gpus_per_node > job.tasks_per_node:
+        idle = job.gpus_per_node - job.tasks_per_node
+        notices.append(f"--gpus-per-node {job.gpus_per_node} with {job.tasks_per_node} ranks a host: {idle} stay idle")
+    return notices

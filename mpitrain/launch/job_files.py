@@ -1,0 +1,75 @@
+"""The files of `jobs/`: scripts and their settings. Written anew by `python -m mpitrain.launch.job_files jobs`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.pbs import render_pbs
+from mpitrain.launch.presets import PRESETS
+from mpitrain.launch.slurm import render_slurm
+
+_CONFIGS = {
+    "cpu.yaml": """\
+# Training on CPUs: the same result, bit for bit, on 1 to 8 ranks.
+training:
+  epochs: 60
+  global_batch_size: 512
+""",
+    "gpu.yaml": """\
+# Training on GPUs, one rank each: the batch is per rank, so that more GPUs take larger steps.
+training:
+  epochs: 60
+  batch_size: 4096
+compute:
+  device: cuda
+""",
+    "sweep.yaml": """\
+# What all runs of the sweep have in common.
+training:
+  epochs: 30
+  global_batch_size: 512
+""",
+}
+
+_SWEEP = tuple(
+    (f"training.optimizer.learning_rate={rate}", f"model.hidden_size={size}")
+    for rate in (0.003, 0.001)
+    for size in (16, 64)
+)
+
+# File name, without its ending, to the preset and what differs from it.
+_SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "single_gpu": ("single_gpu", {"config_path": "jobs/configs/gpu.yaml"}),
+    "multi_gpu": ("multi_gpu", {"config_path": "jobs/configs/gpu.yaml"}),
+    "multi_node": ("multi_node", {"config_path": "jobs/configs/gpu.yaml", "interface": "ib0"}),
+    "cpu_only": ("cpu_cluster", {"config_path": "jobs/configs/cpu.yaml"}),
+    "sweep": ("debug", {"config_path": "jobs/configs/sweep.yaml", "walltime": "01:00:00", "sweep": _SWEEP}),
+    "doctor": ("debug", {"nodes": 2, "command": "doctor"}),
+}
+_RENDERERS: Mapping[str, Callable[[JobRequest], str]] = {"slurm": render_slurm, "pbs": render_pbs}
+
+
+def job_files() -> dict[str, str]:
+    """Return the text of every file of `jobs/` by its path below that folder. Pure."""
+    files = {f"configs/{name}": text for name, text in _CONFIGS.items()}
+    for name, (preset, changes) in _SCRIPTS.items():
+        request = JobRequest(**{"job_name": name, **PRESETS[preset], **changes})
+        files |= {f"{scheduler}/{name}.sh": render(request) for scheduler, render in _RENDERERS.items()}
+    return files
+
+
+def write_job_files(folder: Path) -> None:
+    """Write every file below `folder`, scripts executable. Raises OSError."""
+    for name, text in job_files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+
+
+if __name__ == "__main__":
+    write_job_files(Path(sys.argv[1]))

@@ -1,0 +1,83 @@
+"""Which device and which backend a rank takes, and what is refused."""
+
+import pytest
+import torch
+
+from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.comm.session import choose_backend, choose_device
+from mpitrain.comm.world import World
+from mpitrain.config import ComputeSection, RunConfig
+from mpitrain.errors import LaunchError
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def world_over(transport):
+    return World(RankInfo(0, 2, 0, 2, 0, 1, "test"), None, transport, "host", 4)
+
+
+def config_with(backend, semantics="standard"):
+    return RunConfig(semantics=semantics, compute=ComputeSection(backend=backend))
+
+
+@pytest.mark.parametrize(
+    ("requested", "device", "transport", "chosen"),
+    [("auto", CPU, "mpi", "mpi"), ("auto", CPU, "torch", "gloo"), ("auto", GPU, "mpi", "nccl"),
+     ("auto", GPU, "torch", "nccl"), ("gloo", CPU, "mpi", "gloo"), ("mpi", CPU, "mpi", "mpi"),
+     ("nccl", GPU, "mpi", "nccl"), ("nccl_if_available", GPU, "mpi", "nccl")],
+)  # fmt: skip
+def test_backend(requested, device, transport, chosen):
+    world = world_over(transport)
+    assert choose_backend(config_with(requested), device, world) == chosen
+    assert world.notices == []
+
+
+@pytest.mark.parametrize(("transport", "chosen"), [("mpi", "mpi"), ("torch", "gloo")])
+def test_nccl_of_older_files_gives_way_with_one_line(transport, chosen):
+    world = world_over(transport)
+    assert choose_backend(config_with("nccl_if_available"), CPU, world) == chosen
+    assert len(world.notices) == 1
+    assert f"no GPU here, so {chosen} is used" in world.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("requested", "device", "transport", "words"),
+    [("nccl", CPU, "mpi", "no GPU on this rank"), ("mpi", CPU, "torch", "MPI does not connect these ranks"),
+     ("mpi", GPU, "mpi", "carries CPU tensors only"), ("gloo", GPU, "mpi", "carries CPU tensors only")],
+)  # fmt: skip
+def test_a_backend_that_cannot_serve_is_refused(requested, device, transport, words):
+    with pytest.raises(LaunchError, match=words) as refused:
+        choose_backend(config_with(requested), device, world_over(transport))
+    assert refused.value.exit_code == 3
+
+
+def test_reference_semantics_speak_mpi_only():
+    assert choose_backend(config_with("auto", "reference"), CPU, world_over("mpi")) == "mpi"
+    with pytest.raises(LaunchError, match="semantics=reference needs MPI between the ranks"):
+        choose_backend(config_with("auto", "reference"), CPU, world_over("torch"))
+
+
+@pytest.mark.parametrize(
+    ("requested", "num_visible", "local_rank", "device"),
+    [("auto", 0, 0, "cpu"), ("cpu", 4, 1, "cpu"), ("auto", 4, 3, "cuda:3"), ("cuda", 4, 1, "cuda:1"),
+     ("cuda", 1, 3, "cuda:0")],
+)  # fmt: skip
+def test_device(monkeypatch, requested, num_visible, local_rank, device):
+    _show_gpus(monkeypatch, num_visible)
+    assert choose_device(requested, local_rank) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("requested", "num_visible", "local_rank", "words"),
+    [("cuda", 0, 0, "this rank sees no GPU"), ("cuda", 2, 2, "start at most 2 ranks a node"),
+     ("auto", 2, 5, "local rank 5 has no GPU of its own")],
+)  # fmt: skip
+def test_a_device_that_is_not_there_is_refused(monkeypatch, requested, num_visible, local_rank, words):
+    _show_gpus(monkeypatch, num_visible)
+    with pytest.raises(LaunchError, match=words):
+        choose_device(requested, local_rank)
+
+
+def _show_gpus(monkeypatch, number):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)

@@ -1,0 +1,101 @@
+"""Batches: every sample once an epoch, slices of one shape, padding that weighs nothing."""
+
+import pytest
+import torch
+
+from mpitrain.data.batches import BatchPlan, VirtualRankBatches, plan_batches
+from mpitrain.data.keyed_random import keyed_permutation
+from mpitrain.data.partition import members_of
+
+NUM_FEATURES = 3
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "batch_size", "num_virtual_ranks", "rows", "steps"),
+    [
+        (640, 64, 8, 8, 10), (641, 64, 8, 8, 11), (648, 64, 8, 8, 11),  # shares of 80, 81, 81
+        (640, 60, 8, 8, 10), (640, 1, 8, 1, 80),  # rounded up to a multiple of V
+        (640, "full", 8, 80, 1), (641, "full", 8, 81, 1), (5, "full", 8, 1, 1),
+        (640, 10_000, 8, 80, 1), (5, 64, 8, 1, 1),  # never more rows than samples
+        (100, 30, 1, 30, 4), (1, 1, 1, 1, 1),
+    ],
+)  # fmt: skip
+def test_plan(num_samples, batch_size, num_virtual_ranks, rows, steps):
+    plan = plan_batches(num_samples, batch_size, num_virtual_ranks)
+    assert plan == BatchPlan(num_samples, num_virtual_ranks, rows, steps)
+    assert plan.global_batch_size == rows * num_virtual_ranks
+
+
+def all_batches(num_samples, plan, seed=3, shuffle=True):
+    """Batches of every virtual rank; target i and inputs (i, i, i) tell which sample it is, counted from 1."""
+    batches = []
+    for v in range(plan.num_virtual_ranks):
+        numbers = torch.from_numpy(members_of(v, plan.num_virtual_ranks, num_samples)) + 1.0
+        inputs = numbers[:, None].expand(-1, NUM_FEATURES)
+        batches.append(VirtualRankBatches(v, inputs, numbers, plan, seed, shuffle))
+    return batches
+
+
+def epoch_of(batches, plan, epoch):
+    for own in batches:
+        own.start_epoch(epoch)
+    return [own.slice(step) for step in range(plan.steps_per_epoch) for own in batches]
+
+
+def samples_of(pieces):
+    return [int(number) for piece in pieces for number in piece.targets[piece.weights == 1]]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 8, 24, 27, 1000, "full"])
+@pytest.mark.parametrize("num_samples", [1, 7, 8, 9, 97, 160])
+def test_every_sample_is_seen_once_an_epoch(num_samples, batch_size, shuffle):
+    plan = plan_batches(num_samples, batch_size, 8)
+    batches = all_batches(num_samples, plan, shuffle=shuffle)
+    for epoch in range(3):
+        pieces = epoch_of(batches, plan, epoch)
+        assert sorted(samples_of(pieces)) == list(range(1, num_samples + 1))
+        for piece in pieces:
+            assert piece.inputs.shape == (plan.slice_rows, NUM_FEATURES)
+            assert piece.targets.shape == piece.weights.shape == (plan.slice_rows,)
+            padding = piece.weights == 0
+            assert torch.equal(padding, piece.targets == 0), "weight and sample do not go together"
+            assert torch.equal(piece.inputs, piece.targets[:, None].expand(-1, NUM_FEATURES))
+            assert not padding[:-1].logical_and(~padding[1:]).any(), "padding lies before a sample"
+
+
+def test_each_epoch_and_each_virtual_rank_has_its_own_order():
+    plan = plan_batches(800, 800, 8)
+    batches = all_batches(800, plan)
+    orders = []
+    for epoch in range(3):
+        pieces = epoch_of(batches, plan, epoch)
+        for v, piece in enumerate(pieces):
+            ranked = ((piece.targets - 1 - v) / 8).long()
+            assert ranked.tolist() == keyed_permutation((3, 2, epoch, v), 100).tolist()
+            orders.append(tuple(ranked.tolist()))
+    assert len(set(orders)) == 24
+
+
+def test_an_epochs_order_does_not_depend_on_the_epochs_before():
+    plan = plan_batches(97, 24, 8)
+    straight, resumed = all_batches(97, plan), all_batches(97, plan)
+    for epoch in range(4):
+        wanted = samples_of(epoch_of(straight, plan, epoch))
+    assert samples_of(epoch_of(resumed, plan, 3)) == wanted
+    assert samples_of(epoch_of(all_batches(97, plan, seed=4), plan, 3)) != wanted
+
+
+def test_without_shuffling_samples_keep_the_files_order():
+    plan = plan_batches(16, 8, 8)
+    assert samples_of(epoch_of(all_batches(16, plan, shuffle=False), plan, 5)) == list(range(1, 17))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batches_keep_the_dtype(dtype):
+    plan = plan_batches(9, 8, 8)
+    own = VirtualRankBatches(1, torch.ones((1, 3), dtype=dtype), torch.ones(1, dtype=dtype), plan, 0, True)
+    own.start_epoch(0)
+    piece = own.slice(1)
+    assert {piece.inputs.dtype, piece.targets.dtype, piece.weights.dtype} == {dtype}
+    assert piece.weights.tolist() == [0]

@@ -1,0 +1,59 @@
+"""Who owns which samples: the C++ program's loop, and choices that no rank count changes."""
+
+import numpy as np
+import pytest
+
+from mpitrain.data import partition
+from mpitrain.data.partition import REFERENCE_SAMPLES_PER_RANK, members_of, round_robin, split_validation
+
+
+def visit_as_the_cpp_program_does(is_selected, world_size, rank, limit):
+    kept = []
+    for grid_index in range(rank, len(is_selected), world_size):
+        if is_selected[grid_index]:
+            kept.append(grid_index)
+        if len(kept) == limit:
+            break
+    return kept
+
+
+@pytest.mark.parametrize("limit", [5, 40, REFERENCE_SAMPLES_PER_RANK])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+def test_round_robin_is_the_plain_loop(monkeypatch, world_size, limit):
+    monkeypatch.setattr(partition, "REFERENCE_SAMPLES_PER_RANK", limit)
+    is_selected = np.random.default_rng(2).random(301) < 0.4
+    grid_index = np.flatnonzero(is_selected)
+    for rank in range(world_size):
+        owned = grid_index[round_robin(grid_index, world_size, rank)]
+        assert owned.tolist() == visit_as_the_cpp_program_does(is_selected, world_size, rank, limit)
+
+
+def test_a_rank_takes_400000_samples_at_most():
+    owned = round_robin(np.arange(900_001), 2, 1)
+    assert len(owned) == 400_000
+    assert owned[-1] == 799_999
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 7, 8, 9, 100])
+def test_virtual_ranks_own_every_sample_once(num_samples):
+    owned = [members_of(v, 8, num_samples).tolist() for v in range(8)]
+    assert owned == [[i for i in range(num_samples) if i % 8 == v] for v in range(8)]
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 0.9])
+def test_the_validation_set_has_its_share_and_nothing_is_lost(fraction):
+    training, validation = split_validation(20_000, fraction, seed=6)
+    assert sorted([*training, *validation]) == list(range(20_000))
+    assert (np.diff(training) > 0).all()
+    assert (np.diff(validation) > 0).all()
+    # Five standard errors of a binomial share.
+    assert abs(len(validation) / 20_000 - fraction) <= 5 * (fraction * (1 - fraction) / 20_000) ** 0.5
+
+
+def test_a_sample_is_held_out_by_seed_and_position_alone():
+    _, validation = split_validation(1000, 0.1, seed=6)
+    _, of_fewer = split_validation(400, 0.1, seed=6)
+    assert of_fewer.tolist() == [position for position in validation if position < 400]
+    assert split_validation(1000, 0.1, seed=6)[1].tolist() == validation.tolist()
+    assert split_validation(1000, 0.1, seed=7)[1].tolist() != validation.tolist()
+    assert set(validation) <= set(split_validation(1000, 0.2, seed=6)[1])

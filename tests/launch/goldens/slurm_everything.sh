@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# Slurm batch script: sbatch FILE
+# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
+# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and
+# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON (interpreter).
+# the name in the queue
+#SBATCH --job-name=every_field
+# this script's own words; the ranks' are in logs/
+#SBATCH --output=%x-%j.log
+# a restarted job adds to its log
+#SBATCH --open-mode=append
+# hosts
+#SBATCH --nodes=2
+# ranks in all: the hosts need not hold equally many
+#SBATCH --ntasks=4
+# ranks on each host
+#SBATCH --ntasks-per-node=3
+# cores for each rank's threads
+#SBATCH --cpus-per-task=2
+# a GPU for each rank
+#SBATCH --gpus-per-node=4
+# memory of each host
+#SBATCH --mem=64G
+# the time limit
+#SBATCH --time=26:00:00
+# before the limit USR1, and to this shell only (B:): it must know why the run stopped
+#SBATCH --signal=B:USR1@300
+# the job never restarts
+#SBATCH --no-requeue
+# where to queue
+#SBATCH --partition=short,long
+# whom the time is charged to
+#SBATCH --account=proj_1
+# who is told
+#SBATCH --mail-user=me@site.org
+# of what
+#SBATCH --mail-type=END,FAIL,REQUEUE
+
+# the site's software; before the strict mode, since modules' scripts use unset variables
+module load gcc/13 || exit 3
+module load netcdf/4.9 || exit 3
+# a failed command, an unset variable or a broken pipe ends the job at once
+set -euo pipefail
+
+# one name for a job and all its restarts
+job=$SLURM_JOB_ID
+
+# A value from outside is compared with its form and never run.
+check() { # NAME VALUE FORM
+    [[ $2 =~ ^($3)$ ]] && return
+    echo "$1=$2: not of the form $3; correct it or unset $1" >&2
+    exit 2
+}
+
+# ranks on each host
+tasks_per_node=${NPROC_PER_NODE:-3}
+check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
+
+# one thread a core of the rank: without this each rank would start a thread for every core of the host
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-2}"
+# Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export HDF5_USE_FILE_LOCKING=FALSE
+# how much NCCL tells of the network that it found
+export NCCL_DEBUG=INFO
+# InfiniBand was asked for: a site's default must not forbid it
+export NCCL_IB_DISABLE=0
+# the adapters that carry gradients between nodes
+export NCCL_IB_HCA=mlx5_0,mlx5_1
+# NCCL's first choice may be a management network
+export NCCL_SOCKET_IFNAME=ib0
+# gloo would take the interface that the host's name has
+export GLOO_SOCKET_IFNAME=ib0
+# Open MPI: a gradient of 20 KB leaves at once; by its default of 4 KB the ranks shake hands first
+export OMPI_MCA_btl_sm_eager_limit=65536
+# Open MPI: messages over this interface
+export OMPI_MCA_btl_tcp_if_include=ib0
+# MPI over UCX: messages over these adapters
+export UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1
+
+# what runs on every rank
+python=/opt/venv/bin/python
+python=${PYTHON:-$python}
+command -v "$python" >/dev/null || {
+    echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
+    exit 3
+}
+command=("$python" -m mpitrain train)
+command+=('my runs/run.yaml')
+[[ -r 'my runs/run.yaml' ]] || {
+    echo 'my runs/run.yaml'": not found from $PWD; start the job from the folder that this path is relative to" >&2
+    exit 2
+}
+command+=(training.epochs=3)
+command+=('model.initial_weights=it'"'"'s; here')
+# how much the ranks' logs hold
+log_level=${LOG_LEVEL:-debug}
+check LOG_LEVEL "$log_level" 'debug|info|warning|error'
+command+=(--log-level "$log_level")
+# A setting of this one job from its environment; said aloud, since a shell's own variable may have such a name.
+take() { # NAME KEY FORM
+    local value=${!1:-}
+    [[ -n $value ]] || return 0
+    check "$1" "$value" "$3"
+    echo "$1 of the environment: $2=$value"
+    command+=("$2=$value")
+}
+take EPOCHS training.epochs '[1-9][0-9]{0,8}'
+take LR training.optimizer.learning_rate '[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?'
+take BATCH_SIZE training.batch_size '[1-9][0-9]{0,8}|full'
+take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
+take SEED seed '0|[1-9][0-9]{0,17}'
+take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
+# the run folder: named, or one for each job
+run_folder='my run'"'"'s folder'
+run_folder=${OUTPUT:-$run_folder}
+[[ -z ${OUTPUT:-} ]] || check OUTPUT "$OUTPUT" '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
+# in YAML's quotes, so that a name like 123 stays text
+command+=("output.model_dir='${run_folder//\'/\'\'}'")
+# A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
+# replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
+if [[ ${RESUME:-} == 1 ]]; then
+    command+=(--resume)
+elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
+    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+        command+=(--resume)
+    else
+        command+=(--overwrite)
+    fi
+fi
+if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
+    mkdir -p "$run_folder"
+    echo "$job" >"$run_folder/job_id"
+fi
+
+# one log a host; latest_nodeN.log is the newest job's (of two that start at once one wins)
+mkdir -p logs
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
+    ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true
+done
+
+# variables of the request: for the ranks, not for this shell
+launch=(env OMP_PROC_BIND=close 'NOTE=it'"'"'s; here' srun)
+# how MPI's ranks find each other; with the wrong kind each would believe to be alone
+launch+=(--mpi=pmix)
+# everything above: after `sbatch --export=EPOCHS=200` srun would hand on EPOCHS alone
+launch+=(--export=ALL)
+# all hosts of the job
+launch+=(--nodes="$SLURM_JOB_NUM_NODES")
+# ranks in all
+launch+=(--ntasks=4)
+# ranks on each host
+launch+=(--ntasks-per-node="$tasks_per_node")
+# cores of each rank: since Slurm 22.05 srun does not take them over from sbatch
+launch+=(--cpus-per-task="$OMP_NUM_THREADS")
+# one rank that fails ends all: the others would wait for it until the time limit
+launch+=(--kill-on-bad-exit=1)
+# each rank keeps its cores, and with them its caches and its memory
+launch+=(--cpu-bind=cores)
+# each line begins with its rank
+launch+=(--label)
+# one log a host
+launch+=(--output="logs/${job}_node%n.log")
+# a restarted job adds to its logs
+launch+=(--open-mode=append)
+
+# The warning before the time limit comes to this shell only: srun hands it to the ranks, which write a checkpoint and
+# leave with exit code 5. TERM reaches them by itself, and is not passed on: srun would kill them.
+warned=0 interrupted=0 run=
+trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
+trap 'interrupted=1' TERM
+# in the background: a shell that waits for a command in the foreground would see the warning after its end
+"${launch[@]}" "${command[@]}" &
+run=$!
+# A signal ends `wait` before the run has ended: wait again, until it has.
+while :; do
+    exit_code=0
+    wait "$run" || exit_code=$?
+    ((interrupted)) || break
+    interrupted=0
+done
+# Stopped by the warning: say how to go on. 137 counts too: srun kills ranks that leave a moment after the first one.
+if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+    echo "stopped before the time limit; to go on: sbatch --export=ALL,RESUME=1,OUTPUT=$run_folder SCRIPT"
+fi
+exit "$exit_code"

@@ -1,0 +1,82 @@
+"""Weights from a NetCDF file."""
+
+import netCDF4
+import numpy as np
+import pytest
+import torch
+from conftest import REFERENCE_CASE
+
+from mpitrain.errors import DataError
+from mpitrain.models.icenet import build_icenet
+from mpitrain.models.initial_weights import load_initial_weights
+
+
+def write_weights(path, without="", **changed):
+    variables = {name: p.detach().numpy() + 1 for name, p in build_icenet(3, 2, "none", seed=1).named_parameters()}
+    variables = {name: changed.get(name.replace(".", "_"), values) for name, values in variables.items()}
+    with netCDF4.Dataset(str(path), "w") as dataset:
+        for name, values in variables.items():
+            dimensions = [f"{name}.{axis}" for axis in range(values.ndim)]
+            for dimension, size in zip(dimensions, values.shape, strict=True):
+                dataset.createDimension(dimension, size)
+            if name != without:
+                dataset.createVariable(name, values.dtype.str[1:], dimensions)[:] = values
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parameters_are_set_and_buffers_are_not(tmp_path, dtype):
+    model = build_icenet(3, 2, "none", seed=1, dtype=dtype)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    load_initial_weights(model, write_weights(tmp_path / "w.nc"))
+    for name, value in model.state_dict().items():
+        shift = 0 if name.startswith("input_") else 1
+        assert torch.equal(value, (before[name].float() + shift).to(dtype))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_the_reference_cases_weights_load_bit_for_bit():
+    path = REFERENCE_CASE / "initial_weights.nc"
+    model = build_icenet(7, 16, "none", seed=1)
+    load_initial_weights(model, path)
+    with netCDF4.Dataset(str(path)) as dataset:
+        for name, parameter in model.named_parameters():
+            np.testing.assert_array_equal(parameter.detach().numpy(), np.asarray(dataset[name][:]))
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(DataError, match=r"w.nc: no such file; set model.initial_weights"):
+        load_initial_weights(build_icenet(3, 2, "none", seed=1), tmp_path / "w.nc")
+
+
+@pytest.mark.parametrize("content", [b"", b"no NetCDF", b"\x89HDF\r\n\x1a\n" + b"\0" * 40])
+def test_no_netcdf_file(tmp_path, content):
+    (tmp_path / "w.nc").write_bytes(content)
+    with pytest.raises(DataError, match=r"w.nc: cannot be read as NetCDF"):
+        load_initial_weights(build_icenet(3, 2, "none", seed=1), tmp_path / "w.nc")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"without": "fc2.bias"}, r"no variable 'fc2.bias'; it has fc1.weight, fc1.bias, fc2.weight"),
+        (
+            {"fc1_weight": np.zeros((16, 3))},
+            r"'fc1.weight' has shape \(16, 3\), this model needs \(2, 3\); check model",
+        ),
+        ({"fc1_bias": np.zeros((2, 1))}, r"'fc1.bias' has shape \(2, 1\), this model needs \(2,\)"),
+        ({"fc1_bias": np.array([b"a", b"b"], dtype="S1")}, r"'fc1.bias' holds .*, expected numbers"),
+        ({"fc1_bias": np.array([0, np.nan])}, r"'fc1.bias' holds a value that is not finite"),
+    ],
+    ids=["missing", "other hidden size", "other axes", "text", "NaN"],
+)
+def test_a_variable_that_does_not_fit(tmp_path, changes, words):
+    with pytest.raises(DataError, match=words):
+        load_initial_weights(build_icenet(3, 2, "none", seed=1), write_weights(tmp_path / "w.nc", **changes))
+
+
+def test_a_damaged_block(tmp_path):
+    path = write_weights(tmp_path / "w.nc")
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(DataError, match=r"w.nc: cannot be read"):
+        load_initial_weights(build_icenet(3, 2, "none", seed=1), path)

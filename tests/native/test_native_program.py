@@ -1,0 +1,49 @@
+"""A program under mpirun: its output comes back, and its failure as the error that it is."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from conftest import find_mpirun, launcher_environment
+
+from mpitrain.errors import LaunchError, MpitrainError, UserError
+from mpitrain.native.program import run_under_mpi
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in launcher_environment().items():
+        monkeypatch.setenv(name, value)
+
+
+def run(code: str, num_ranks: int = 2, timeout_s: float = 30.0) -> str:
+    return run_under_mpi(find_mpirun(), num_ranks, [sys.executable, "-c", code], timeout_s)
+
+
+def test_the_output_of_all_ranks_comes_back() -> None:
+    assert run("print('a line')", 3).split("\n").count("a line") == 3
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind"), [(1, MpitrainError), (2, UserError), (3, LaunchError), (4, MpitrainError)]
+)
+def test_a_failure_is_the_error_that_its_exit_code_says(exit_code: int, kind: type) -> None:
+    code = f"import sys; print('note', file=sys.stderr); sys.stderr.write('program: error: x.nc: broken; mend it\\n'); sys.exit({exit_code})"  # noqa: E501
+    with pytest.raises(kind) as caught:
+        run(code, 1)
+    assert type(caught.value) is kind
+    assert "x.nc: broken; mend it" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if kind is MpitrainError:
+        assert f"exit code {exit_code} of `" in str(caught.value)
+
+
+def test_a_silent_failure_names_the_command() -> None:
+    with pytest.raises(MpitrainError, match=r"exit code 9 of `.*mpirun -np 1 .*`: "):
+        run("import os; os._exit(9)", 1)
+
+
+def test_no_end_in_time_is_an_error() -> None:
+    with pytest.raises(MpitrainError, match=r"no end after 1 s: .*mpirun -np 1 "):
+        run("import time; time.sleep(20)", 1, timeout_s=1.0)

@@ -1,0 +1,89 @@
+"""Ranks played by threads of one process: the real code between the ranks, without a launch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+
+from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.comm.collective_notes import CollectiveNotes
+from mpitrain.comm.session import Session
+
+Result = TypeVar("Result")
+_PATIENCE_S = 60.0
+
+
+class PlayedCommunicator:
+    """`Communicator` over a board that all threads write to and read from."""
+
+    def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size = rank, len(board)
+        self.notes = CollectiveNotes()
+        self._board, self._barrier = board, barrier
+
+    def _share(self, value: Any) -> list[Any]:
+        self._board[self.rank] = value
+        self._barrier.wait(_PATIENCE_S)
+        values = list(self._board)
+        self._barrier.wait(_PATIENCE_S)
+        return values
+
+    def all_reduce(self, tensor: torch.Tensor, operation: str = "sum") -> None:
+        combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}[operation]
+        total, *others = self._share(tensor.clone())
+        for other in others:
+            total = combine(total, other)
+        tensor.copy_(total)
+
+    def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
+        parts = self._share(tensor.clone())
+        assert [len(part) for part in parts] == list(row_counts)
+        return torch.cat(parts)
+
+    def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
+        return self._share(tensor.clone())[partner]
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        return self._share(value)[root]
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return self._share(value)
+
+    def barrier(self) -> None:
+        self._share(None)
+
+    def give_up(self) -> None:
+        """Release the ranks that wait for this one."""
+        self._barrier.abort()
+
+
+def played_session(communicator: PlayedCommunicator, reduction: str = "fixed") -> Session:
+    rank, size = communicator.rank, communicator.size
+    ranks = RankInfo(rank, size, rank, size, 0, 1, "played")
+    return Session(ranks, torch.device("cpu"), "mpi", reduction, 1, "here", communicator, communicator)  # type: ignore[arg-type]
+
+
+def on_played_ranks(num_ranks: int, body: Callable[[PlayedCommunicator], Result]) -> list[Result]:
+    """Run `body` on each rank and return the results in rank order; the first error is raised again."""
+    board: list[Any] = [None] * num_ranks
+    barrier = threading.Barrier(num_ranks)
+
+    def run(rank: int) -> Result:
+        communicator = PlayedCommunicator(rank, board, barrier)
+        try:
+            return body(communicator)
+        except BaseException:
+            communicator.give_up()
+            raise
+
+    with ThreadPoolExecutor(num_ranks) as pool:
+        futures = [pool.submit(run, rank) for rank in range(num_ranks)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    real = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
+    if errors:
+        raise (real or errors)[0]
+    return [future.result() for future in futures]

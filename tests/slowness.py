@@ -1,0 +1,18 @@
+"""How slow this machine is at the moment: limits in seconds are meant for a quiet one."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import time
+
+_QUIET_S = 2.0
+
+
+@functools.cache
+def slowness() -> float:
+    """How many times longer than on a quiet machine it takes to start Python with torch; at least 1."""
+    started_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True, timeout=300)
+    return max(1.0, (time.monotonic() - started_s) / _QUIET_S)

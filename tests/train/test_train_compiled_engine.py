@@ -1,0 +1,143 @@
+"""The compiled engine: the eager engine's numbers to rounding, and one result for any number of (played) ranks."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from played_ranks import on_played_ranks, played_session
+
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import load_run_config
+from mpitrain.data.batches import plan_batches
+from mpitrain.data.samples import Samples
+from mpitrain.data.training_data import share_out
+from mpitrain.errors import MissingDependencyError
+from mpitrain.models.icenet import build_icenet
+from mpitrain.train.compiled_engine import CompiledEngine
+from mpitrain.train.dense_kernel import load_kernel
+from mpitrain.train.eager_engine import EagerEngine
+from mpitrain.train.engine_choice import choose_engine, dense_network_of
+from mpitrain.train.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+
+V = 8
+_ONE_AT_A_TIME = threading.Lock()  # torch's random state is the process's, not the thread's
+
+
+def make_samples(num_samples=331):
+    generator = np.random.default_rng(5)
+    inputs = generator.normal(size=(num_samples, 7)).astype(np.float32)
+    targets = 1 / (1 + np.exp(-inputs @ np.linspace(-1, 1, 7))) + generator.normal(scale=0.05, size=num_samples)
+    return Samples(inputs, targets.astype(np.float32), np.arange(num_samples), tuple("abcdefg"))
+
+
+class Trained:
+    """One rank's model after `num_epochs` epochs of an engine."""
+
+    def __init__(self, communicator, engine_class, settings, num_epochs=2, reduction="fixed"):
+        config = load_run_config(None, ["training.global_batch_size=48", "model.hidden_size=19", *settings]).config
+        dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
+        session = played_session(communicator, reduction)
+        layout = VirtualRanks(V, communicator.size, communicator.rank)
+        data = share_out(make_samples(), session, layout, 0.1, config.seed, dtype)
+        with _ONE_AT_A_TIME:
+            self.model = build_icenet(7, 19, config.model.hidden_activation, config.seed, dtype)
+            kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None
+        with torch.no_grad():
+            self.model.set_normalization(data.normalization.mean, data.normalization.std)
+        self.optimizer = build_optimizer(self.model.parameters(), config.training.optimizer, "standard")
+        plan = plan_batches(data.num_training_samples, 48, V)
+        more = (dense_network_of(config, self.model), kernel) if kernel else ()
+        self.engine = engine_class(self.model, self.optimizer, data, plan, layout, session, config, *more)
+        self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
+
+    def run_epoch(self, epoch):
+        self.engine.start_epoch(epoch)
+        losses = [self.engine.step(step, 0.01, False).loss for step in range(self.engine.steps_per_epoch)]
+        return losses, self.engine.epoch_loss(), self.engine.validation_loss()
+
+    def weights(self):
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.model.parameters()])
+
+
+def alone(engine_class, *settings, **options):
+    return on_played_ranks(1, lambda communicator: Trained(communicator, engine_class, settings, **options))[0]
+
+
+SETTINGS = [
+    ("training.optimizer.type=adam",),
+    ("training.optimizer.type=adam", "training.optimizer.weight_decay=0.1", "model.hidden_activation=relu"),
+    ("training.optimizer.type=adamw", "training.optimizer.weight_decay=0.1", "model.hidden_activation=sigmoid"),
+    ("training.optimizer.type=sgd", "training.optimizer.momentum=0.9", "training.optimizer.weight_decay=0.01"),
+    ("training.loss_function=mae", "model.hidden_activation=gelu"),
+    ("training.loss_function=huber", "training.gradient_clip_norm=0.01"),
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: " ".join(settings).replace("training.", ""))
+def test_the_compiled_step_is_the_eager_step_to_rounding(settings):
+    # In float64 rounding cannot hide a wrong formula, and no kink of mae or relu is crossed by it.
+    eager, compiled = (alone(kind, *settings, "training.dtype=float64") for kind in (EagerEngine, CompiledEngine))
+    torch.testing.assert_close(compiled.weights(), eager.weights(), rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(np.hstack(compiled.losses[1][0]), np.hstack(eager.losses[1][0]), rtol=1e-9)
+    assert compiled.losses[1][1:] == pytest.approx(eager.losses[1][1:], rel=1e-9)
+
+
+def test_in_float32_the_difference_is_float32_rounding():
+    eager, compiled = (alone(kind) for kind in (EagerEngine, CompiledEngine))
+    torch.testing.assert_close(compiled.weights(), eager.weights(), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(compiled.weights(), alone(EagerEngine, "training.optimizer.weight_decay=0.01").weights())
+
+
+@pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[5]], ids=["adam", "huber, clipped"])
+def test_any_number_of_ranks_gives_the_same_bits(settings):
+    one = alone(CompiledEngine, *settings)
+    for num_ranks in (2, 3, 4, 5, 8):
+        ranks = on_played_ranks(num_ranks, lambda communicator: Trained(communicator, CompiledEngine, settings))
+        for rank in ranks:
+            assert torch.equal(rank.weights(), one.weights())
+            assert rank.losses == one.losses
+
+
+def test_the_library_reduction_agrees_to_rounding_only():
+    one = alone(CompiledEngine, reduction="any")
+    for rank in on_played_ranks(3, lambda communicator: Trained(communicator, CompiledEngine, (), reduction="any")):
+        torch.testing.assert_close(rank.weights(), one.weights(), rtol=1e-4, atol=1e-5)
+
+
+def test_restored_state_continues_with_the_same_bits():
+    whole, first, second = (alone(CompiledEngine, num_epochs=count) for count in (2, 1, 0))
+    names = [name for name, _ in first.model.named_parameters()]
+    with torch.no_grad():
+        for own, saved in zip(second.model.parameters(), first.model.parameters(), strict=True):
+            own.copy_(saved)
+    restore_optimizer(second.optimizer, names, optimizer_tensors(first.optimizer, names))
+    second.run_epoch(1)
+    assert torch.equal(second.weights(), whole.weights())
+
+
+def test_a_stop_on_one_rank_is_heard_by_all():
+    def body(communicator):
+        trained = Trained(communicator, CompiledEngine, (), num_epochs=0)
+        trained.engine.start_epoch(0)
+        return [trained.engine.step(step, 0.01, step == 1 and communicator.rank == 2).stop_requested for step in (0, 1)]
+
+    assert on_played_ranks(4, body) == [[False, True]] * 4
+
+
+def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("MPITRAIN_CACHE", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+
+    def choose(engine, resumed=None):
+        config = load_run_config(None, [f"training.engine={engine}"]).config
+        model = build_icenet(7, 16, "none", 0)
+        return on_played_ranks(1, lambda ranks: choose_engine(config, played_session(ranks), model, resumed))[0]
+
+    assert choose("auto").name == "eager"
+    assert "apt-get install g++" in choose("auto").notice
+    assert choose("eager").notice is None
+    for asked in (("compiled", None), ("auto", "compiled")):
+        with pytest.raises(MissingDependencyError, match="no C\\+\\+ compiler"):
+            choose(*asked)

@@ -1,0 +1,229 @@
+"""The eager engine: the exact mean gradient of each batch, in the same bits on any number of (played) ranks."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+import torch
+from played_ranks import on_played_ranks, played_session
+from torch import nn
+
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import RunConfig
+from mpitrain.data.batches import Slice, VirtualRankBatches, plan_batches
+from mpitrain.data.samples import Samples
+from mpitrain.data.training_data import share_out
+from mpitrain.models.icenet import build_icenet
+from mpitrain.train.eager_engine import EagerEngine, sum_losses, weighted_loss_sum
+
+V, SEED, RATE = 8, 3, 0.05
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def make_samples(num_samples):
+    generator = np.random.default_rng(7)
+    inputs = generator.normal([0, 30, -10], [1, 2, 0.1], size=(num_samples, 3)).astype(np.float32)
+    targets = generator.random(num_samples).astype(np.float32)
+    return Samples(inputs, targets, np.arange(num_samples), ("a", "b", "c"))
+
+
+class Played:
+    """One rank's engine with what it was made of; plain SGD, so that a parameter's step is its gradient."""
+
+    def __init__(self, communicator, num_samples, batch_size, dtype, reduction="fixed", split=0.2):
+        self.session = played_session(communicator, reduction)
+        self.layout = VirtualRanks(V, communicator.size, communicator.rank)
+        self.data = share_out(make_samples(num_samples), self.session, self.layout, split, SEED, dtype)
+        with _ONE_AT_A_TIME:  # torch's random state is the process's, not the thread's
+            self.model = build_icenet(3, 5, "none", SEED, dtype)
+        with torch.no_grad():
+            self.model.set_normalization(self.data.normalization.mean, self.data.normalization.std)
+        self.plan = plan_batches(self.data.num_training_samples, batch_size, V)
+        self.make_engine()
+
+    def make_engine(self):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        self.engine = EagerEngine(
+            self.model, optimizer, self.data, self.plan, self.layout, self.session, RunConfig(seed=SEED)
+        )
+
+    def flat(self, what="data"):
+        return torch.cat([getattr(parameter, what).detach().reshape(-1) for parameter in self.model.parameters()])
+
+    def batch(self, step):
+        """Inputs and targets of one batch of epoch 0: all virtual ranks' slices without their padding."""
+        slices = []
+        for own in self.data.training:
+            batches = VirtualRankBatches(own.virtual_rank, own.inputs, own.targets, self.plan, SEED, True)
+            batches.start_epoch(0)
+            slices.append(batches.slice(step))
+        inputs, targets, weights = (
+            torch.cat([getattr(piece, n) for piece in slices]) for n in ("inputs", "targets", "weights")
+        )
+        return inputs[weights == 1], targets[weights == 1]
+
+
+def mean_loss(model, inputs, targets):
+    return nn.functional.mse_loss(model(inputs).view(-1), targets)
+
+
+@pytest.mark.parametrize("batch_size", ["full", 24, 61])
+@pytest.mark.parametrize("num_samples", [5, 97, 160])
+def test_the_applied_gradient_is_the_exact_mean_over_the_batch(num_samples, batch_size):
+    def body(communicator):
+        played = Played(communicator, num_samples, batch_size, torch.float64)
+        seen = 0
+        played.engine.start_epoch(0)
+        for step in range(played.engine.steps_per_epoch):
+            inputs, targets = played.batch(step)
+            seen += len(targets)
+            loss = mean_loss(played.model, inputs, targets)
+            expected = torch.cat([g.view(-1) for g in torch.autograd.grad(loss, list(played.model.parameters()))])
+            before = played.flat()
+            result = played.engine.step(step, RATE, False)
+            torch.testing.assert_close(played.flat("grad"), expected, rtol=1e-11, atol=1e-15)
+            torch.testing.assert_close(before - played.flat(), RATE * expected, rtol=1e-9, atol=1e-15)
+            assert result.loss == pytest.approx(loss.item(), rel=1e-13)
+            assert result.stop_requested is False
+        assert seen == played.data.num_training_samples
+
+    on_played_ranks(1, body)
+
+
+def test_a_full_batch_is_the_gradient_of_the_whole_training_set():
+    def body(communicator):
+        played = Played(communicator, 101, "full", torch.float64)
+        inputs = torch.cat([own.inputs for own in played.data.training])
+        targets = torch.cat([own.targets for own in played.data.training])
+        assert played.plan.global_batch_size > len(targets), "no slice is padded"
+        expected = torch.autograd.grad(mean_loss(played.model, inputs, targets), list(played.model.parameters()))
+        played.engine.start_epoch(0)
+        played.engine.step(0, RATE, False)
+        torch.testing.assert_close(
+            played.flat("grad"), torch.cat([g.view(-1) for g in expected]), rtol=1e-11, atol=1e-15
+        )
+
+    on_played_ranks(1, body)
+
+
+def two_epochs(num_ranks, reduction="fixed", num_samples=203):
+    def body(communicator):
+        played = Played(communicator, num_samples, 48, torch.float32, reduction)
+        losses = []
+        for epoch in range(2):
+            played.engine.start_epoch(epoch)
+            losses += [played.engine.step(step, RATE, False).loss for step in range(played.engine.steps_per_epoch)]
+            losses += [played.engine.epoch_loss(), played.engine.validation_loss()]
+        return played.flat(), losses, played.engine.gather_loss_sums()
+
+    return on_played_ranks(num_ranks, body)
+
+
+@pytest.mark.parametrize("num_samples", [5, 203])
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 8])
+def test_weights_and_losses_have_the_same_bits_on_any_number_of_ranks(num_ranks, num_samples):
+    ((weights, losses, sums),) = two_epochs(1, num_samples=num_samples)
+    for other_weights, other_losses, other_sums in two_epochs(num_ranks, num_samples=num_samples):
+        assert torch.equal(other_weights, weights)
+        assert str(other_losses) == str(losses)  # None and NaN compare too
+        assert torch.equal(other_sums, sums)
+
+
+def test_the_librarys_order_gives_the_same_to_rounding():
+    ((weights, losses, _),) = two_epochs(1)
+    for other_weights, other_losses, _ in two_epochs(3, "any"):
+        torch.testing.assert_close(other_weights, weights, rtol=1e-4, atol=1e-6)
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+
+
+def test_losses_of_an_epoch_are_over_all_samples():
+    def body(communicator):
+        played = Played(communicator, 203, 48, torch.float64)
+        played.engine.start_epoch(0)
+        expected = 0.0
+        for step in range(played.engine.steps_per_epoch):
+            batch = played.batch(step)
+            expected += mean_loss(played.model, *batch).item() * len(batch[1])
+            played.engine.step(step, RATE, False)
+        assert played.engine.epoch_loss() == pytest.approx(expected / played.data.num_training_samples, rel=1e-12)
+        held_out = [torch.cat([getattr(own, n) for own in played.data.validation]) for n in ("inputs", "targets")]
+        assert played.engine.validation_loss() == pytest.approx(mean_loss(played.model, *held_out).item(), rel=1e-12)
+        played.engine.start_epoch(1)
+        assert played.engine.epoch_loss() == 0, "the last epoch's losses are not forgotten"
+
+    on_played_ranks(1, body)
+
+
+def test_without_held_out_samples_there_is_no_validation_loss():
+    def body(communicator):
+        return Played(communicator, 40, 16, torch.float32, split=0.0).engine.validation_loss()
+
+    assert on_played_ranks(2, body) == [None, None]
+
+
+@pytest.mark.parametrize("asking_rank", [0, 2])
+def test_one_ranks_request_stops_all(asking_rank):
+    def body(communicator):
+        engine = Played(communicator, 40, 16, torch.float32).engine
+        engine.start_epoch(0)
+        return [
+            engine.step(step, RATE, communicator.rank == asking_rank and step == 1).stop_requested for step in (0, 1)
+        ]
+
+    assert on_played_ranks(3, body) == [[False, True]] * 3
+
+
+def test_losses_survive_a_checkpoint_on_another_number_of_ranks():
+    def first(communicator):
+        engine = Played(communicator, 203, 48, torch.float32).engine
+        engine.start_epoch(0)
+        engine.step(0, RATE, False)
+        return engine.gather_loss_sums(), engine.epoch_loss()
+
+    def second(communicator):
+        engine = Played(communicator, 203, 48, torch.float32).engine
+        engine.start_epoch(0)
+        engine.restore_loss_sums(sums)
+        return engine.epoch_loss()
+
+    (sums, loss), *others = on_played_ranks(2, first)
+    assert sums.shape == (V,)
+    assert sums.dtype == torch.float64
+    assert torch.equal(others[0][0], sums)
+    assert on_played_ranks(3, second) == [loss] * 3
+
+
+def test_a_failure_names_rank_and_virtual_ranks():
+    def body(communicator):
+        played = Played(communicator, 203, 48, torch.float32)
+        if communicator.rank == 1:  # its third virtual rank, number 6
+            played.data.training[2].inputs.fill_(math.nan)
+            played.make_engine()
+        played.engine.start_epoch(0)
+        result = played.engine.step(0, RATE, False)
+        return math.isnan(result.loss), played.engine.describe_failure()
+
+    assert on_played_ranks(2, body) == [(True, "rank 1 on here, virtual ranks [6]")] * 2
+
+
+def test_padding_weighs_nothing_even_where_its_error_is_large():
+    outputs = torch.tensor([[0.5], [0.25], [1000.0]], requires_grad=True)
+    piece = Slice(0, torch.zeros(3, 1), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 0.0]))
+    loss = weighted_loss_sum(outputs, piece)
+    assert loss.item() == 0.25 + 0.0625
+    (gradient,) = torch.autograd.grad(loss, outputs)
+    assert gradient.view(-1).tolist() == [-1.0, 0.5, 0.0]
+
+
+def test_losses_of_samples_add_in_double_precision():
+    def body(communicator):
+        played = Played(communicator, 203, 48, torch.float32)
+        own = played.data.validation[1]
+        with torch.no_grad():
+            errors = played.model(own.inputs).view(-1) - own.targets
+        found = sum_losses(played.model, own)
+        assert found.dtype == torch.float64
+        assert found.item() == pytest.approx(math.fsum((errors**2).tolist()), rel=1e-14)
+
+    on_played_ranks(1, body)

@@ -1,0 +1,99 @@
+"""`semantics=standard`: one result, bit for bit, on any number of ranks up to the virtual ones, with either MPI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import losses_of, train
+
+from mpitrain.models.torchscript import load_model
+from mpitrain.train.checkpoint_format import weights_sha256
+
+RANK_COUNTS = (1, 2, 3, 4, 8)
+OPENMPI_PYTHON = os.environ.get("MPITRAIN_OPENMPI_PYTHON", "")
+needs_openmpi = pytest.mark.skipif(
+    not Path(OPENMPI_PYTHON).is_file(),
+    reason="MPITRAIN_OPENMPI_PYTHON names no Python with Open MPI; tests/run.sh does",
+)
+
+Result = tuple[str, list[tuple[float, float | None]]]
+
+
+def train_to_result(folder: Path, num_ranks: int, *settings: str, python: str = sys.executable) -> Result:
+    """Return the hash of the exported weights and all losses, which are compared as exact numbers."""
+    done = train(num_ranks, folder, *settings, python=python)
+    assert done.returncode == 0, done.stderr
+    return weights_sha256(weights_of(folder)), losses_of(folder)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: value.detach() for name, value in load_model(folder / "model.pt").named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def settings(small_history: Path) -> tuple[str, ...]:
+    # 50 is no multiple of 8 virtual ranks, and the last batch of an epoch is a short one.
+    return (f"data.data_path={small_history}", "training.epochs=2", "training.global_batch_size=50")
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...]) -> tuple[Path, Result]:
+    """The run that all others must equal."""
+    folder = tmp_path_factory.mktemp("one_process") / "run"
+    return folder, train_to_result(folder, 1, *settings)
+
+
+@pytest.mark.parametrize(
+    "python",
+    [pytest.param(sys.executable, id="this_mpi"), pytest.param(OPENMPI_PYTHON, id="openmpi", marks=needs_openmpi)],
+)
+def test_one_result_for_all_rank_counts(
+    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result], python: str
+) -> None:
+    counts = [count for count in RANK_COUNTS if (count, python) != (1, sys.executable)]
+    results = {count: train_to_result(tmp_path / f"np{count}", count, *settings, python=python) for count in counts}
+    assert results == dict.fromkeys(counts, one_process[1])
+
+
+def test_one_result_of_the_eager_engine(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    counts = (1, 2, 3)
+    results = [train_to_result(tmp_path / f"np{count}", count, *settings, "training.engine=eager") for count in counts]
+    assert results == results[:1] * len(counts)
+
+
+def test_another_seed_gives_another_result(
+    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result]
+) -> None:
+    """What the tests above compare would show a difference."""
+    sha256, losses = train_to_result(tmp_path / "run", 2, *settings, "seed=1")
+    assert sha256 != one_process[1][0]
+    assert losses != one_process[1][1]
+
+
+def test_fewer_samples_than_virtual_ranks(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    path = tmp_path / "tiny.npz"
+    np.savez(path, inputs=random.normal(size=(5, 7)), targets=random.uniform(size=5))
+    settings = (f"data.data_path={path}", "data.validation_split=0.4", "training.epochs=3")
+    results = [train_to_result(tmp_path / f"np{count}", count, *settings) for count in (1, 3, 8)]
+    assert results[1:] == results[:1] * 2
+    assert all(np.isfinite(loss) for loss, _ in results[0][1])
+
+
+def test_any_reduction_differs_by_rounding_only(
+    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result]
+) -> None:
+    folder = tmp_path / "run"
+    train_to_result(folder, 3, *settings, "training.reduction=any")
+    fixed, free = weights_of(one_process[0]), weights_of(folder)
+    assert all(torch.allclose(free[name], fixed[name], rtol=0, atol=1e-5) for name in fixed)
+    np.testing.assert_allclose(losses_of(folder), one_process[1][1], rtol=1e-4)
+    # An epoch less is far outside these bounds.
+    train_to_result(tmp_path / "short", 1, *settings, "training.epochs=1")
+    short = weights_of(tmp_path / "short")
+    assert not all(torch.allclose(short[name], fixed[name], rtol=0, atol=1e-3) for name in fixed)

@@ -1,0 +1,34 @@
+"""Learning rates against their formulas."""
+
+import math
+
+import pytest
+
+from mpitrain.config import SchedulerSection
+from mpitrain.train.schedules import learning_rate_at
+
+
+@pytest.mark.parametrize("settings", [None, SchedulerSection(type="none", gamma=0.1)])
+@pytest.mark.parametrize("epoch", [0, 7, 99])
+def test_without_a_schedule_the_rate_is_constant(settings, epoch):
+    assert learning_rate_at(epoch, 100, 0.02, settings) == 0.02
+
+
+def test_step_multiplies_every_step_size_epochs():
+    settings = SchedulerSection(type="step", step_size=3, gamma=0.5)
+    rates = [learning_rate_at(epoch, 10, 0.8, settings) for epoch in range(10)]
+    assert rates == [0.8] * 3 + [0.4] * 3 + [0.2] * 3 + [0.1]
+
+
+@pytest.mark.parametrize("lowest", [0.0, 0.01])
+def test_cosine_goes_from_the_base_to_the_lowest(lowest):
+    settings = SchedulerSection(type="cosine", min_learning_rate=lowest)
+    rates = [learning_rate_at(epoch, 10, 0.5, settings) for epoch in range(11)]
+    assert rates[0] == 0.5
+    assert rates[10] == pytest.approx(lowest, abs=1e-16)
+    assert rates[5] == pytest.approx((0.5 + lowest) / 2, rel=1e-15)
+    assert rates == sorted(rates, reverse=True)
+    for epoch, rate in enumerate(rates):
+        assert rate == pytest.approx(
+            lowest + (0.5 - lowest) * math.cos(math.pi * epoch / 20) ** 2, rel=1e-13, abs=1e-16
+        )
