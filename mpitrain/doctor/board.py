@@ -34,7 +34,7 @@ _RANK_VARIABLES = (
 )
 _OLDEST_POST_S = 600.0
 _POLL_S = 0.05
-_ROOT_COMES_WITHIN_S = 10.0
+_ROOT_COMES_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)

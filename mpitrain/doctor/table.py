@@ -54,5 +54,5 @@ def _wrapped(start: str, text: str) -> list[str]:
 def _summary(results: Sequence[CheckResult]) -> str:
     counts = {status: sum(result.status == status for result in results) for status in ("fail", "warn")}
     if counts["fail"] == 0 and counts["warn"] == 0:
-        return f"All {len(results)} checks are well."
+        return f"No failure, no warning in {len(results)} checks."
     return f"{counts['fail']} failure(s), {counts['warn']} warning(s), {len(results)} checks."
