@@ -45,6 +45,11 @@ install_system_packages() {
     command -v ninja >/dev/null || command -v make >/dev/null || missing+=(ninja-build)
     command -v pkg-config >/dev/null || missing+=(pkg-config)
     command -v shellcheck >/dev/null || missing+=(shellcheck)
+    # a real Slurm, as a cluster of two nodes on this machine
+    command -v slurmctld >/dev/null || missing+=(slurm-wlm)
+    command -v munged >/dev/null || missing+=(munge)
+    command -v ip >/dev/null || missing+=(iproute2)
+    dpkg -s libpmix-dev >/dev/null 2>&1 || ! command -v dpkg >/dev/null || missing+=(libpmix-dev)
     pkg-config --exists netcdf 2>/dev/null || missing+=(libnetcdf-dev)
     "$PYTHON" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0

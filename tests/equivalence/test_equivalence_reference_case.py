@@ -24,6 +24,7 @@ from mpitrain.models.torchscript import load_model
 
 RANK_COUNTS = (1, 2, 3, 4)
 EPOCHS = 200
+TRAINING_TIMEOUT_S = 300.0
 TOLERANCE = 2e-6
 PREDICTION_TOLERANCE = 1e-6
 HISTORY = REFERENCE_CASE / "cice_history.nc"
@@ -51,6 +52,7 @@ def train_both(folder: Path, num_ranks: int, python: str) -> Trained:
         f"training.epochs={EPOCHS}",
         python=python,
         environ=PATIENT_RANKS,
+        timeout_s=TRAINING_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     names = [folder / name for name in ("cpp_model.pt", "trace.nc", "prediction.nc")]
