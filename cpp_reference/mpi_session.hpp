@@ -23,8 +23,8 @@ MPI_Datatype mpi_type() {
 class MpiSession {
   public:
     MpiSession(int& argc, char**& argv) {
-        // The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order. Python's
-        // side asks for the same level.
+        // The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
+        // Python's side asks for the same level.
         int provided = MPI_THREAD_SINGLE;
         MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);

@@ -234,7 +234,7 @@ def _run_doctor(options: argparse.Namespace) -> int:
 
 def _parse_ranks(text: str) -> tuple[int, ...]:
     words = text.split(",")
-    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
         raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
     return tuple(int(word) for word in words)
 

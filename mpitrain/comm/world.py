@@ -20,6 +20,7 @@ from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
 from mpitrain.cluster.rendezvous import master_address
 from mpitrain.cluster.speaker import say_once_before_ranks_meet
+from mpitrain.cluster.yielding import yielding_variables
 from mpitrain.comm.agreement import is_agreed, together
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.watchdog import Watchdog
@@ -27,7 +28,8 @@ from mpitrain.errors import LaunchError, MpitrainError
 
 Result = TypeVar("Result")
 INTERNAL_ERROR = 1
-_SECONDS_TO_SPEAK = 1.0
+_SECONDS_TO_SPEAK = 2.0
+_SECONDS_TO_FORWARD = 0.1  # an abort may overtake what the launcher has not yet read of a rank's output
 _MEETING_TIMEOUT = datetime.timedelta(minutes=5)
 
 
@@ -102,10 +104,10 @@ def fail_alone(world: World, error: BaseException, details: str = "") -> NoRetur
         hint = f" ({kind} in {world.failure_folder / 'failure.txt'})" if world.failure_folder else ""
         text = message + hint if world.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
+        time.sleep(_SECONDS_TO_FORWARD)
     else:
-        time.sleep(
-            _SECONDS_TO_SPEAK
-        )  # whoever was first ends this rank too, and must not be ended before it has spoken
+        # Whoever was first ends this rank too, and must not be ended before it has spoken.
+        time.sleep(_SECONDS_TO_SPEAK)
     sys.stdout.flush()
     if world.ranks.world_size > 1:
         world.communicator.abort(exit_code)
@@ -191,6 +193,8 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
         return None
     if not MPI.Is_initialized():
         check_before_mpi_init(environ, MPI.Get_library_version())
+        for name, value in yielding_variables(environ, os.cpu_count() or 1, read_cgroup_cpu_max()).items():
+            os.environ.setdefault(name, value)
         # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
         with warnings.catch_warnings():
             # mpi4py's own guess about the launcher: `reconcile` says it once, with the mend, as an error.

@@ -58,7 +58,10 @@ BAD_FILES = [
     ("domain: {pole: west}", "@:1: domain.pole: west is not allowed; give one of north, south"),
     ("use_cuda: maybe", "@:1: use_cuda: maybe is not allowed; give true or false"),
     ("data: {data_path: ''}", '@:1: data.data_path: "" is not allowed; give text, not empty, or null'),
-    ("training: {scheduler: {gamma: 0.5}}", "@:1: training.scheduler.type: missing; give one of step, cosine, plateau, none"),
+    (
+        "training: {scheduler: {gamma: 0.5}}",
+        "@:1: training.scheduler.type: missing; give one of step, cosine, plateau, none",
+    ),
     (
         "training:\n  dtype: f\n  epochs: 0\nseed: -1",
         "@:2: training.dtype: f is not allowed; give one of float32, float64 (and 2 more)",

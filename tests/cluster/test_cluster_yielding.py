@@ -1,0 +1,20 @@
+"""Libraries are told to yield exactly where ranks outnumber cores."""
+
+import pytest
+
+from mpitrain.cluster.yielding import YIELDING_VARIABLES, yielding_variables
+
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "num_cores", "quota", "expected"),
+    [
+        (MPICH, 2, None, YIELDING_VARIABLES),
+        (MPICH, 4, None, {}),
+        (MPICH, 16, "200000 100000", YIELDING_VARIABLES),
+        ({}, 1, None, {}),
+    ],
+)
+def test_only_more_ranks_than_cores_yield(environ, num_cores, quota, expected):
+    assert yielding_variables(environ, num_cores, quota) == expected
