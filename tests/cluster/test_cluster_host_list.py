@@ -1,3 +1,8 @@
+import os
+import re
+import shutil
+import subprocess
+
 import pytest
 
 from mpitrain.cluster.host_list import expand_host_list, expand_tasks_per_node
@@ -50,6 +55,11 @@ SPELLINGS = [
     ("x[9-10]y[0-0]", "x9y0 x10y0"),
 ]
 
+MORE_SPELLINGS = (
+    "cn[0001-0003]", "rack1-[7-9]", "a[1-1,2-2,3-3]", "x1y[1-2]z1w[3-4]", "n1,n[2-3],m[4-5],k6", "node[010-012,100]",
+    "h[1-3,7-9,12]", "g[1-2],g[4-5],g[7]", "r01c[01-02],r02c[03-04]", "n[10,9,8]", "a-b-[3-4]", "z[0-3]",
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(("text", "hosts"), SPELLINGS)
 def test_spellings(text, hosts):
@@ -99,3 +109,22 @@ def test_tasks_per_node(text, counts):
 def test_unreadable_tasks_per_node_are_refused(text):
     with pytest.raises(LaunchError, match=r"tasks per node .* write it like `2\(x3\),1`"):
         expand_tasks_per_node(text)
+
+
+@pytest.mark.skipif(shutil.which("scontrol") is None, reason="no scontrol: apt-get install slurm-wlm")
+def test_scontrol_reads_the_same_hosts(tmp_path):
+    configuration = tmp_path / "slurm.conf"
+    configuration.write_text("ClusterName=here\nSlurmctldHost=localhost\n")
+    environ = {**os.environ, "SLURM_CONF": str(configuration)}
+    num_agreed = 0
+    for text, _ in (*SPELLINGS, *((text, "") for text in MORE_SPELLINGS)):
+        told = subprocess.run(
+            ["scontrol", "show", "hostnames", text.strip()], env=environ, capture_output=True, text=True
+        )  # fmt: skip
+        if "Invalid hostlist" in told.stderr + told.stdout:
+            # Names that go on behind the brackets: some releases refuse them, sites have them all the same.
+            assert " " in text or re.search(r"\][^],\[]*[a-z-][^],\[]*(,|$)", text), text
+            continue
+        assert expand_host_list(text) == told.stdout.split(), text
+        num_agreed += 1
+    assert num_agreed >= 40
