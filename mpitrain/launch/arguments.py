@@ -68,7 +68,9 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep", action="append", metavar="key=a,b,...", help="a job for each value, of several for each combination"
     )
-    parser.add_argument("--run", choices=("train", "doctor"), help="what the job runs (default: train)")
+    parser.add_argument(
+        "--run", choices=("train", "doctor", "data generate"), help="what the job runs (default: train)"
+    )
     parser.add_argument("--output", metavar="FILE", help="write the script there instead of printing it")
     parser.add_argument("--submit", action="store_true", help="check, send it, and print the job's number")
 

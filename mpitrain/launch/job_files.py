@@ -49,6 +49,7 @@ _SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "cpu_only": ("cpu_cluster", {"config_path": "jobs/configs/cpu.yaml"}),
     "sweep": ("debug", {"config_path": "jobs/configs/sweep.yaml", "walltime": "01:00:00", "sweep": _SWEEP}),
     "doctor": ("debug", {"nodes": 2, "command": "doctor"}),
+    "generate_data": ("debug", {"command": "data generate", "tasks_per_node": 1, "mpi": "none"}),
 }
 _RENDERERS: Mapping[str, Callable[[JobRequest], str]] = {"slurm": render_slurm, "pbs": render_pbs}
 

@@ -50,7 +50,7 @@ class JobRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
-    command: Literal["train", "doctor"] = "train"
+    command: Literal["train", "doctor", "data generate"] = "train"
     """What runs on every rank."""
     nodes: Count = 1
     """Number of hosts."""

@@ -57,7 +57,7 @@ def _yaml_text(text: str) -> str:
 
 
 def _command(job: JobRequest) -> str:
-    words = [job.python, "-m", "mpitrain", job.command]
+    words = [job.python, "-m", "mpitrain", *job.command.split()]
     words += [job.config_path] if job.config_path is not None else []
     words += job.settings
     if job.command == "train":
