@@ -60,10 +60,13 @@ _NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch 
 
 
 def check_batches(config: RunConfig, plan: BatchPlan, batch_size: int | str) -> None:
-    """Raise ConfigError for a batch that was asked for and is larger than the data, or that cannot be accumulated."""
+    """Raise ConfigError for a global batch that is larger than the data, or for one that cannot be accumulated.
+
+    A batch per rank grows with the ranks, so that one larger than the data is only worth a notice.
+    """
     training = config.training
-    is_asked = training.batch_size is not None or training.global_batch_size is not None
-    if is_asked and batch_size != "full" and int(batch_size) > plan.num_samples:
+    is_asked = training.global_batch_size is not None and batch_size != "full"
+    if is_asked and int(batch_size) > plan.num_samples:
         raise ConfigError(
             f"global batch size {batch_size}: there are only {plan.num_samples} training samples; "
             "give at most that many, or training.global_batch_size=full"

@@ -190,9 +190,10 @@ def _data_notices(config: RunConfig, data: TrainingData, batch_size: int | str) 
     if config.training.batch_size not in (None, "full"):
         notices.append(
             f"training.batch_size={config.training.batch_size} is per rank (global batch {batch_size}): "
-            f"results depend on the number "
-            "of ranks; training.global_batch_size does not"
+            "results depend on the number of ranks; training.global_batch_size does not"
         )
+        if int(batch_size) > data.num_training_samples:
+            notices.append(f"global batch {batch_size}: there are only {data.num_training_samples} training samples")
     return notices
 
 
