@@ -18,7 +18,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data.batches import BatchPlan, VirtualRankBatches
 from mpitrain.data.partition import members_of, split_validation
 from mpitrain.data.samples import Samples, valid_rows
-from mpitrain.data.training_data import ReferenceData, TrainingData
+from mpitrain.data.training_data import ReferenceData
 from mpitrain.equivalence.trace import Trace, write_trace
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.train.setup import TrainingParts, build_parts
@@ -150,6 +150,3 @@ def write_initial_weights(path: Path, config: RunConfig, model: torch.nn.Module)
     """Write the weights that the C++ program starts from, float32 as the seed draws them."""
     arrays = {name: values.float().numpy() for name, values in named_weights(model).items()}
     write_trace(path, Trace(arrays, {"hidden_size": np.int64(config.model.hidden_size)}))
-
-
-__all__ = ["TrainingData", "record_run", "write_batch_order", "write_initial_weights"]

@@ -17,7 +17,7 @@ import torch
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
-from mpitrain.data.samples import Samples, read_samples
+from mpitrain.data.samples import read_samples
 from mpitrain.data.synthetic_history import write_synthetic_history
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
@@ -227,6 +227,3 @@ def _saver(session: Session, folder: RunFolder, settings: Mapping[str, Any]) -> 
         session.on_root(lambda: store.save(tensors, state, settings, step, kind))
 
     return save
-
-
-__all__ = ["Samples", "TrainRequest", "train"]
