@@ -1,33 +1,20 @@
-"""`RunConfig`: what one run is, and the checks that concern more than one setting."""
+"""`RunConfig`: what one run is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mpitrain.config.sections import (
-    ComputeSection,
-    CountOrZero,
-    DataSection,
-    DistributedSection,
-    DomainSection,
-    ModelSection,
-    OutputSection,
-    PredictionSection,
-    Section,
-    TrainingSection,
-    VariablesSection,
-)
-from mpitrain.config.show import show_value
+from mpitrain.config.cross_checks import CROSS_CHECK, find_problems
+from mpitrain.config.data_sections import DataSection, DomainSection, VariablesSection
+from mpitrain.config.model_section import ModelSection
+from mpitrain.config.output_sections import OutputSection, PredictionSection
+from mpitrain.config.section import CountOrZero, Section
+from mpitrain.config.training_sections import ComputeSection, DistributedSection, TrainingSection
 
-CROSS_CHECK = "cross_check"
 DEFAULT_VALIDATION_SPLIT = 0.1
-CPP_INPUT_SIZE = 7
-CPP_OUTPUT_SIZE = 1
 
 
 class RunConfig(Section):
@@ -81,112 +68,3 @@ class RunConfig(Section):
         if problems:
             raise PydanticCustomError(CROSS_CHECK, "{text}", {"text": str(problems[0]), "problems": problems})
         return self
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Settings that do not go together: the one to name first, its value, why not, and what to do."""
-
-    key: str
-    value: object
-    what: str
-    launch: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}: {self.what}"
-
-
-def find_problems(config: RunConfig) -> tuple[Problem, ...]:
-    """Return every pair of settings that do not go together, in the order of the checks."""
-    return tuple(problem for check in _CHECKS for problem in check(config))
-
-
-def implies_any_reduction(config: RunConfig) -> str | None:
-    """Return `key=value` of the first setting that cannot keep a fixed order of addition; None where all can."""
-    if config.distributed.strategy in ("dp", "ddp"):
-        return f"distributed.strategy={config.distributed.strategy}"
-    return "distributed.fp16_allreduce=true" if config.distributed.fp16_allreduce else None
-
-
-def _one_batch_size(config: RunConfig) -> Iterator[Problem]:
-    training = config.training
-    if training.batch_size is not None and training.global_batch_size is not None:
-        what = (
-            "not together with training.global_batch_size; keep one: batch_size is per rank, the other over all ranks"
-        )
-        yield Problem("training.batch_size", training.batch_size, what)
-
-
-def _reduction_is_possible(config: RunConfig) -> Iterator[Problem]:
-    cause = implies_any_reduction(config)
-    if config.training.reduction == "fixed" and cause is not None:
-        what = f"not possible with {cause}; remove one of them"
-        yield Problem("training.reduction", "fixed", what)
-
-
-def _sizes_fit(config: RunConfig) -> Iterator[Problem]:
-    model, variables = config.model, config.variables
-    yield from _size_fits("model.input_size", model.input_size, CPP_INPUT_SIZE, variables.input_variables)
-    yield from _size_fits("model.output_size", model.output_size, CPP_OUTPUT_SIZE, variables.output_variables)
-
-
-def _size_fits(key: str, size: int, usual: int, names: list[str] | None) -> Iterator[Problem]:
-    """Refuse a size that neither icenet nor the listed variables have; the usual one also stands for "as listed"."""
-    if size != usual and size != len(names or ()):
-        listed = f"variables.{key.removeprefix('model.').removesuffix('_size')}_variables"
-        has = f"{listed} names {len(names)}" if names else f"icenet has {usual}, unless {listed} names others"
-        yield Problem(key, size, f"{has}; remove the key or give {len(names) if names else usual}")
-
-
-def _reference_has_no_options(config: RunConfig) -> Iterator[Problem]:
-    if config.semantics != "reference":
-        return
-    for key, value, allowed in _set_beyond_reference(config):
-        yield Problem(key, value, f"semantics reference has no such option; give {allowed} or semantics: standard")
-
-
-def _set_beyond_reference(config: RunConfig) -> Iterator[tuple[str, object, str]]:
-    training, split = config.training, config.data.validation_split
-    if split:
-        yield "data.validation_split", split, "0"
-    if training.scheduler is not None and training.scheduler.type != "none":
-        yield "training.scheduler.type", training.scheduler.type, "none"
-    if training.shuffle:
-        yield "training.shuffle", True, "false"
-    if training.early_stopping_patience is not None:
-        yield "training.early_stopping_patience", training.early_stopping_patience, "null"
-    if training.batch_size not in (None, "full"):
-        yield "training.batch_size", training.batch_size, "full"
-    if training.global_batch_size not in (None, "full"):
-        yield "training.global_batch_size", training.global_batch_size, "full"
-    if training.reduction is not None:
-        yield "training.reduction", training.reduction, "null"
-    yield from _plain_training(training)
-
-
-def _plain_training(training: TrainingSection) -> Iterator[tuple[str, object, str]]:
-    """Yield what neither the C++ program nor its equal here has: key, value, and the value that means "without"."""
-    without: tuple[tuple[str, object, object], ...] = (
-        ("training.optimizer.type", training.optimizer.type, "adam"),
-        ("training.optimizer.weight_decay", training.optimizer.weight_decay, 0.0),
-        ("training.loss_function", training.loss_function, "mse"),
-        ("training.gradient_clip_norm", training.gradient_clip_norm, None),
-        ("training.gradient_accumulation_steps", training.gradient_accumulation_steps, 1),
-        ("training.learning_rate_scaling", training.learning_rate_scaling, "none"),
-    )
-    yield from ((key, value, show_value(plain)) for key, value, plain in without if value != plain)
-
-
-def _reference_runs_on_mpi(config: RunConfig) -> Iterator[Problem]:
-    if config.semantics == "reference" and config.compute.backend in ("gloo", "nccl"):
-        what = "semantics reference needs MPI; give auto or mpi, or semantics: standard"
-        yield Problem("compute.backend", config.compute.backend, what, launch=True)
-
-
-_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
-    _one_batch_size,
-    _reduction_is_possible,
-    _sizes_fit,
-    _reference_has_no_options,
-    _reference_runs_on_mpi,
-)

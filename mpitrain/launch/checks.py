@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.sections import OutputSection
+from mpitrain.config.output_sections import OutputSection
 from mpitrain.errors import UserError
 from mpitrain.launch.job_request import JobRequest
 

@@ -1,111 +1,12 @@
-"""The sections of a run's configuration, one model each; the text under a field is its documentation.
-
-Values are checked strictly: no number is read from text, no boolean from a number, and no whole number from `64.0`.
-`None` means "decide by the rules of the other settings", so that a resolved configuration reads back equal.
-"""
+"""The sections `training`, `compute` and `distributed`: how the network is trained, where, and by which messages."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-LARGEST_WHOLE_NUMBER = 2**63 - 1
-LARGEST_VIRTUAL_RANKS = 65536
-
-Count = Annotated[int, Field(ge=1, le=LARGEST_WHOLE_NUMBER)]
-CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_WHOLE_NUMBER)]
-PositiveNumber = Annotated[float, Field(gt=0)]
-NumberOrZero = Annotated[float, Field(ge=0)]
-Momentum = Annotated[float, Field(ge=0, lt=1)]
-Text = Annotated[str, Field(min_length=1)]
-Names = Annotated[list[Text], Field(min_length=1)]
-
-
-def _power_of_two(value: int) -> int:
-    if value & (value - 1):
-        raise PydanticCustomError("power_of_two", "not a power of two")
-    return value
-
-
-PowerOfTwo = Annotated[
-    int,
-    Field(
-        ge=1, le=LARGEST_VIRTUAL_RANKS, json_schema_extra={"allowed": f"a power of two, 1 to {LARGEST_VIRTUAL_RANKS}"}
-    ),
-    AfterValidator(_power_of_two),
-]
-
-
-class Section(BaseModel):
-    """What every section has in common: frozen, strict, no unknown keys, no NaN or infinity."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        protected_namespaces=(),
-        defer_build=True,
-    )
-
-
-class ModelSection(Section):
-    """The network."""
-
-    name: Literal["icenet"] = "icenet"
-    """Which network is trained."""
-    input_size: Count = 7
-    """Number of input features."""
-    hidden_size: Count = 16
-    """Number of hidden units."""
-    output_size: Count = 1
-    """Number of output features."""
-    hidden_activation: Literal["none", "sigmoid", "relu", "gelu"] = "none"
-    """Function between the two layers; the C++ program has none."""
-    initial_weights: Text | None = None
-    """Model file whose weights the training starts from; null draws them from the seed."""
-    hidden_layers: Count = 1
-    """Number of hidden layers."""
-
-
-class VariablesSection(Section):
-    """Which variables of the data file are read."""
-
-    input_variables: Names | None = None
-    """Names of the input variables, in order; null means the seven of a CICE history file."""
-    output_variables: Names | None = None
-    """Names of the target variables; null means the ice concentration."""
-
-
-class DomainSection(Section):
-    """Which points of the grid are samples."""
-
-    pole: Literal["north", "south"] = "north"
-    """Hemisphere."""
-    clean_data: bool = True
-    """Keep ocean points with ice only (poleward of 40 degrees); false keeps all points poleward of 60 degrees."""
-    mask_mode: Text | None = None
-    """Name of another rule that selects points."""
-
-
-class DataSection(Section):
-    """Where the samples come from."""
-
-    data_path: Text | None = None
-    """CICE history file; null trains on a synthetic one that is written first."""
-    validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
-    num_workers: CountOrZero = 0
-    """Number of reader processes beside each rank."""
-    num_samples: Count | None = None
-    """Number of synthetic samples."""
-    max_patterns: Count | None = None
-    """Largest number of samples that are kept."""
-    thin_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the selected samples that is kept."""
+from mpitrain.config.section import Count, CountOrZero, Momentum, NumberOrZero, PositiveNumber, PowerOfTwo, Section
 
 
 class OptimizerSection(Section):
@@ -229,25 +130,3 @@ class DistributedSection(Section):
     """Send gradients in half precision; implies `training.reduction: any`."""
     sync_batch_norm: bool = False
     """Moments of batch normalisation over all ranks."""
-
-
-class PredictionSection(Section):
-    """The prediction written after training."""
-
-    cice_history: Text | None = None
-    """CICE history file to predict for."""
-    output_filename: Text | None = None
-    """NetCDF file that the prediction is written to."""
-
-
-class OutputSection(Section):
-    """What is written, and where."""
-
-    model_dir: Text = "mpitrain_run"
-    """The run folder."""
-    model_file: Text = "model.pt"
-    """Name of the exported model in the run folder."""
-    progress: Literal["auto", "bar", "lines"] = "auto"
-    """`bar` redraws one line, `lines` prints one an epoch; `auto` looks at the terminal."""
-    weights: Literal["best", "final"] | None = None
-    """Which weights are exported; null means best in `standard` with validation, else final."""

@@ -1,0 +1,29 @@
+"""The sections `prediction` and `output`: what is written, and where."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mpitrain.config.section import Section, Text
+
+
+class PredictionSection(Section):
+    """The prediction written after training."""
+
+    cice_history: Text | None = None
+    """CICE history file to predict for."""
+    output_filename: Text | None = None
+    """NetCDF file that the prediction is written to."""
+
+
+class OutputSection(Section):
+    """What is written, and where."""
+
+    model_dir: Text = "mpitrain_run"
+    """The run folder."""
+    model_file: Text = "model.pt"
+    """Name of the exported model in the run folder."""
+    progress: Literal["auto", "bar", "lines"] = "auto"
+    """`bar` redraws one line, `lines` prints one an epoch; `auto` looks at the terminal."""
+    weights: Literal["best", "final"] | None = None
+    """Which weights are exported; null means best in `standard` with validation, else final."""
