@@ -38,14 +38,30 @@ History read_history(const std::string& path) {
     return history;
 }
 
+namespace {
+
+/// The levels that the file's fc1.weight (H1,F), fc2.weight (H2,H1), ... span; the last layer has one output.
+Sizes read_sizes(const NetcdfFile& file) {
+    const auto name = [](std::size_t l) { return "fc" + std::to_string(l) + ".weight"; };
+    Sizes sizes = {num_features};
+    for (std::size_t l = 1; l <= 2 || file.has(name(l)); ++l) {
+        const std::vector<std::size_t> shape = file.shape(name(l));
+        const bool is_last = l > 1 && !file.has(name(l + 1));
+        if (shape.size() != 2 || shape[0] < 1 || (is_last && shape[0] != 1) || shape[1] != sizes.back()) {
+            throw UserError(file.path() + ": variable " + name(l) + " has shape " + text_of(shape) + "; allowed is (" +
+                            (is_last ? "1" : "hidden size") + ", " + std::to_string(sizes.back()) + ")");
+        }
+        sizes.push_back(shape[0]);
+    }
+    return sizes;
+}
+
+}  // namespace
+
 Weights read_weights(const std::string& path) {
     const NetcdfFile file = NetcdfFile::open(path);
-    const std::vector<std::size_t> first = file.shape("fc1.weight");
-    if (first.size() != 2 || first[0] < 1 || first[1] != num_features) {
-        throw UserError(path + ": variable fc1.weight has shape " + text_of(first) + "; allowed is (hidden size, 7)");
-    }
-    Weights weights{first[0], {}};
-    for (const Parameter& parameter : parameters_of(weights.hidden_size)) {
+    Weights weights{read_sizes(file), {}};
+    for (const Parameter& parameter : parameters_of(weights.sizes)) {
         if (file.shape(parameter.name) != parameter.shape) {
             throw UserError(path + ": variable " + parameter.name + " has shape " +
                             text_of(file.shape(parameter.name)) + "; allowed is " + text_of(parameter.shape));

@@ -1,10 +1,11 @@
 // mpitrain_reference: the sea-ice network trained over MPI, written so that each number can be compared with the Python
-// package's. N samples, F = 7 features, H hidden units, K = 9 H + 1 parameters, P ranks, V virtual ranks.
+// package's. N samples, F = 7 features, H units of the first hidden layer, K parameters, P ranks, V virtual ranks.
 #include <algorithm>
 #include <iostream>
 #include <memory>
 #include <sstream>
 
+#include "benchmark.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
 #include "history_file.hpp"
@@ -26,9 +27,9 @@ void check_outputs(const Options& options) {
 }
 
 void check_hidden_size(const Options& options, const Weights& weights, const std::string& path) {
-    if (options.hidden_size && static_cast<std::size_t>(*options.hidden_size) != weights.hidden_size) {
+    if (options.hidden_size && static_cast<std::size_t>(*options.hidden_size) != weights.sizes[1]) {
         throw UserError("--hidden-size " + std::to_string(*options.hidden_size) + ": " + path + " has " +
-                        std::to_string(weights.hidden_size) + " hidden units; leave the flag out or give that number");
+                        std::to_string(weights.sizes[1]) + " hidden units; leave the flag out or give that number");
     }
 }
 
@@ -59,11 +60,11 @@ std::int64_t num_steps_of(const Options& options, const BatchOrder& order) {
 
 template <typename Real>
 TrainingRecord train(const MpiSession& mpi, const Options& options, Engine<Real>& engine, const Share<Real>& share,
-                     std::size_t hidden_size, std::int64_t num_steps) {
+                     const Sizes& sizes, std::int64_t num_steps) {
     if (options.semantics == Semantics::reference) {
-        return train_reference(mpi, engine, share.samples[0], hidden_size, num_steps, options.trace_steps);
+        return train_reference(mpi, engine, share.samples[0], sizes, num_steps, options.trace_steps);
     }
-    return train_standard(mpi, engine, share.samples, share.order, hidden_size, num_steps, options.trace_steps);
+    return train_standard(mpi, engine, share.samples, share.order, sizes, num_steps, options.trace_steps);
 }
 
 std::vector<double> as_doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
@@ -99,30 +100,30 @@ void trace_forward(const MpiSession& mpi, Trace& trace, Engine<Real>& engine, co
     trace.add("forward_step1", {{"n_total", y.size()}}, as_doubles(y));
 }
 
-void trace_training(Trace& trace, const TrainingRecord& record, std::size_t hidden_size) {
+void trace_training(Trace& trace, const TrainingRecord& record, const Sizes& sizes) {
     trace.add("loss", {{"step", record.loss.size()}}, record.loss);
     for (const TrainingRecord::Snapshot& snapshot : record.snapshots) {
         const std::string step = "_step" + std::to_string(snapshot.step);
-        trace.add_parameters("gradient" + step, snapshot.gradient, hidden_size);
-        trace.add_parameters("weights" + step, snapshot.weights, hidden_size);
+        trace.add_parameters("gradient" + step, snapshot.gradient, sizes);
+        trace.add_parameters("weights" + step, snapshot.weights, sizes);
     }
 }
 
-void trace_attributes(Trace& trace, const Options& options, int world_size, std::size_t hidden_size,
-                      std::int64_t num_steps, std::int64_t num_virtual_ranks) {
+void trace_attributes(Trace& trace, const Options& options, int world_size, const Sizes& sizes, std::int64_t num_steps,
+                      std::int64_t num_virtual_ranks) {
     trace.set_attribute("semantics", name_of(options.semantics));
     trace.set_attribute("engine", name_of(options.engine));
     trace.set_attribute("precision", name_of(options.precision));
     trace.set_attribute("ranks", world_size);
     trace.set_attribute("optimizer_steps", num_steps);
-    trace.set_attribute("hidden_size", static_cast<std::int64_t>(hidden_size));
+    trace.set_attribute("hidden_size", static_cast<std::int64_t>(sizes[1]));
     trace.set_attribute("pole", name_of(options.pole));
     trace.set_attribute("clean_data", options.clean_data ? "true" : "false");
     trace.set_attribute("virtual_ranks", num_virtual_ranks);  // 0 in reference, which has none
 }
 
 template <typename Real>
-std::string timing_line(const Options& options, int world_size, std::size_t hidden_size, const Share<Real>& share,
+std::string timing_line(const Options& options, int world_size, const Sizes& sizes, const Share<Real>& share,
                         std::vector<double> step_seconds) {
     const auto middle = step_seconds.begin() + static_cast<std::ptrdiff_t>(step_seconds.size() / 2);
     std::nth_element(step_seconds.begin(), middle, step_seconds.end());
@@ -132,7 +133,7 @@ std::string timing_line(const Options& options, int world_size, std::size_t hidd
     std::ostringstream line;
     line << "{\"engine\": \"" << name_of(options.engine) << "\", \"semantics\": \"" << name_of(options.semantics)
          << "\", \"precision\": \"" << name_of(options.precision) << "\", \"ranks\": " << world_size
-         << ", \"hidden_size\": " << hidden_size << ", \"rows_on_rank_0\": " << rows
+         << ", \"hidden_size\": " << sizes[1] << ", \"rows_on_rank_0\": " << rows
          << ", \"steps\": " << step_seconds.size() << ", \"median_us_per_step\": " << *middle * 1e6 << "}";
     return line.str();
 }
@@ -154,6 +155,12 @@ void predict_only(const MpiSession& mpi, const Options& options, const History& 
 
 template <typename Real>
 void run(const MpiSession& mpi, const Options& options) {
+    if (options.benchmark) {
+        const std::string line = run_benchmark<Real>(mpi, options);
+        if (mpi.is_root()) std::cout << line << std::endl;
+        return;
+    }
+
     // 3 read the grid and fields
     mpi.together([&] {
         if (mpi.is_root()) check_outputs(options);
@@ -172,31 +179,31 @@ void run(const MpiSession& mpi, const Options& options) {
 
     // 7 initial weights
     const Weights initial = mpi.together([&] { return read_initial_weights(options); });
-    const std::size_t hidden_size = initial.hidden_size;
+    const Sizes& sizes = initial.sizes;
     const auto engine = mpi.together([&] { return make_engine<Real>(options, initial, normalization); });
     const std::int64_t num_steps = mpi.together([&] { return num_steps_of(options, share.order); });
     Trace trace;
     trace_samples(mpi, trace, points, share, normalization);
-    trace.add_parameters("initial", initial.values, hidden_size);
+    trace.add_parameters("initial", initial.values, sizes);
     trace_forward(mpi, trace, *engine, share);
 
     // 8 train
-    const TrainingRecord record = train(mpi, options, *engine, share, hidden_size, num_steps);
+    const TrainingRecord record = train(mpi, options, *engine, share, sizes, num_steps);
 
     // 9 write the trace
     mpi.together([&] {
         if (!mpi.is_root()) return;
         const Prediction prediction = engine->predict(take_samples<Real>(history, points).x);
-        trace_attributes(trace, options, mpi.world_size(), hidden_size, num_steps, share.order.num_virtual_ranks);
-        trace_training(trace, record, hidden_size);
-        trace.add_parameters("weights_final", engine->weights(), hidden_size);
+        trace_attributes(trace, options, mpi.world_size(), sizes, num_steps, share.order.num_virtual_ranks);
+        trace_training(trace, record, sizes);
+        trace.add_parameters("weights_final", engine->weights(), sizes);
         trace.add("prediction", {{"n_selected", points.size()}}, prediction.y);
         trace.add("jacobian", {{"n_selected", points.size()}, {"feature", num_features}}, prediction.jacobian);
         if (!options.trace.empty()) trace.write(options.trace, options.precision);
         if (!options.prediction.empty()) write_prediction(options.prediction, history, points, prediction);
         if (!options.model_output.empty()) engine->save_model(options.model_output);
         if (options.timing) {
-            std::cout << timing_line(options, mpi.world_size(), hidden_size, share, record.step_seconds) << std::endl;
+            std::cout << timing_line(options, mpi.world_size(), sizes, share, record.step_seconds) << std::endl;
         }
     });
 }

@@ -39,22 +39,32 @@ void check_shape(const torch::Tensor& tensor, const std::vector<std::size_t>& sh
     const std::vector<std::int64_t> allowed(shape.begin(), shape.end());
     if (tensor.sizes() != torch::IntArrayRef(allowed)) {
         throw UserError(path + ": tensor " + name + " has " + std::to_string(tensor.numel()) +
-                        " values in another shape than (hidden size, 7), (hidden size), (1, hidden size), (1)");
+                        " values in another shape than the layers before it need; the last layer has one output");
     }
 }
 
-Weights weights_in(torch::serialize::InputArchive& archive, const std::string& path) {
+/// The levels that the archive's fc1.weight (H1,F), fc2.weight (H2,H1), ... span.
+Sizes sizes_in(torch::serialize::InputArchive& archive, const std::string& path) {
+    Sizes sizes = {num_features};
     torch::serialize::InputArchive layer;
-    if (!archive.try_read("fc1", layer)) throw UserError(path + ": layer fc1 is missing");
-    const torch::Tensor first = read_tensor(layer, "weight", path);
-    if (first.dim() != 2) throw UserError(path + ": tensor fc1.weight is no matrix");
-    Weights weights{static_cast<std::size_t>(first.size(0)), {}};
-    for (const Parameter& parameter : parameters_of(weights.hidden_size)) {
+    for (std::size_t l = 1; archive.try_read("fc" + std::to_string(l), layer); ++l) {
+        const std::string name = "fc" + std::to_string(l) + ".weight";
+        const torch::Tensor weight = read_tensor(layer, "weight", path);
+        if (weight.dim() != 2) throw UserError(path + ": tensor " + name + " is no matrix");
+        sizes.push_back(static_cast<std::size_t>(weight.size(0)));
+        layer = torch::serialize::InputArchive();
+    }
+    if (sizes.size() < 3) throw UserError(path + ": layer fc" + std::to_string(sizes.size()) + " is missing");
+    sizes.back() = 1;
+    return sizes;
+}
+
+Weights weights_in(torch::serialize::InputArchive& archive, const std::string& path) {
+    Weights weights{sizes_in(archive, path), {}};
+    for (const Parameter& parameter : parameters_of(weights.sizes)) {
         const std::size_t dot = parameter.name.find('.');
         torch::serialize::InputArchive owner;
-        if (!archive.try_read(parameter.name.substr(0, dot), owner)) {
-            throw UserError(path + ": layer " + parameter.name.substr(0, dot) + " is missing");
-        }
+        archive.read(parameter.name.substr(0, dot), owner);
         const torch::Tensor tensor = read_tensor(owner, parameter.name.substr(dot + 1), path);
         check_shape(tensor, parameter.shape, parameter.name, path);
         const std::vector<double> values = values_of(tensor);
@@ -65,10 +75,12 @@ Weights weights_in(torch::serialize::InputArchive& archive, const std::string& p
 
 }  // namespace
 
-NetworkModule::NetworkModule(std::int64_t hidden_size) {
+NetworkModule::NetworkModule(const Sizes& sizes) {
     const auto f = static_cast<std::int64_t>(num_features);
-    fc1 = register_module("fc1", torch::nn::Linear(f, hidden_size));
-    fc2 = register_module("fc2", torch::nn::Linear(hidden_size, 1));
+    for (std::size_t l = 1; l < sizes.size(); ++l) {
+        const torch::nn::Linear layer(static_cast<std::int64_t>(sizes[l - 1]), static_cast<std::int64_t>(sizes[l]));
+        layers.push_back(register_module("fc" + std::to_string(l), layer));
+    }
     input_mean = register_buffer("input_mean", torch::zeros(f));
     input_std = register_buffer("input_std", torch::ones(f));
 }

@@ -2,14 +2,16 @@
 #include <torch/torch.h>
 
 #include <string>
+#include <vector>
+
+#include "network.hpp"
 
 /// The network as libtorch knows it: parameters fc1.weight, ... and buffers input_mean, input_std.
 struct NetworkModule : torch::nn::Module {
-    explicit NetworkModule(std::int64_t hidden_size);
-    torch::nn::Linear fc1{nullptr};
-    torch::nn::Linear fc2{nullptr};
-    torch::Tensor input_mean;  // (F)
-    torch::Tensor input_std;   // (F)
+    explicit NetworkModule(const Sizes& sizes);
+    std::vector<torch::nn::Linear> layers;  // fc1, fc2, ...
+    torch::Tensor input_mean;               // (F)
+    torch::Tensor input_std;                // (F)
 };
 
 /// torch::save archive of the module, and of the moments in normalization.<name> in the same folder, which the original

@@ -1,11 +1,13 @@
 #pragma once
-#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
 
-// F features, H hidden units, K = 9 H + 1 parameters. y = sigmoid(fc2(act(fc1((x - mean) / std)))).
+// F features, L layers, K parameters. y = out(fcL(act(... act(fc1((x - mean) / std))))), one output.
 constexpr std::size_t num_features = 7;
+
+/// Units of each level: (F, H, 1) is the sea-ice network; (F, H1, H2, 1) has one more hidden layer.
+using Sizes = std::vector<std::size_t>;
 
 /// One parameter's place in the flat vector of all K.
 struct Parameter {
@@ -15,20 +17,29 @@ struct Parameter {
     std::size_t size;
 };
 
-/// The parameters in their one order everywhere: fc1.weight (H,F), fc1.bias (H), fc2.weight (1,H), fc2.bias (1).
-inline std::array<Parameter, 4> parameters_of(std::size_t hidden_size) {
-    const std::size_t h = hidden_size, f = num_features;
-    return {{{"fc1.weight", 0, {h, f}, h * f},
-             {"fc1.bias", h * f, {h}, h},
-             {"fc2.weight", h * f + h, {1, h}, h},
-             {"fc2.bias", h * f + 2 * h, {1}, 1}}};
+/// The parameters in their one order everywhere: fc1.weight (H1,F), fc1.bias (H1), fc2.weight (H2,H1), ...
+inline std::vector<Parameter> parameters_of(const Sizes& sizes) {
+    std::vector<Parameter> parameters;
+    std::size_t start = 0;
+    for (std::size_t l = 1; l < sizes.size(); ++l) {
+        const std::string layer = "fc" + std::to_string(l);
+        const std::size_t weights = sizes[l] * sizes[l - 1];
+        parameters.push_back({layer + ".weight", start, {sizes[l], sizes[l - 1]}, weights});
+        parameters.push_back({layer + ".bias", start + weights, {sizes[l]}, sizes[l]});
+        start += weights + sizes[l];
+    }
+    return parameters;
 }
 
-inline std::size_t num_parameters(std::size_t hidden_size) { return hidden_size * (num_features + 2) + 1; }
+inline std::size_t num_parameters(const Sizes& sizes) {
+    std::size_t count = 0;
+    for (std::size_t l = 1; l < sizes.size(); ++l) count += sizes[l] * (sizes[l - 1] + 1);
+    return count;
+}
 
 /// Weights as they lie in files: double holds every float exactly.
 struct Weights {
-    std::size_t hidden_size = 0;
+    Sizes sizes;
     std::vector<double> values;  // (K)
 };
 
@@ -38,5 +49,5 @@ struct Normalization {
     std::vector<double> std;
 };
 
-/// Reads fc1.weight, fc1.bias, fc2.weight, fc2.bias. Throws UserError naming what is missing or misshapen.
+/// Reads fc1.weight, fc1.bias, fc2.weight, ... Throws UserError naming what is missing or misshapen.
 Weights read_weights(const std::string& path);

@@ -15,7 +15,8 @@ const std::vector<std::string> engine_names = {"torch", "plain"};
 const std::vector<std::string> precision_names = {"float32", "float64"};
 const std::vector<std::string> semantics_names = {"reference", "standard"};
 const std::vector<std::string> pole_names = {"north", "south"};
-const std::vector<std::string> activation_names = {"none", "sigmoid", "relu", "gelu"};
+const std::vector<std::string> activation_names = {"none", "sigmoid", "relu", "gelu", "tanh"};
+const std::vector<std::string> reduction_names = {"fixed", "any", "original"};
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& value, const std::string& allowed) {
     throw UserError("--" + flag + " " + value + ": not allowed; give " + allowed);
@@ -56,6 +57,26 @@ std::vector<std::int64_t> read_counts(const std::string& flag, const std::string
         start = end + 1;
     }
     return counts;
+}
+
+/// 7-64-64-1: units of each level.
+std::vector<std::int64_t> read_network(const std::string& flag, const std::string& value) {
+    std::vector<std::int64_t> sizes;
+    for (std::size_t start = 0; start <= value.size();) {
+        const std::size_t end = std::min(value.find('-', start), value.size());
+        sizes.push_back(read_count(flag, value.substr(start, end - start)));
+        start = end + 1;
+    }
+    if (sizes.size() < 3 || sizes.front() != static_cast<std::int64_t>(num_features) || sizes.back() != 1) {
+        refuse(flag, value, "units of each level from 7 to 1, like 7-64-64-1");
+    }
+    return sizes;
+}
+
+/// full means no number: all samples.
+void read_batch_size(Options& options, const std::string& flag, const std::string& value) {
+    if (value == "full") return;
+    options.batch_size = read_count(flag, value);
 }
 
 double read_number(const std::string& flag, const std::string& value, double minimum, double limit) {
@@ -115,6 +136,7 @@ const std::map<std::string, Setter>& setters() {
         {"clean-data", bool_setter(&Options::clean_data)},
         {"hidden-size", count_setter(&Options::hidden_size)},
         {"hidden-activation", choice_setter(&Options::hidden_activation, activation_names)},
+        {"output-activation", choice_setter(&Options::output_activation, activation_names)},
         {"epochs", count_setter(&Options::epochs)},
         {"trace-steps",
          [](Options& o, const std::string& f, const std::string& v) { o.trace_steps = read_counts(f, v); }},
@@ -125,6 +147,12 @@ const std::map<std::string, Setter>& setters() {
         {"virtual-ranks", count_setter(&Options::virtual_ranks)},
         {"predict-only", bool_setter(&Options::predict_only)},
         {"timing", bool_setter(&Options::timing)},
+        {"benchmark", count_setter(&Options::benchmark)},
+        {"warmup", count_setter(&Options::warmup)},
+        {"samples", count_setter(&Options::num_samples)},
+        {"batch-size", read_batch_size},
+        {"network", [](Options& o, const std::string& f, const std::string& v) { o.network = read_network(f, v); }},
+        {"reduction", choice_setter(&Options::reduction, reduction_names)},
     };
     return table;
 }
@@ -162,6 +190,23 @@ void check_prediction(const Options& options) {
     }
 }
 
+/// Flags of the other kinds of run would be read and forgotten.
+void check_benchmark(const Options& options, const std::set<std::string>& seen) {
+    const std::set<std::string> allowed = {"benchmark",         "warmup",        "samples", "batch-size",
+                                           "network",           "reduction",     "engine",  "precision",
+                                           "hidden-activation", "virtual-ranks", "beta1",   "beta2",
+                                           "output-activation", "learning-rate", "epsilon"};
+    for (const std::string& flag : seen) {
+        const bool only_benchmark =
+            flag == "warmup" || flag == "samples" || flag == "batch-size" || flag == "network" || flag == "reduction";
+        if (!options.benchmark && only_benchmark) throw UserError("--" + flag + " goes with --benchmark");
+        if (options.benchmark && !allowed.count(flag)) throw UserError("--benchmark takes no --" + flag);
+    }
+    if (options.virtual_ranks && options.reduction != Reduction::fixed) {
+        throw UserError("--virtual-ranks goes with --reduction fixed; the others have one slice a rank");
+    }
+}
+
 void check_power_of_two(const std::optional<std::int64_t>& virtual_ranks) {
     if (virtual_ranks && (*virtual_ranks & (*virtual_ranks - 1)) != 0) {
         refuse("virtual-ranks", std::to_string(*virtual_ranks), "a power of two");
@@ -194,11 +239,13 @@ Options read_options(int argc, const char* const* argv) {
         if (!value || value->empty()) throw UserError("--" + flag + ": its value is missing; --help lists the flags");
         setter->second(options, flag, *value);
     }
-    require(options.history, "history", "the samples are read from that CICE history file");
+    check_benchmark(options, seen);
+    if (!options.benchmark) require(options.history, "history", "the samples are read from that CICE history file");
     if (options.engine == EngineKind::torch && !torch_engine_is_built()) {
         throw UserError("--engine torch: this program was built without libtorch; give --engine plain");
     }
     check_power_of_two(options.virtual_ranks);
+    if (options.benchmark) return options;
     options.predict_only ? check_prediction(options) : check_training(options);
     return options;
 }
@@ -207,16 +254,18 @@ const char* name_of(EngineKind engine) { return engine_names[static_cast<std::si
 const char* name_of(Precision precision) { return precision_names[static_cast<std::size_t>(precision)].c_str(); }
 const char* name_of(Semantics semantics) { return semantics_names[static_cast<std::size_t>(semantics)].c_str(); }
 const char* name_of(Pole pole) { return pole_names[static_cast<std::size_t>(pole)].c_str(); }
+const char* name_of(Reduction reduction) { return reduction_names[static_cast<std::size_t>(reduction)].c_str(); }
 
 std::string help_text() {
     return R"(mpitrain_reference: trains the sea-ice network 7-H-1 over MPI, as the Python package mpitrain does
 
   mpiexec -n P mpitrain_reference --history F.nc --initial-weights W.nc --trace T.nc [flags]
   mpiexec -n P mpitrain_reference --predict-only --history F.nc --model model.pt --prediction P.nc [flags]
+  mpiexec -n P mpitrain_reference --benchmark STEPS [flags]
 
 Files read
   --history F.nc            CICE history file
-  --initial-weights W.nc    fc1.weight (H,7), fc1.bias (H), fc2.weight (1,H), fc2.bias (1)
+  --initial-weights W.nc    fc1.weight (H,7), fc1.bias (H), fc2.weight (1,H), fc2.bias (1); deeper chains: fc3, ...
   --batch-order B.nc        standard: training_index (n_train), batch_order (step, virtual rank, slice); without it
                             every step takes all valid samples
   --model M.pt              with --predict-only: TorchScript archive; normalization.M.pt must lie beside it
@@ -230,8 +279,9 @@ What is computed
   --semantics reference|standard    (default: reference)
   --pole north|south                (default: north)
   --clean-data true|false           (default: true)
-  --hidden-size H                   checked against the weights
-  --hidden-activation none|sigmoid|relu|gelu   (default: none)
+  --hidden-size H                   checked against the weights; of the first hidden layer
+  --hidden-activation none|sigmoid|relu|gelu|tanh     (default: none)
+  --output-activation none|sigmoid|relu|gelu|tanh     (default: sigmoid)
   --epochs E                        (default: 60; with --batch-order its steps, which E must divide)
   --virtual-ranks V                 standard: a power of two (default: 8; with --batch-order what it has)
   --learning-rate 0.001  --beta1 0.9  --beta2 0.999  --epsilon 1e-8     Adam
@@ -239,6 +289,14 @@ What is computed
   --predict-only                    no training
   --timing true|false               one line of JSON with the median microseconds of a step (default: false)
   --help
+Time of a training step, on synthetic samples; one line of JSON
+  --benchmark STEPS                 steps to time; no files
+  --warmup STEPS                    steps before them (default: a tenth)
+  --network 7-64-64-1               units of each level (default: 7-16-1)
+  --samples N                       in all (default: 16384)
+  --batch-size B|full               in all (default: full)
+  --reduction fixed|any|original    fixed: V slices added in the fixed tree; any: one slice a rank, one MPI_Allreduce;
+                                    original: one slice a rank, one MPI_Allreduce for each parameter, libtorch's Adam
 
 Exit status: 0 done, 2 the input is wrong (one line on standard error tells what), 1 a fault of the program.
 )";

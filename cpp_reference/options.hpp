@@ -8,7 +8,9 @@ enum class EngineKind { torch, plain };
 enum class Precision { float32, float64 };
 enum class Semantics { reference, standard };
 enum class Pole { north, south };
-enum class Activation { none, sigmoid, relu, gelu };
+enum class Activation { none, sigmoid, relu, gelu, tanh };
+/// How a benchmark's ranks share a batch and add their gradients.
+enum class Reduction { fixed, any, original };
 
 /// Coefficients of Adam, the same defaults as torch's.
 struct AdamOptions {
@@ -35,12 +37,20 @@ struct Options {
     bool clean_data = true;
     std::optional<std::int64_t> hidden_size;  // default: what the weights have
     Activation hidden_activation = Activation::none;
+    Activation output_activation = Activation::sigmoid;
     std::optional<std::int64_t> epochs;  // default: 60, or what the batch order has
     std::vector<std::int64_t> trace_steps = {1, 10, 100, 1000};
     AdamOptions adam;
     std::optional<std::int64_t> virtual_ranks;  // default: 8, or what the batch order has
     bool predict_only = false;
     bool timing = false;
+    // Benchmark only.
+    std::optional<std::int64_t> benchmark;  // steps that are timed
+    std::optional<std::int64_t> warmup;     // steps before them; default: a tenth
+    std::optional<std::int64_t> num_samples;
+    std::optional<std::int64_t> batch_size;  // global; default: all samples
+    std::vector<std::int64_t> network = {7, 16, 1};
+    Reduction reduction = Reduction::fixed;
 };
 
 /// Reads the flags. Throws UserError for a flag that is unknown, missing, given twice or malformed.
@@ -52,3 +62,4 @@ const char* name_of(EngineKind engine);
 const char* name_of(Precision precision);
 const char* name_of(Semantics semantics);
 const char* name_of(Pole pole);
+const char* name_of(Reduction reduction);

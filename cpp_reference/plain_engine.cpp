@@ -1,11 +1,13 @@
-// The engine without libtorch: the network written out, 64 rows at a time, each array long enough for vector
-// instructions. It is the speed that the others are measured against; no memory is allocated in a step.
+// The engine without libtorch: the sea-ice network written out, 64 rows at a time, each array long enough for vector
+// instructions (deeper chains: plain_chain.cpp). It is the speed that the others are measured against; no memory is
+// allocated in a step.
 #include <cmath>
 #include <numbers>
 
 #include "adam.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
+#include "plain_chain.hpp"
 
 namespace {
 
@@ -85,12 +87,12 @@ template <typename Real>
 class PlainEngine final : public Engine<Real> {
   public:
     PlainEngine(const Weights& weights, const Options& options)
-        : hidden_size_(weights.hidden_size),
+        : hidden_size_(weights.sizes[1]),
           activation_(options.hidden_activation),
           weights_(weights.values.begin(), weights.values.end()),
           adam_(options.adam, options.semantics == Semantics::reference, weights.values.size()),
-          hidden_(weights.hidden_size),
-          slope_(weights.hidden_size) {
+          hidden_(weights.sizes[1]),
+          slope_(weights.sizes[1]) {
         for (Column<Real>& column : slope_) std::fill_n(column.value, tile_rows, Real{1});
         std::fill_n(mean_, num_features, Real{0});
         std::fill_n(std_, num_features, Real{1});
@@ -199,6 +201,9 @@ class PlainEngine final : public Engine<Real> {
             } else if (activation_ == Activation::sigmoid) {
                 z[r] = sigmoid(z[r]);
                 slope[r] = z[r] * (1 - z[r]);
+            } else if (activation_ == Activation::tanh) {
+                z[r] = std::tanh(z[r]);
+                slope[r] = 1 - z[r] * z[r];
             } else {  // gelu: z times the normal distribution's value at z
                 const Real below = (1 + std::erf(z[r] / std::numbers::sqrt2_v<Real>)) / 2;
                 slope[r] = below + z[r] * density_at_0 * std::exp(-z[r] * z[r] / 2);
@@ -263,6 +268,8 @@ class PlainEngine final : public Engine<Real> {
 
 template <typename Real>
 std::unique_ptr<Engine<Real>> make_plain_engine(const Weights& weights, const Options& options) {
+    const bool is_sea_ice_network = weights.sizes.size() == 3 && options.output_activation == Activation::sigmoid;
+    if (!is_sea_ice_network) return make_plain_chain<Real>(weights, options);
     return std::make_unique<PlainEngine<Real>>(weights, options);
 }
 

@@ -33,14 +33,18 @@ template <typename Real>
 class TorchEngine final : public Engine<Real> {
   public:
     TorchEngine(const Weights& weights, const Options& options)
-        : network_(std::make_shared<NetworkModule>(static_cast<std::int64_t>(weights.hidden_size))),
-          layout_(parameters_of(weights.hidden_size)),
-          activation_(options.hidden_activation),
+        : network_(std::make_shared<NetworkModule>(weights.sizes)),
+          layout_(parameters_of(weights.sizes)),
+          hidden_activation_(options.hidden_activation),
+          output_activation_(options.output_activation),
           adam_(options.adam),
           is_reference_(options.semantics == Semantics::reference) {
         at::set_num_threads(1);  // sums change bits with the number of threads
         network_->to(dtype_of<Real>);
-        parameters_ = {network_->fc1->weight, network_->fc1->bias, network_->fc2->weight, network_->fc2->bias};
+        for (const torch::nn::Linear& layer : network_->layers) {
+            parameters_.push_back(layer->weight);
+            parameters_.push_back(layer->bias);
+        }
         gradient_ = torch::zeros({static_cast<std::int64_t>(weights.values.size())}, dtype_of<Real>);
         const torch::NoGradGuard no_grad;
         for (std::size_t p = 0; p < layout_.size(); ++p) {
@@ -114,22 +118,27 @@ class TorchEngine final : public Engine<Real> {
 
     /// x (B,F) -> (B,1)
     torch::Tensor run(const torch::Tensor& x) {
-        const torch::Tensor hidden = network_->fc1((x - network_->input_mean) / network_->input_std);  // (B,H)
-        return torch::sigmoid(network_->fc2(activate(hidden)));
+        torch::Tensor level = (x - network_->input_mean) / network_->input_std;  // (B,F)
+        for (std::size_t l = 0; l + 1 < network_->layers.size(); ++l) {
+            level = activate(network_->layers[l](level), hidden_activation_);  // (B,H)
+        }
+        return activate(network_->layers.back()(level), output_activation_);
     }
 
-    torch::Tensor activate(const torch::Tensor& hidden) const {
-        switch (activation_) {
+    static torch::Tensor activate(const torch::Tensor& z, Activation activation) {
+        switch (activation) {
             case Activation::sigmoid:
-                return torch::sigmoid(hidden);
+                return torch::sigmoid(z);
             case Activation::relu:
-                return torch::relu(hidden);
+                return torch::relu(z);
             case Activation::gelu:
-                return torch::gelu(hidden);
+                return torch::gelu(z);
+            case Activation::tanh:
+                return torch::tanh(z);
             case Activation::none:
                 break;
         }
-        return hidden;
+        return z;
     }
 
     Real differentiate(const torch::Tensor& loss, Real* gradient) {
@@ -161,8 +170,8 @@ class TorchEngine final : public Engine<Real> {
     }
 
     std::shared_ptr<NetworkModule> network_;
-    std::array<Parameter, 4> layout_;
-    Activation activation_;
+    std::vector<Parameter> layout_;
+    Activation hidden_activation_, output_activation_;
     AdamOptions adam_;
     bool is_reference_;
     std::vector<torch::Tensor> parameters_;

@@ -15,16 +15,19 @@ void Trace::add(const std::string& name, Dimensions dimensions, std::vector<std:
     entries_.push_back({name, std::move(dimensions), true, {}, std::move(values)});
 }
 
-void Trace::add_parameters(const std::string& prefix, const std::vector<double>& flat, std::size_t hidden_size) {
-    for (const Parameter& parameter : parameters_of(hidden_size)) {
-        Dimensions dimensions;
-        if (parameter.name == "fc1.weight") dimensions = {{"hidden", hidden_size}, {"feature", num_features}};
-        if (parameter.name == "fc1.bias") dimensions = {{"hidden", hidden_size}};
-        if (parameter.name == "fc2.weight") dimensions = {{"output", 1}, {"hidden", hidden_size}};
-        if (parameter.name == "fc2.bias") dimensions = {{"output", 1}};
-        const auto start = flat.begin() + static_cast<std::ptrdiff_t>(parameter.start);
-        add(prefix + "." + parameter.name, dimensions,
-            std::vector<double>(start, start + static_cast<std::ptrdiff_t>(parameter.size)));
+void Trace::add_parameters(const std::string& prefix, const std::vector<double>& flat, const Sizes& sizes) {
+    const auto level = [&sizes](std::size_t l) -> std::pair<std::string, std::size_t> {
+        if (l == 0) return {"feature", sizes[l]};
+        if (l + 1 == sizes.size()) return {"output", sizes[l]};
+        return {l == 1 ? "hidden" : "hidden" + std::to_string(l), sizes[l]};
+    };
+    const std::vector<Parameter> parameters = parameters_of(sizes);
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+        const std::size_t l = p / 2 + 1;  // a layer has two: weight, bias
+        const Dimensions dimensions = p % 2 == 0 ? Dimensions{level(l), level(l - 1)} : Dimensions{level(l)};
+        const auto start = flat.begin() + static_cast<std::ptrdiff_t>(parameters[p].start);
+        add(prefix + "." + parameters[p].name, dimensions,
+            std::vector<double>(start, start + static_cast<std::ptrdiff_t>(parameters[p].size)));
     }
 }
 

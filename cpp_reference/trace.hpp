@@ -17,8 +17,8 @@ class Trace {
     void set_attribute(const std::string& name, std::int64_t number) { numbers_.emplace_back(name, number); }
     void add(const std::string& name, Dimensions dimensions, std::vector<double> values);
     void add(const std::string& name, Dimensions dimensions, std::vector<std::int64_t> values);
-    /// The four parameters in flat (K), each as <prefix>.<its name>.
-    void add_parameters(const std::string& prefix, const std::vector<double>& flat, std::size_t hidden_size);
+    /// The parameters in flat (K), each as <prefix>.<its name>.
+    void add_parameters(const std::string& prefix, const std::vector<double>& flat, const Sizes& sizes);
 
     /// Writes beside the path, then renames: a half-written trace never has the final name. Throws UserError.
     void write(const std::string& path, Precision precision) const;

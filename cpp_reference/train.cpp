@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "slice_buffer.hpp"
 #include "virtual_ranks.hpp"
 
 namespace {
@@ -15,47 +16,14 @@ void record_step(TrainingRecord& record, std::int64_t step, double seconds, doub
     record.snapshots.push_back({step, {gradient, gradient + num_weights}, engine.weights()});
 }
 
-/// The rows of one slice, copied together from the samples of its virtual rank.
-template <typename Real>
-class SliceBuffer {
-  public:
-    explicit SliceBuffer(std::size_t rows) : x_(rows * num_features), y_(rows), weight_(rows) {}
-
-    /// slots: one a row; -1 is a row of weight zero with x = 0, y = 0.
-    Slice<Real> fill(const Samples<Real>& samples, const std::int64_t* slots) {
-        for (std::size_t r = 0; r < y_.size(); ++r) {
-            Real* row = x_.data() + r * num_features;
-            if (slots[r] < 0) {
-                std::fill_n(row, num_features, Real{0});
-                y_[r] = weight_[r] = 0;
-                continue;
-            }
-            const auto j = static_cast<std::size_t>(slots[r]);
-            std::copy_n(samples.x.data() + j * num_features, num_features, row);
-            y_[r] = samples.y[j];
-            weight_[r] = 1;
-        }
-        return {y_.size(), x_.data(), y_.data(), weight_.data()};
-    }
-
-    Real weight_sum() const {
-        Real total = 0;
-        for (const Real weight : weight_) total += weight;
-        return total;
-    }
-
-  private:
-    std::vector<Real> x_, y_, weight_;
-};
-
 }  // namespace
 
 template <typename Real>
 TrainingRecord train_reference(const MpiSession& mpi, Engine<Real>& engine, const Samples<Real>& samples,
-                               std::size_t hidden_size, std::int64_t num_steps,
+                               const Sizes& sizes, std::int64_t num_steps,
                                const std::vector<std::int64_t>& trace_steps) {
-    const auto parameters = parameters_of(hidden_size);
-    std::vector<Real> gradient(num_parameters(hidden_size));
+    const auto parameters = parameters_of(sizes);
+    std::vector<Real> gradient(num_parameters(sizes));
     const Slice<Real> all = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
     // The original meant the number of samples here and took the number of features.
     const auto divisor = static_cast<Real>(static_cast<int>(num_features) * mpi.world_size());
@@ -77,9 +45,9 @@ TrainingRecord train_reference(const MpiSession& mpi, Engine<Real>& engine, cons
 
 template <typename Real>
 TrainingRecord train_standard(const MpiSession& mpi, Engine<Real>& engine, const std::vector<Samples<Real>>& samples,
-                              const BatchOrder& order, std::size_t hidden_size, std::int64_t num_steps,
+                              const BatchOrder& order, const Sizes& sizes, std::int64_t num_steps,
                               const std::vector<std::int64_t>& trace_steps) {
-    const std::size_t num_weights = num_parameters(hidden_size);
+    const std::size_t num_weights = num_parameters(sizes);
     const auto rows = static_cast<std::size_t>(order.slice_size);
     // Behind each partial gradient travel the slice's summed loss and its summed weight.
     VirtualRanks<Real> virtual_ranks(mpi, order.num_virtual_ranks, num_weights + 2);
@@ -105,11 +73,11 @@ TrainingRecord train_standard(const MpiSession& mpi, Engine<Real>& engine, const
     return record;
 }
 
-template TrainingRecord train_reference(const MpiSession&, Engine<float>&, const Samples<float>&, std::size_t,
+template TrainingRecord train_reference(const MpiSession&, Engine<float>&, const Samples<float>&, const Sizes&,
                                         std::int64_t, const std::vector<std::int64_t>&);
-template TrainingRecord train_reference(const MpiSession&, Engine<double>&, const Samples<double>&, std::size_t,
+template TrainingRecord train_reference(const MpiSession&, Engine<double>&, const Samples<double>&, const Sizes&,
                                         std::int64_t, const std::vector<std::int64_t>&);
 template TrainingRecord train_standard(const MpiSession&, Engine<float>&, const std::vector<Samples<float>>&,
-                                       const BatchOrder&, std::size_t, std::int64_t, const std::vector<std::int64_t>&);
+                                       const BatchOrder&, const Sizes&, std::int64_t, const std::vector<std::int64_t>&);
 template TrainingRecord train_standard(const MpiSession&, Engine<double>&, const std::vector<Samples<double>>&,
-                                       const BatchOrder&, std::size_t, std::int64_t, const std::vector<std::int64_t>&);
+                                       const BatchOrder&, const Sizes&, std::int64_t, const std::vector<std::int64_t>&);

@@ -23,12 +23,12 @@ struct TrainingRecord {
 /// MPI_Allreduce and divided by 7 P. num_steps and trace_steps must agree on all ranks.
 template <typename Real>
 TrainingRecord train_reference(const MpiSession& mpi, Engine<Real>& engine, const Samples<Real>& samples,
-                               std::size_t hidden_size, std::int64_t num_steps,
+                               const Sizes& sizes, std::int64_t num_steps,
                                const std::vector<std::int64_t>& trace_steps);
 
 /// Collective. Standard: one step for each entry of the batch order; partials added in the tree over virtual ranks.
 /// samples: of each owned virtual rank.
 template <typename Real>
 TrainingRecord train_standard(const MpiSession& mpi, Engine<Real>& engine, const std::vector<Samples<Real>>& samples,
-                              const BatchOrder& order, std::size_t hidden_size, std::int64_t num_steps,
+                              const BatchOrder& order, const Sizes& sizes, std::int64_t num_steps,
                               const std::vector<std::int64_t>& trace_steps);

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from mpitrain import __version__
+from mpitrain.bench.command import add_bench_command
 from mpitrain.cluster.speaker import say_once_before_ranks_meet
+from mpitrain.data.command import add_data_command
 from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
@@ -76,10 +78,11 @@ def _build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_config(commands)
-    _add_data(commands)
+    add_data_command(commands)
     _add_verify(commands)
     _add_doctor(commands)
     _add_launch(commands)
+    add_bench_command(commands)
     return parser
 
 
@@ -118,22 +121,6 @@ def _add_config(commands: Commands) -> None:
         "schema", help="print the JSON schema of all settings", description="Print the JSON schema."
     )
     schema.set_defaults(handler=_run_config_schema)
-
-
-def _add_data(commands: Commands) -> None:
-    data = commands.add_parser("data", help="write data files", description="Data files.")
-    actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
-    text = "write a synthetic CICE history file, whose best possible error is known"
-    generate = actions.add_parser("generate", help=text, description=text)
-    generate.add_argument(
-        "file", nargs="?", default="cice_history.nc", metavar="FILE.nc", help="default: cice_history.nc"
-    )
-    for name, default, meaning in (("seed", 0, "seed of all fields"), ("latitudes", 160, "grid rows"),
-                                   ("longitudes", 240, "grid columns"), ("times", 1, "time levels")):  # fmt: skip
-        generate.add_argument(
-            f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"
-        )
-    generate.set_defaults(handler=_run_data_generate)
 
 
 def _add_verify(commands: Commands) -> None:
@@ -222,15 +209,6 @@ def _run_launch(options: argparse.Namespace) -> int:
     from mpitrain.launch.command import run_launch
 
     return run_launch(options, *_split_settings(options.settings))
-
-
-def _run_data_generate(options: argparse.Namespace) -> int:
-    from mpitrain.data.synthetic_history import write_synthetic_history
-
-    shape = {"num_latitudes": options.latitudes, "num_longitudes": options.longitudes, "num_times": options.times}
-    summary = write_synthetic_history(Path(options.file), seed=options.seed, **shape)
-    sys.stdout.write(f"{summary.path}: {summary.num_samples_north} samples north, {summary.num_samples_south} south\n")
-    return 0
 
 
 def _run_verify(options: argparse.Namespace) -> int:

@@ -44,6 +44,13 @@ class PlayedCommunicator:
         assert [len(part) for part in parts] == list(row_counts)
         return torch.cat(parts)
 
+    def all_to_all_rows(
+        self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> torch.Tensor:
+        received = [parts[self.rank] for parts in self._share(list(tensor.clone().split(list(send_counts))))]
+        assert [len(part) for part in received] == list(receive_counts)
+        return torch.cat(received)
+
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
         return self._share(tensor.clone())[partner]
 

@@ -6,12 +6,16 @@ order, with tensors of the same shape and dtype unless said otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
 from mpitrain.comm.collective_notes import CollectiveNotes
+
+if TYPE_CHECKING:
+    from mpitrain.comm.node_shared import NodeSharedTensor
 
 ReduceOperation = Literal["sum", "min", "max"]
 
@@ -30,6 +34,22 @@ class Communicator(Protocol):
         """Concatenate the ranks' tensors `(row_counts[rank], ...)` along axis 0, in rank order. Collective.
 
         `row_counts` must be the same on all ranks; a rank may hold no row.
+        """
+
+    def all_to_all_rows(
+        self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> torch.Tensor:
+        """Hand the rows of `tensor` (n, ...) out: the first `send_counts[0]` to rank 0, the next to rank 1. Collective.
+
+        Returns (sum(receive_counts), ...): rank 0's rows for this rank, then rank 1's. Rank a's `send_counts[b]` must
+        be rank b's `receive_counts[a]`. Counts may be 0, and the whole larger than 2^31 bytes.
+        """
+
+    def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
+        """Return a tensor whose memory all ranks of a node share, so that a node holds large data once. Collective.
+
+        Its first rank writes it, then all call `publish`. `shape` and `dtype` must agree on the ranks of a node.
+        Raises LaunchError, on all ranks, where MPI does not connect the ranks or a node lacks the memory.
         """
 
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
@@ -52,3 +72,8 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Give back what the group holds. Collective."""
+
+
+def row_bytes_of(tensor: torch.Tensor) -> int:
+    """Return the bytes of one row of `tensor` (n, ...), also where n is 0."""
+    return math.prod(tensor.shape[1:]) * tensor.element_size()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from mpitrain.comm.collective_notes import CollectiveNotes, noted
-from mpitrain.comm.communicator import ReduceOperation
+from mpitrain.comm.communicator import ReduceOperation, row_bytes_of
+from mpitrain.comm.half_precision import all_reduce_halves
+from mpitrain.comm.node_shared import NodeSharedTensor, open_node_shared_tensor
+from mpitrain.comm.tensor_memory import HALF_DTYPES, TensorMemory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+# What one rank sends another in one message: libraries before MPI 4 count in 32 bits.
+LARGEST_MESSAGE_BYTES = 1 << 30
 
 
 class MpiCommunicator:
@@ -24,6 +31,8 @@ class MpiCommunicator:
 
         self._mpi = MPI
         self._comm = parent.Dup()
+        self._memory = TensorMemory(MPI)
+        self._in_place = MPI.IN_PLACE
         self._operations = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         # Set where ranks outnumber cores: a rank that waits in the library spins, and the one it waits for cannot run.
         self.yields_while_waiting = False
@@ -39,28 +48,61 @@ class MpiCommunicator:
     @noted
     def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
         """See `Communicator.all_reduce`."""
-        self._comm.Allreduce(self._mpi.IN_PLACE, buffer_of(tensor), self._operations[operation])
+        if tensor.dtype in HALF_DTYPES:
+            all_reduce_halves(self._comm, self._memory, tensor, operation)
+        else:
+            self._comm.Allreduce(self._in_place, self._memory.numbers(tensor), self._operations[operation])
 
     @noted
     def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
         """See `Communicator.all_gather`."""
         gathered = tensor.new_empty((sum(row_counts), *tensor.shape[1:]))
-        row_size = int(np.prod(tensor.shape[1:], dtype=np.int64))
-        target = [buffer_of(gathered), [rows * row_size for rows in row_counts]]
+        row_bytes = row_bytes_of(tensor)
+        own, target = self._memory.content(tensor), [
+            self._memory.content(gathered),
+            [rows * row_bytes for rows in row_counts],
+        ]
         if self.yields_while_waiting:
-            self._wait(self._comm.Iallgatherv(buffer_of(tensor), target))
+            self._wait(self._comm.Iallgatherv(own, target))
         else:
-            self._comm.Allgatherv(buffer_of(tensor), target)
+            self._comm.Allgatherv(own, target)
         return gathered
+
+    @noted
+    def all_to_all_rows(
+        self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> torch.Tensor:
+        """See `Communicator.all_to_all_rows`."""
+        received = tensor.new_empty((sum(receive_counts), *tensor.shape[1:]))
+        row_bytes = max(row_bytes_of(tensor), 1)
+        # Counted in rows: offsets in bytes would leave 32 bits where rows do not.
+        row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
+        rows_a_round = max(LARGEST_MESSAGE_BYTES // row_bytes, 1)
+        num_rounds = self._comm.allreduce(-(-max(send_counts) // rows_a_round), self._mpi.MAX)
+        for index in range(num_rounds if row_bytes_of(tensor) else 0):
+            first = index * rows_a_round
+            sent = [self._memory.content(tensor), *_rows_of_round(send_counts, first, rows_a_round), row]
+            target = [self._memory.content(received), *_rows_of_round(receive_counts, first, rows_a_round), row]
+            if self.yields_while_waiting:
+                self._wait(self._comm.Ialltoallv(sent, target))
+            else:
+                self._comm.Alltoallv(sent, target)
+        row.Free()
+        return received
+
+    def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
+        """See `Communicator.node_shared_tensor`."""
+        return open_node_shared_tensor(self, shape, dtype)
 
     @noted
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
         """See `Communicator.exchange`."""
         received = torch.empty_like(tensor)
+        own, target = self._memory.content(tensor), self._memory.content(received)
         if self.yields_while_waiting:
-            self._wait(self._comm.Irecv(buffer_of(received), partner), self._comm.Isend(buffer_of(tensor), partner))
+            self._wait(self._comm.Irecv(target, partner), self._comm.Isend(own, partner))
         else:
-            self._comm.Sendrecv(buffer_of(tensor), partner, recvbuf=buffer_of(received), source=partner)
+            self._comm.Sendrecv(own, partner, recvbuf=target, source=partner)
         return received
 
     def _wait(self, *requests: MPI.Request) -> None:
@@ -70,7 +112,7 @@ class MpiCommunicator:
     @noted
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """See `Communicator.broadcast`."""
-        self._comm.Bcast(buffer_of(tensor), root)
+        self._comm.Bcast(self._memory.content(tensor), root)
 
     @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
@@ -96,16 +138,8 @@ class MpiCommunicator:
         self._comm.Free()
 
 
-def buffer_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the memory of a contiguous CPU tensor as an array that MPI reads and writes in place.
-
-    Raises TypeError for dtypes that MPI cannot add: seen as int16, bfloat16 1 + 1 would be 1.7e38 without a word.
-    """
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        raise TypeError(f"MPI has no sum for {tensor.dtype}: convert to float32 before the collective")
-    if not tensor.is_contiguous():
-        raise ValueError(
-            f"MPI needs a contiguous tensor, got strides {tensor.stride()} for shape {tuple(tensor.shape)}"
-        )
-    array: np.ndarray[Any, Any] = tensor.detach().numpy()
-    return array
+def _rows_of_round(counts: Sequence[int], first: int, num_rows: int) -> tuple[list[int], list[int]]:
+    """Return how many of each rank's rows, and from which on, travel when each has sent `first` rows before."""
+    starts = [0, *itertools.accumulate(counts)]
+    sizes = [min(max(count - first, 0), num_rows) for count in counts]
+    return sizes, [start + min(first, count) for start, count in zip(starts, counts, strict=False)]

@@ -8,20 +8,31 @@ collectives of torch.distributed then run over the MPI library that started the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from mpitrain.comm.mpi_communicator import buffer_of
+from mpitrain.comm.communicator import row_bytes_of
+from mpitrain.comm.half_precision import all_reduce_halves, reduce_scatter_halves
+from mpitrain.comm.tensor_memory import HALF_DTYPES, TensorMemory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 BACKEND_NAME = "mpi4py"
 _TAG = 7
+_SUM = dist.ReduceOp.SUM
+
+
+class _Reduction(NamedTuple):
+    """A reduction as MPI knows it, by its name for halves, and what the result is divided by."""
+
+    mpi_operation: MPI.Op
+    name: str
+    divisor: int
 
 
 def register_mpi_backend(comm: MPI.Intracomm) -> None:
@@ -42,13 +53,27 @@ def register_mpi_backend(comm: MPI.Intracomm) -> None:
 class MpiProcessGroup(dist.ProcessGroup):
     """Collectives of torch.distributed over one MPI communicator; each call is blocking and returns finished work.
 
-    Tensors live on the CPU; reductions refuse float16 and bfloat16 (TypeError), which MPI cannot add.
+    Tensors live on the CPU. float16 and bfloat16, which MPI cannot add, are summed in float32 and travel as they are.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
+        from mpi4py import MPI
+
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
         self._name = ""
+        # All that a call would otherwise look up or build anew: more than a small message itself takes.
+        self._memory = TensorMemory(MPI)
+        self._in_place = MPI.IN_PLACE
+        self._all_reduce, self._numbers = comm.Allreduce, self._memory.numbers
+        self._sum = _Reduction(MPI.SUM, "sum", 1)
+        self._reductions = (
+            (dist.ReduceOp.AVG, _Reduction(MPI.SUM, "sum", comm.Get_size())),  # MPI has no mean
+            (dist.ReduceOp.MIN, _Reduction(MPI.MIN, "min", 1)),
+            (dist.ReduceOp.MAX, _Reduction(MPI.MAX, "max", 1)),
+            (dist.ReduceOp.PRODUCT, _Reduction(MPI.PROD, "product", 1)),
+        )
+        self._done_for_ever = _finished([])
 
     @property
     def group_name(self) -> str:
@@ -65,12 +90,15 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce each tensor in place over all ranks. Collective."""
-        operation, divisor = self._operation(getattr(opts, "reduceOp", dist.ReduceOp.SUM))
+        reduction = self._reduction(opts.reduceOp if opts is not None else _SUM)
         for tensor in tensors:
-            staged = tensor.contiguous()
-            self._comm.Allreduce(_in_place(), buffer_of(staged), operation)
-            tensor.copy_(staged.div_(divisor) if divisor > 1 else staged)
-        return _finished(tensors)
+            if tensor.is_contiguous():
+                self._reduce_in_place(tensor, reduction)
+            else:
+                staged = tensor.contiguous()
+                self._reduce_in_place(staged, reduction)
+                tensor.copy_(staged)
+        return self._work(tensors, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce several tensors in place. Collective."""
@@ -78,21 +106,21 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> dist.Work:
         """Reduce to rank `opts.rootRank`; the others' tensors keep their values. Collective."""
-        operation, divisor = self._operation(opts.reduceOp)
+        reduction = self._reduction(opts.reduceOp)
         for tensor in tensors:
-            total = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            self._comm.Reduce(buffer_of(tensor.contiguous()), buffer_of(total), operation, opts.rootRank)
+            staged = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._reduce_to(opts.rootRank, staged, reduction)
             if self.rank() == opts.rootRank:
-                tensor.copy_(total.div_(divisor) if divisor > 1 else total)
-        return _finished(tensors)
+                tensor.copy_(staged)
+        return self._work(tensors, opts)
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> dist.Work:
         """Copy rank `opts.rootRank`'s tensors to all. Collective."""
         for tensor in tensors:
             staged = tensor.contiguous()
-            self._comm.Bcast(_bytes_of(staged), opts.rootRank)
+            self._comm.Bcast(self._memory.content(staged), opts.rootRank)
             _copy_back(tensor, staged)
-        return _finished(tensors)
+        return self._work(tensors, opts)
 
     def allgather(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -100,17 +128,17 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Give every rank every rank's tensor, one list of `size` tensors an input. Collective."""
         for parts, tensor in zip(outputs, inputs, strict=True):
             gathered = torch.empty((self.size(), *tensor.shape), dtype=tensor.dtype)
-            self._comm.Allgather(_bytes_of(tensor.contiguous()), _bytes_of(gathered))
+            self._comm.Allgather(self._memory.content(tensor.contiguous()), self._memory.content(gathered))
             for part, row in zip(parts, gathered, strict=True):
                 part.copy_(row)
-        return _finished([part for parts in outputs for part in parts])
+        return self._work([part for parts in outputs for part in parts], opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
         """Concatenate the ranks' tensors in `output`. Collective."""
         staged = output.contiguous()
-        self._comm.Allgather(_bytes_of(tensor.contiguous()), _bytes_of(staged))
+        self._comm.Allgather(self._memory.content(tensor.contiguous()), self._memory.content(staged))
         _copy_back(output, staged)
-        return _finished([output])
+        return self._work([output], opts)
 
     all_gather_single = _allgather_base
 
@@ -119,11 +147,11 @@ class MpiProcessGroup(dist.ProcessGroup):
         for index, tensor in enumerate(inputs):
             at_root = self.rank() == opts.rootRank
             gathered = torch.empty((self.size() if at_root else 0, *tensor.shape), dtype=tensor.dtype)
-            self._comm.Gather(_bytes_of(tensor.contiguous()), _bytes_of(gathered) if at_root else None, opts.rootRank)
+            self._comm.Gather(self._memory.content(tensor.contiguous()), self._memory.content(gathered) if at_root else None, opts.rootRank)
             if at_root:
                 for part, row in zip(outputs[index], gathered, strict=True):
                     part.copy_(row)
-        return _finished([part for parts in outputs for part in parts])
+        return self._work([part for parts in outputs for part in parts], opts)
 
     def scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
@@ -133,9 +161,9 @@ class MpiProcessGroup(dist.ProcessGroup):
             at_root = self.rank() == opts.rootRank
             parts = torch.stack([part.contiguous() for part in inputs[index]]) if at_root else None
             staged = output.contiguous()
-            self._comm.Scatter(_bytes_of(parts) if parts is not None else None, _bytes_of(staged), opts.rootRank)
+            self._comm.Scatter(self._memory.content(parts) if parts is not None else None, self._memory.content(staged), opts.rootRank)
             _copy_back(output, staged)
-        return _finished(outputs)
+        return self._work(outputs, opts)
 
     def reduce_scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
@@ -143,15 +171,26 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Reduce `size` tensors over all ranks and leave number `rank` here. Collective."""
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, torch.stack(list(parts)), opts)
-        return _finished(outputs)
+        return self._work(outputs, opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
         """Reduce `tensor` over all ranks and leave this rank's part in `output`. Collective."""
-        operation, divisor = self._operation(opts.reduceOp)
-        part = torch.empty_like(output, memory_format=torch.contiguous_format)
-        self._comm.Reduce_scatter_block(buffer_of(tensor.contiguous()), buffer_of(part), operation)
-        output.copy_(part.div_(divisor) if divisor > 1 else part)
-        return _finished([output])
+        reduction = self._reduction(opts.reduceOp)
+        staged = tensor.contiguous()
+        if staged.dtype in HALF_DTYPES:
+            counts = [output.numel()] * self.size()
+            part = reduce_scatter_halves(
+                self._comm, self._memory, staged.view(-1), counts, reduction.name, reduction.divisor
+            )
+        else:
+            part = output if output.is_contiguous() else output.contiguous()
+            self._comm.Reduce_scatter_block(
+                self._memory.numbers(staged), self._memory.numbers(part), reduction.mpi_operation
+            )
+            _divide(part, reduction.divisor)
+        if part is not output:
+            output.copy_(part.view(output.shape))
+        return self._work([output], opts)
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -166,52 +205,68 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Send row block r of `tensor` to rank r; blocks are equal where no counts are given. Collective."""
         staged, sent = output.contiguous(), tensor.contiguous()
         self._comm.Alltoallv(
-            [_bytes_of(sent), self._byte_counts(sent, input_rows)],
-            [_bytes_of(staged), self._byte_counts(staged, output_rows)],
+            [self._memory.content(sent), self._byte_counts(sent, input_rows)],
+            [self._memory.content(staged), self._byte_counts(staged, output_rows)],
         )
         _copy_back(output, staged)
-        return _finished([output])
+        return self._work([output], opts)
 
     all_to_all_single = alltoall_base
 
     def send(self, tensors: Sequence[torch.Tensor], destination: int, tag: int = 0) -> dist.Work:
         """Send to one rank. Returns when the memory may be used again."""
         for tensor in tensors:
-            self._comm.Send(_bytes_of(tensor.contiguous()), destination, _TAG + tag)
+            self._comm.Send(self._memory.content(tensor.contiguous()), destination, _TAG + tag)
         return _finished(tensors)
 
     def recv(self, tensors: Sequence[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
         """Receive from one rank."""
         for tensor in tensors:
             staged = tensor.contiguous()
-            self._comm.Recv(_bytes_of(staged), source, _TAG + tag)
+            self._comm.Recv(self._memory.content(staged), source, _TAG + tag)
             _copy_back(tensor, staged)
         return _finished(tensors)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks. Collective."""
         self._comm.Barrier()
-        return _finished([])
+        return self._work([], opts)
 
-    def _operation(self, operation: Any) -> tuple[MPI.Op, int]:
-        # MPI has no mean: AVG is a sum and one division by the number of ranks.
-        from mpi4py import MPI
-
-        known = {
-            dist.ReduceOp.SUM: MPI.SUM,
-            dist.ReduceOp.MIN: MPI.MIN,
-            dist.ReduceOp.MAX: MPI.MAX,
-            dist.ReduceOp.PRODUCT: MPI.PROD,
-        }
-        for candidate, mpi_operation in known.items():
+    def _reduction(self, operation: Any) -> _Reduction:
+        if operation == _SUM:  # nearly always
+            return self._sum
+        for candidate, reduction in self._reductions:
             if operation == candidate:
-                return mpi_operation, 1
-        if operation == dist.ReduceOp.AVG:
-            return MPI.SUM, self.size()
+                return reduction
         raise ValueError(f"the mpi backend has no reduction {operation}: use SUM, AVG, MIN, MAX or PRODUCT")
 
+    def _reduce_in_place(self, tensor: torch.Tensor, reduction: _Reduction) -> None:
+        mpi_operation, name, divisor = reduction
+        if tensor.dtype in HALF_DTYPES:
+            all_reduce_halves(self._comm, self._memory, tensor, name, divisor)
+            return
+        self._all_reduce(self._in_place, self._numbers(tensor), mpi_operation)
+        if divisor > 1:
+            _divide(tensor, divisor)
+
+    def _reduce_to(self, root: int, tensor: torch.Tensor, reduction: _Reduction) -> None:
+        if tensor.dtype in HALF_DTYPES:
+            self._reduce_in_place(tensor, reduction)
+            return
+        numbers = self._memory.numbers(tensor)
+        at_root = self.rank() == root
+        self._comm.Reduce(
+            self._in_place if at_root else numbers, numbers if at_root else None, reduction.mpi_operation, root
+        )
+        _divide(tensor, reduction.divisor)
+
+    def _work(self, tensors: Sequence[torch.Tensor], opts: Any) -> dist.Work:
+        # A caller that waits by itself asks nothing of the work but to be done. DistributedDataParallel and callers
+        # with async_op read the tensors from it. torch before asyncOp was known gets a work of its own each time.
+        return _finished(tensors) if getattr(opts, "asyncOp", True) else self._done_for_ever
+
     def _byte_counts(self, tensor: torch.Tensor, rows: list[int]) -> list[int]:
-        row_bytes = tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0
+        row_bytes = row_bytes_of(tensor)
         return [count * row_bytes for count in rows or [tensor.shape[0] // self.size()] * self.size()]
 
 
@@ -223,17 +278,11 @@ def _finished(tensors: Sequence[torch.Tensor]) -> dist.Work:
     return work
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    # Moving needs no arithmetic: every dtype, bfloat16 too, travels as bytes.
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+def _divide(tensor: torch.Tensor, divisor: int) -> None:
+    if divisor > 1:
+        tensor.detach().div_(divisor)
 
 
 def _copy_back(tensor: torch.Tensor, staged: torch.Tensor) -> None:
     if staged.data_ptr() != tensor.data_ptr():
         tensor.copy_(staged)
-
-
-def _in_place() -> Any:
-    from mpi4py import MPI
-
-    return MPI.IN_PLACE

@@ -6,6 +6,7 @@ P  real ranks      V  virtual ranks      k  slices on this rank      n  numbers 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -51,18 +52,38 @@ class FixedTreeReducer:
         return row
 
 
+@dataclass(frozen=True)
+class NarrowWire:
+    """Send all but the last `num_exact` numbers in `dtype`, multiplied by `scale` on the way so that none overflows."""
+
+    dtype: torch.dtype
+    num_exact: int
+    scale: float
+
+
 class LibraryReducer:
     """Adds with the library's own Allreduce: equal to rounding for different numbers of ranks, and no more."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, wire: NarrowWire | None = None) -> None:
         self._communicator = communicator
+        self._wire = wire
 
     def reduce(self, partials: torch.Tensor) -> torch.Tensor:
         """See `Reducer.reduce`."""
         total = partials[0] if len(partials) == 1 else partials.sum(dim=0)
-        if self._communicator.size > 1:
+        if self._wire is not None:
+            self._reduce_narrowly(total, self._wire)
+        elif self._communicator.size > 1:
             self._communicator.all_reduce(total)
         return total
+
+    def _reduce_narrowly(self, total: torch.Tensor, wire: NarrowWire) -> None:
+        narrow, exact = total[: -wire.num_exact], total[-wire.num_exact :]
+        travelling = (narrow * wire.scale).to(wire.dtype)
+        if self._communicator.size > 1:
+            self._communicator.all_reduce(travelling)
+            self._communicator.all_reduce(exact)
+        narrow.copy_(travelling).div_(wire.scale)
 
 
 def combine_in_tree(rows: torch.Tensor, combine: Combine = torch.add) -> torch.Tensor:

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.collective_notes import CollectiveNotes, noted
 from mpitrain.comm.communicator import ReduceOperation
+from mpitrain.comm.node_shared import NodeSharedTensor
+from mpitrain.errors import LaunchError
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 
@@ -38,6 +41,24 @@ class TorchCommunicator:
         parts = [torch.empty_like(padded) for _ in row_counts]
         dist.all_gather(parts, padded, group=self._group)
         return torch.cat([part[:rows] for part, rows in zip(parts, row_counts, strict=True)])
+
+    @noted
+    def all_to_all_rows(
+        self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> torch.Tensor:
+        """See `Communicator.all_to_all_rows`."""
+        received = tensor.new_empty((sum(receive_counts), *tensor.shape[1:]))
+        dist.all_to_all_single(received, tensor, list(receive_counts), list(send_counts), group=self._group)
+        return received
+
+    @noted
+    def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
+        """See `Communicator.node_shared_tensor`."""
+        raise mark_agreed(
+            LaunchError(
+                "memory shared by a node's ranks needs MPI between them; start with mpirun or srun --mpi=pmi2 (or pmix)"
+            )
+        )
 
     @noted
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:

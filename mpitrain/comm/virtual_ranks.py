@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 
 @dataclass(frozen=True)
 class VirtualRanks:
@@ -43,6 +46,12 @@ class VirtualRanks:
 def rank_range(num_items: int, world_size: int, rank: int) -> range:
     """Return the contiguous run of `num_items` items that `rank` owns: floor(r N / P) up to floor((r + 1) N / P)."""
     return range(rank * num_items // world_size, (rank + 1) * num_items // world_size)
+
+
+def owner_of(which: npt.NDArray[np.int64], virtual_ranks: VirtualRanks) -> npt.NDArray[np.int64]:
+    """Return the real rank that owns each virtual rank of `which`, of the same shape."""
+    starts = np.cumsum(virtual_ranks.counts)
+    return np.searchsorted(starts, which, side="right")
 
 
 def plan_virtual_ranks(requested: int, world_size: int, rank: int) -> tuple[VirtualRanks, list[str]]:

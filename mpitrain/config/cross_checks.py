@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mpitrain.config.run_config import RunConfig
 
 CROSS_CHECK = "cross_check"
-CPP_INPUT_SIZE = 7
-CPP_OUTPUT_SIZE = 1
 
 
 @dataclass(frozen=True)
@@ -60,16 +58,14 @@ def _reduction_is_possible(config: RunConfig) -> Iterator[Problem]:
 
 def _sizes_fit(config: RunConfig) -> Iterator[Problem]:
     model, variables = config.model, config.variables
-    yield from _size_fits("model.input_size", model.input_size, CPP_INPUT_SIZE, variables.input_variables)
-    yield from _size_fits("model.output_size", model.output_size, CPP_OUTPUT_SIZE, variables.output_variables)
+    yield from _size_fits("model.input_size", model.input_size, variables.input_variables)
+    yield from _size_fits("model.output_size", model.output_size, variables.output_variables)
 
 
-def _size_fits(key: str, size: int, usual: int, names: list[str] | None) -> Iterator[Problem]:
-    """Refuse a size that neither icenet nor the listed variables have; the usual one also stands for "as listed"."""
-    if size != usual and size != len(names or ()):
+def _size_fits(key: str, size: int | None, names: list[str] | None) -> Iterator[Problem]:
+    if names and size not in (None, len(names)):
         listed = f"variables.{key.removeprefix('model.').removesuffix('_size')}_variables"
-        has = f"{listed} names {len(names)}" if names else f"icenet has {usual}, unless {listed} names others"
-        yield Problem(key, size, f"{has}; remove the key or give {len(names) if names else usual}")
+        yield Problem(key, size, f"{listed} names {len(names)}; remove the key or give {len(names)}")
 
 
 def _reference_has_no_options(config: RunConfig) -> Iterator[Problem]:

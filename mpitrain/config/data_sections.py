@@ -8,6 +8,8 @@ from pydantic import Field
 
 from mpitrain.config.section import Count, CountOrZero, Names, Section, Text
 
+Range = Annotated[list[float], Field(min_length=2, max_length=2)]
+
 
 class VariablesSection(Section):
     """Which variables of the data file are read."""
@@ -21,26 +23,43 @@ class VariablesSection(Section):
 class DomainSection(Section):
     """Which points of the grid are samples."""
 
-    pole: Literal["north", "south"] = "north"
-    """Hemisphere."""
+    pole: Literal["north", "south", "both"] = "north"
+    """Hemisphere, or both."""
     clean_data: bool = True
     """Keep ocean points with ice only (poleward of 40 degrees); false keeps all points poleward of 60 degrees."""
-    mask_mode: Text | None = None
-    """Name of another rule that selects points."""
+    mask_mode: Literal["sea_ice", "ocean", "all"] | None = None
+    """Rule that selects points instead of pole and clean_data: sea_ice, ocean or all, in both hemispheres."""
+    mask: Text | None = None
+    """Expression over variables of the file that a point must fulfil as well, such as "umask == 1 and sst_h > -1.5"."""
+    latitude_range: Range | None = None
+    """Southernmost and northernmost latitude, degrees."""
+    longitude_range: Range | None = None
+    """Westernmost and easternmost longitude, degrees; a range such as [350, 10] crosses the meridian."""
 
 
 class DataSection(Section):
     """Where the samples come from."""
 
-    data_path: Text | None = None
-    """CICE history file; null trains on a synthetic one that is written first."""
+    data_path: Text | list[Text] | None = None
+    """A file, a pattern such as "year_*.nc", or a list of these (NetCDF, HDF5, .npz, .pt); null trains on a synthetic
+    CICE history file that is written first."""
+    samples: Literal["points", "fields"] = "points"
+    """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
+    streaming: bool = False
+    """Read the files anew in each epoch instead of holding them in memory; the order of the samples then differs."""
+    shuffle_buffer_samples: Count = 65536
+    """Samples that each virtual rank draws from at random while streaming."""
+    shared_memory: bool = False
+    """Hold one copy of the samples a node, in memory that its ranks share."""
+    area_weighted: bool = False
+    """Weigh the statistics of the normalisation by the cosine of the latitude."""
     num_workers: CountOrZero = 0
-    """Number of reader processes beside each rank."""
+    """While streaming: threads that read ahead beside each rank's computation; 0 means one."""
     num_samples: Count | None = None
     """Number of synthetic samples."""
     max_patterns: Count | None = None
-    """Largest number of samples that are kept."""
+    """Largest number of samples that are kept, evenly spread over the selection."""
     thin_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the selected samples that is kept."""
+    """Fraction of the selected samples that is kept, drawn by the seed."""

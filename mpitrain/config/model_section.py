@@ -2,25 +2,112 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from mpitrain.config.section import Count, Section, Text
+
+Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu"]
+LARGEST_UNET_LEVELS = 8
+Probability = Annotated[float, Field(ge=0, lt=1)]
+ModelName = Annotated[
+    str,
+    Field(
+        pattern=r"^(icenet|mlp|cnn|unet|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        json_schema_extra={"allowed": "icenet, mlp, cnn, unet, or your own as package.module:callable"},
+    ),
+]
 
 
 class ModelSection(Section):
     """The network."""
 
-    name: Literal["icenet"] = "icenet"
-    """Which network is trained."""
-    input_size: Count = 7
-    """Number of input features."""
+    name: ModelName | None = None
+    """icenet, mlp, cnn, unet, or your own as package.module:callable; null means icenet for one hidden layer,
+    else mlp."""
+    input_size: Count | None = None
+    """Number of input features; null means as many as the data has."""
     hidden_size: Count = 16
-    """Number of hidden units."""
-    output_size: Count = 1
-    """Number of output features."""
-    hidden_activation: Literal["none", "sigmoid", "relu", "gelu"] = "none"
-    """Function between the two layers; the C++ program has none."""
-    initial_weights: Text | None = None
-    """Model file whose weights the training starts from; null draws them from the seed."""
+    """Number of hidden units of each layer; of cnn and unet: channels of the first."""
     hidden_layers: Count = 1
-    """Number of hidden layers."""
+    """Number of hidden layers; of unet: levels below the first."""
+    output_size: Count | None = None
+    """Number of output features; null means as many as the data has."""
+    hidden_activation: Activation | None = None
+    """Function behind each hidden layer; null means none for icenet, as in the C++ program, and relu for the others."""
+    output_activation: Activation | None = None
+    """Function behind the last layer; null means sigmoid for icenet and none for the others."""
+    dropout: Probability = 0.0
+    """Probability with which a hidden unit (cnn, unet: a channel) is left out of a training step."""
+    batch_norm: bool = False
+    """Normalise each hidden layer over the batch: each virtual rank's slice by itself, or all with
+    distributed.sync_batch_norm."""
+    normalize_outputs: bool | None = None
+    """Learn (y - mean) / std of the targets; model.pt answers in physical units. Null means true, but
+    false for icenet and where output_activation is set."""
+    kernel_size: Count = 3
+    """Width of the convolutions of cnn and unet, odd."""
+    periodic: bool = False
+    """Let the convolutions of cnn and unet wrap around along the last axis, as longitudes do."""
+    initial_weights: Text | None = None
+    """File whose weights the training starts from: NetCDF, or a model.pt; null draws them from the seed."""
+
+
+def model_name(settings: ModelSection) -> str:
+    """Return the name with null resolved."""
+    return settings.name or ("icenet" if settings.hidden_layers == 1 else "mlp")
+
+
+def needs_fields(settings: ModelSection) -> bool | None:
+    """Return whether the network takes whole fields (true) or points (false); None for your own: it may do either."""
+    name = model_name(settings)
+    return None if ":" in name else name in _FIELD_MODELS
+
+
+def normalizes_outputs(settings: ModelSection) -> bool:
+    """Return whether the targets' mean and standard deviation go into the model, null resolved."""
+    if settings.normalize_outputs is not None:
+        return settings.normalize_outputs
+    return model_name(settings) != "icenet" and settings.output_activation in (None, "none")
+
+
+def find_model_problems(settings: ModelSection) -> Iterator[tuple[str, object, str]]:
+    """Yield settings that do not go together: key, value, and why not and what to do."""
+    name, defaults = model_name(settings), ModelSection()
+    for field, models in _ONLY_IN.items():
+        value = getattr(settings, field)
+        kind = "own" if ":" in name else name
+        if value != getattr(defaults, field) and kind not in models:
+            yield f"model.{field}", value, _not_in(kind, models)
+    if name in _FIELD_MODELS and settings.kernel_size % 2 == 0:
+        yield "model.kernel_size", settings.kernel_size, "even, so it has no middle; give an odd number such as 3 or 5"
+    if name == "unet" and settings.hidden_layers > LARGEST_UNET_LEVELS:
+        what = f"each level of unet doubles the channels; give at most {LARGEST_UNET_LEVELS}"
+        yield "model.hidden_layers", settings.hidden_layers, what
+    if settings.normalize_outputs and name == "icenet":
+        yield "model.normalize_outputs", True, _not_in(name, ("mlp",))
+    elif settings.normalize_outputs and settings.output_activation not in (None, "none"):
+        what = f"not together with model.output_activation={settings.output_activation}, which bounds what is learnt"
+        yield "model.normalize_outputs", True, f"{what}; remove one of them"
+
+
+def _not_in(kind: str, models: tuple[str, ...]) -> str:
+    if kind == "own":
+        return "your own network decides this itself; remove the key and set it in your code"
+    others = [model for model in models if model != "own"]
+    return f"{kind} has no such option; remove the key or give model.name={' or '.join(others)}"
+
+
+_FIELD_MODELS = ("cnn", "unet")
+# Fields of the section that only some models have.
+_ONLY_IN: dict[str, tuple[str, ...]] = {
+    "hidden_layers": ("mlp", "cnn", "unet"),
+    "hidden_activation": ("icenet", "mlp", "cnn", "unet"),
+    "output_activation": ("icenet", "mlp", "cnn", "unet"),
+    "dropout": ("mlp", "cnn", "unet"),
+    "batch_norm": ("mlp", "cnn", "unet"),
+    "kernel_size": _FIELD_MODELS,
+    "periodic": _FIELD_MODELS,
+}

@@ -12,13 +12,8 @@ from mpitrain.config.show import show_value
 # Key, and what to say beside "not used yet" where that needs a word more.
 NOT_USED_YET: dict[str, str] = {
     "model.hidden_layers": "",
-    "variables.input_variables": "",
-    "variables.output_variables": "",
-    "domain.mask_mode": "",
     "data.num_workers": "",
     "data.num_samples": "",
-    "data.max_patterns": "",
-    "data.thin_fraction": "",
     "training.log_interval": "",
     "training.use_amp": "mixed precision is not used",
     "training.profile_training": "",

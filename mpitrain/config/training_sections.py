@@ -58,8 +58,9 @@ class TrainingSection(Section):
     """Number of slices of a batch that are added in a fixed order; results are equal up to this many ranks."""
     reduction: Literal["fixed", "any"] | None = None
     """`fixed` adds gradients in one order for any rank count, `any` as the library likes; null means fixed on CPUs."""
-    engine: Literal["auto", "eager", "compiled"] = "auto"
-    """What computes a step: `compiled` is fastest, `eager` the plain definition; `auto` compiles where it can."""
+    engine: Literal["auto", "eager", "compiled", "ddp", "cuda_graph"] = "auto"
+    """What computes a step: `compiled` is fastest on CPUs, `eager` the plain definition, `ddp` DistributedDataParallel,
+    `cuda_graph` replays a recorded step; `auto` takes the fastest that serves."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None
@@ -87,9 +88,21 @@ class TrainingSection(Section):
     gradient_clip_norm: PositiveNumber | None = None
     """Largest norm of the whole gradient; null does not clip."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Multiply the learning rate by global batch size / 64, or by its square root."""
+    """Multiply the learning rate by a ratio, or by its square root."""
+    learning_rate_scaling_by: Literal["batch_size", "world_size"] = "batch_size"
+    """The ratio: global batch size / 64, or the number of ranks."""
     use_amp: bool = False
-    """Mixed precision."""
+    """Mixed precision: the network computes in `amp_dtype`, weights and sums stay as `dtype` says."""
+    amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    """Narrow type of mixed precision; float16 scales the loss, so that small gradients survive."""
+    torch_compile: bool = False
+    """Compile the network by torch.compile (engine eager or ddp); its first step takes many seconds."""
+    gradient_checkpointing: bool = False
+    """Keep no activation inside the network's blocks and compute them again in the backward pass: less memory."""
+    deterministic: bool = False
+    """Use deterministic algorithms only (torch.use_deterministic_algorithms); slower on GPUs."""
+    allow_tf32: bool = False
+    """Let GPUs multiply float32 matrices in TensorFloat32: faster, 10 bits of mantissa."""
     profile_training: bool = False
     """Write a profile of the training."""
     log_gpu_memory: bool = False

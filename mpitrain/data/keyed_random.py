@@ -14,23 +14,34 @@ _INCREMENT = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
-def keyed_words(keys: tuple[int, ...], count: int) -> UInt64Array:
-    """Return `count` random 64-bit words (count,), word i fixed by `keys` and i alone."""
-    state = np.uint64(0)
-    for key in keys:
-        state = _mix(np.array([(int(state) ^ (key & _WORD)) & _WORD], dtype=np.uint64))[0]
+def keyed_words(keys: tuple[int, ...], count: int, first: int = 0) -> UInt64Array:
+    """Return random 64-bit words `first` up to `first` + `count` (count,), each fixed by `keys` and its number."""
     with np.errstate(over="ignore"):
-        return _mix(state + np.arange(count, dtype=np.uint64) * np.uint64(_INCREMENT))
+        return _mix(_state(keys) + np.arange(first, first + count, dtype=np.uint64) * np.uint64(_INCREMENT))
 
 
-def keyed_uniform(keys: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
-    """Return `count` float64 numbers in [0, 1), number i fixed by `keys` and i alone."""
-    return (keyed_words(keys, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def keyed_uniform(keys: tuple[int, ...], count: int, first: int = 0) -> npt.NDArray[np.float64]:
+    """Return float64 numbers in [0, 1), numbers as in `keyed_words`."""
+    return (keyed_words(keys, count, first) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def keyed_uniform_at(keys: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the float64 numbers in [0, 1) that `keyed_uniform` has at `numbers` (N,), in any order."""
+    with np.errstate(over="ignore"):
+        words = _mix(_state(keys) + numbers.astype(np.uint64) * np.uint64(_INCREMENT))
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def keyed_permutation(keys: tuple[int, ...], count: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0 ... count - 1 (count,), fixed by `keys` and `count`."""
     return np.argsort(keyed_words(keys, count), kind="stable")
+
+
+def _state(keys: tuple[int, ...]) -> np.uint64:
+    state = np.uint64(0)
+    for key in keys:
+        state = _mix(np.array([(int(state) ^ (key & _WORD)) & _WORD], dtype=np.uint64))[0]
+    return state
 
 
 def _mix(words: UInt64Array) -> UInt64Array:

@@ -5,6 +5,7 @@ C  features (columns)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +21,11 @@ DoubleArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of `count` rows: `mean`, `m2` (sum of squared deviations), `minimum`, `maximum`, each (C,) float64."""
+    """Moments of each feature's values, each (C,) float64: `count` (the sum of their weights), `mean`, `m2` (sum of
+    squared deviations), `minimum`, `maximum`.
+    """
 
-    count: float
+    count: DoubleArray
     mean: DoubleArray
     m2: DoubleArray
     minimum: DoubleArray
@@ -30,31 +33,51 @@ class Moments:
 
     @property
     def std(self) -> DoubleArray:
-        """Population standard deviation (C,)."""
-        return np.sqrt(self.m2 / self.count)
+        """Population standard deviation (C,); 0 without values."""
+        return np.sqrt(self.m2 / np.maximum(self.count, np.finfo(np.float64).tiny))
 
 
-def moments_of(rows: npt.NDArray[np.floating]) -> Moments:
-    """Return the moments of `rows` (N, C), in two passes in float64; N may be 0."""
-    num_features = rows.shape[1]
-    if len(rows) == 0:
-        zero = np.zeros(num_features)
-        return Moments(0.0, zero, zero, np.full(num_features, np.inf), np.full(num_features, -np.inf))
-    # Features as contiguous rows: numpy then adds each pairwise, with far smaller error than down a column.
-    columns = np.ascontiguousarray(rows.T, dtype=np.float64)
-    mean = columns.mean(axis=1)
-    deviations = columns - mean[:, None]
+def moments_of(
+    columns: Iterable[npt.NDArray[np.floating]], weights: Iterable[npt.NDArray[np.floating] | None] | None = None
+) -> Moments:
+    """Return the moments of C columns, each (N,), in two passes in float64; NaN is left out, N may be 0.
+
+    `weights` holds for each column None or (N,) weights, none negative.
+    """
+    columns = list(columns)
+    given = [None] * len(columns) if weights is None else list(weights)
+    parts = [_moments_of_one(*pair) for pair in zip(columns, given, strict=True)]
+    return Moments(*(np.array(numbers) for numbers in zip(*parts, strict=True)))
+
+
+def _moments_of_one(
+    column: npt.NDArray[np.floating], weights: npt.NDArray[np.floating] | None
+) -> tuple[float, float, float, float, float]:
+    values = np.ascontiguousarray(column, dtype=np.float64)
+    is_used = ~np.isnan(values)
+    if weights is not None:
+        is_used &= weights > 0
+    if not is_used.all():
+        values, weights = values[is_used], None if weights is None else weights[is_used]
+    if len(values) == 0:
+        return 0.0, 0.0, 0.0, np.inf, -np.inf
+    # numpy adds a contiguous array pairwise, with far smaller error than one value after the other.
+    scale = None if weights is None else np.asarray(weights, dtype=np.float64)
+    count = float(len(values)) if scale is None else float(scale.sum())
+    mean = float(values.mean()) if scale is None else float((scale * values).sum() / count)
+    deviations = values - mean
+    weighted = deviations if scale is None else scale * deviations
     # The mean is rounded: Chan's correction takes its error out of the squares.
-    m2 = (deviations**2).sum(axis=1) - deviations.sum(axis=1) ** 2 / len(rows)
-    return Moments(float(len(rows)), mean, np.maximum(m2, 0.0), columns.min(axis=1), columns.max(axis=1))
+    m2 = float((weighted * deviations).sum()) - float(weighted.sum()) ** 2 / count
+    return count, mean, max(m2, 0.0), float(values.min()), float(values.max())
 
 
 def merge_stacks(lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
-    """Merge packed moments (m, 1 + 4C) pair by pair (Chan, Golub and LeVeque, 1983)."""
-    count_a, mean_a, m2_a, minimum_a, maximum_a = _unpack(lower)
-    count_b, mean_b, m2_b, minimum_b, maximum_b = _unpack(upper)
+    """Merge packed moments (m, 5C) pair by pair (Chan, Golub and LeVeque, 1983)."""
+    count_a, mean_a, m2_a, minimum_a, maximum_a = lower.chunk(5, dim=1)
+    count_b, mean_b, m2_b, minimum_b, maximum_b = upper.chunk(5, dim=1)
     count = count_a + count_b
-    share = count_b / torch.clamp(count, min=1.0)
+    share = count_b / torch.where(count > 0, count, 1.0)
     delta = mean_b - mean_a
     mean = mean_a + delta * share
     m2 = m2_a + m2_b + delta * delta * (count_a * share)
@@ -67,17 +90,10 @@ def allreduce_moments(local: list[Moments], communicator: Communicator, virtual_
     `local` holds one entry for each owned virtual rank, in order; the number of features must agree on all ranks.
     """
     packed = torch.stack([_pack(moments) for moments in local])
-    count, mean, m2, minimum, maximum = _unpack(
-        FixedTreeReducer(communicator, virtual_ranks).reduce(packed, merge_stacks)[None]
-    )
-    return Moments(float(count[0, 0]), *(part[0].numpy() for part in (mean, m2, minimum, maximum)))
+    merged = FixedTreeReducer(communicator, virtual_ranks).reduce(packed, merge_stacks)
+    return Moments(*(part.numpy() for part in merged.chunk(5)))
 
 
 def _pack(moments: Moments) -> torch.Tensor:
-    parts = ([moments.count], moments.mean, moments.m2, moments.minimum, moments.maximum)
-    return torch.from_numpy(np.concatenate([np.asarray(part, dtype=np.float64) for part in parts]))
-
-
-def _unpack(packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    num_features = (packed.shape[1] - 1) // 4
-    return torch.split(packed, [1, *[num_features] * 4], dim=1)
+    parts = (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum)
+    return torch.from_numpy(np.concatenate(parts))

@@ -22,12 +22,18 @@ def round_robin(grid_index: IndexArray, world_size: int, rank: int) -> IndexArra
     return np.flatnonzero(grid_index % world_size == rank)[:REFERENCE_SAMPLES_PER_RANK]
 
 
-def split_validation(num_samples: int, fraction: float, seed: int) -> tuple[IndexArray, IndexArray]:
-    """Return the training and the validation samples' positions, each in file order.
+def validation_flags(first: int, count: int, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Tell which of the samples number `first` up to `first` + `count` (count,) are held out.
 
-    Each sample is decided from (seed, position) alone: the same for any number of ranks.
+    Each sample is decided from (seed, number) alone: the same for any number of ranks.
     """
-    is_validation = keyed_uniform((seed, _VALIDATION_STREAM), num_samples) < fraction
+    flags: npt.NDArray[np.bool_] = keyed_uniform((seed, _VALIDATION_STREAM), count, first) < fraction
+    return flags
+
+
+def split_validation(num_samples: int, fraction: float, seed: int) -> tuple[IndexArray, IndexArray]:
+    """Return the training and the validation samples' positions, each in file order."""
+    is_validation = validation_flags(0, num_samples, fraction, seed)
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 

@@ -1,13 +1,15 @@
-"""Selected samples of a file: inputs and target of each point that the domain's rules admit.
+"""Samples in memory: what is known of each, what is wanted of it, and where it came from.
 
-N  selected samples      F  input features
+N  samples      F  input features      O  targets      H, W  rows and columns of a field
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -23,23 +25,43 @@ IndexArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples in file order: `inputs` (N, F), `targets` (N,), float32, and the flat `grid_index` (N,) of each."""
+    """N samples in the order of their source, points or whole fields.
+
+    `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W), float32; a value that is no measurement is NaN.
+    `weights` (N, 1, H, W) or (N, O, H, W) says how much each target counts, 0 on land; None: all count 1.
+    `grid_index` (N,) int64 is each sample's position in its source: t * nj * ni + j * ni + i for points, t for fields.
+    `area_weights` (N,) or (N, H, W), where the statistics are weighted: how much each point counts in them.
+    """
 
     inputs: FloatArray
     targets: FloatArray
     grid_index: IndexArray
-    feature_names: tuple[str, ...]
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...] = (TARGET,)
+    weights: FloatArray | None = None
+    area_weights: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, positions: IndexArray) -> Samples:
         """Return the samples at `positions` as a copy, in that order."""
-        return Samples(self.inputs[positions], self.targets[positions], self.grid_index[positions], self.feature_names)
+        return replace(self, **{name: column[positions] for name, column in self._columns().items()})
+
+    def _columns(self) -> dict[str, Any]:
+        names = ("inputs", "targets", "grid_index", "weights", "area_weights")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def concatenate(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of all parts (at least one), in their order; names and shapes must agree."""
+    columns = [part._columns() for part in parts]
+    joined = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
+    return parts[0] if len(parts) == 1 else replace(parts[0], **joined)
 
 
 def read_samples(path: Path, pole: str, is_clean: bool) -> Samples:
-    """Read the selected samples of a `.nc` history file or of an `.npz` file (`inputs` (N, F), `targets` (N,)).
+    """Read the selected samples of a `.nc` history file or of an `.npz` file (`inputs` (N, F), `targets` (N,) or (N, O)).
 
     Every sample of an `.npz` file is selected. Raises DataError when the file cannot serve or nothing is selected.
     """
@@ -52,7 +74,7 @@ def read_samples(path: Path, pole: str, is_clean: bool) -> Samples:
         inputs = np.empty((len(selected), len(INPUTS)), dtype=np.float32)
         for column, name in enumerate(INPUTS):
             inputs[:, column] = history.field(name)[selected]
-        return Samples(inputs, history.field(TARGET)[selected], selected, INPUTS)
+        return Samples(inputs, history.field(TARGET)[selected][:, None], selected, INPUTS)
 
 
 def _select_from(history: HistoryFile, pole: str, is_clean: bool) -> IndexArray:
@@ -76,29 +98,48 @@ def _read_npz(path: Path) -> Samples:
             inputs, targets = (np.asarray(archive[name], dtype=np.float32) for name in ("inputs", "targets"))
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path}: cannot be read ({error}); an .npz file needs the arrays inputs (N, F) and targets (N,)"
+            f"{path}: cannot be read ({error}); an .npz file needs the arrays inputs (N, F) and targets (N,) or (N, O)"
         ) from error
-    targets = targets.reshape(-1)
-    if inputs.ndim != 2 or len(inputs) != len(targets) or len(targets) == 0:
+    targets = targets.reshape(-1, 1) if targets.ndim == 1 else targets
+    if targets.ndim != 2 or inputs.ndim != 2 or len(inputs) != len(targets) or len(targets) == 0:
         raise DataError(
-            f"{path}: inputs {inputs.shape} and targets {targets.shape} do not fit: (N, F) and (N,) "
+            f"{path}: inputs {inputs.shape} and targets {targets.shape} do not fit: (N, F) and (N,) or (N, O) "
             f"with N > 0 are needed"
         )
-    names = tuple(f"inputs[:, {column}]" for column in range(inputs.shape[1]))
-    return Samples(inputs, targets, np.arange(len(targets)), names)
+    names, target_names = (
+        tuple(f"{name}[:, {column}]" for column in range(array.shape[1]))
+        for name, array in (("inputs", inputs), ("targets", targets))
+    )
+    return Samples(inputs, targets, np.arange(len(targets)), names, target_names)
 
 
 def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
-    """Tell which samples (N,) hold measurements only: no NaN, no infinity, no fill value, in inputs and target."""
-    valid = np.abs(samples.targets) < LARGEST_VALID
-    for column in range(samples.inputs.shape[1]):
-        valid &= np.abs(samples.inputs[:, column]) < LARGEST_VALID
+    """Tell which samples (N,) can be trained on.
+
+    A point must hold measurements only: no NaN, no infinity, no fill value. A field needs one target that counts.
+    """
+    if samples.inputs.ndim > 2:
+        counts = is_measured(samples.targets)
+        if samples.weights is not None:
+            counts = counts & (samples.weights > 0)
+        fields: npt.NDArray[np.bool_] = counts.any(axis=tuple(range(1, counts.ndim)))
+        return fields
+    valid = np.ones(len(samples), dtype=bool)
+    for column in (*samples.inputs.T, *samples.targets.T):
+        valid &= is_measured(column)
     return valid
 
 
+def is_measured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+    """Tell which values are measurements: neither NaN, nor infinite, nor a fill value; same shape."""
+    measured: npt.NDArray[np.bool_] = np.abs(values) < LARGEST_VALID
+    return measured
+
+
 def first_invalid_feature(samples: Samples) -> str | None:
-    """Name the first feature that holds a NaN, an infinity or a fill value; None if all are measurements."""
-    for name, column in zip((*samples.feature_names, TARGET), (*samples.inputs.T, samples.targets), strict=True):
-        if not bool(np.all(np.abs(column) < LARGEST_VALID)):
+    """Name the first input or target of point samples that holds a NaN, an infinity or a fill value; None if none."""
+    columns = (*samples.inputs.T, *samples.targets.T)
+    for name, column in zip((*samples.input_names, *samples.target_names), columns, strict=True):
+        if not bool(np.all(is_measured(column))):
             return name
     return None

@@ -15,11 +15,11 @@ ANY_LATITUDE_DEGREES = 60.0
 def select_points(latitude: FloatArray, mask: FloatArray, aice: FloatArray, pole: str, is_clean: bool) -> BoolArray:
     """Tell which of N points are selected, of the same shape.
 
-    `latitude` in degrees, `mask` 1 for ocean, `aice` 0..1, of shapes that broadcast together; `pole` "north" or
-    "south". Clean data are ocean points beyond 40 degrees with 0 < aice <= 1; otherwise all points beyond 60 degrees.
-    Comparisons are strict except aice <= 1, so a NaN aice is never clean.
+    `latitude` in degrees, `mask` 1 for ocean, `aice` 0..1, of shapes that broadcast together; `pole` "north",
+    "south" or "both". Clean data are ocean points beyond 40 degrees with 0 < aice <= 1; otherwise all points beyond 60
+    degrees. Comparisons are strict except aice <= 1, so a NaN aice is never clean.
     """
-    poleward = latitude if pole == "north" else -latitude
+    poleward = {"north": latitude, "south": -latitude}[pole] if pole != "both" else np.abs(latitude)
     if not is_clean:
         beyond: BoolArray = poleward > ANY_LATITUDE_DEGREES
         return beyond

@@ -1,11 +1,11 @@
-"""From a file to what this rank trains on, in both semantics.
+"""What `standard` semantics trains on, held in memory: the samples of this rank's virtual ranks.
 
-V  virtual ranks      P  real ranks      F  input features
+V  virtual ranks      F  input features      O  targets
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,28 +14,48 @@ import torch
 
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.moments import allreduce_moments, moments_of
-from mpitrain.data.partition import members_of, round_robin, split_validation
-from mpitrain.data.samples import Samples, first_invalid_feature, valid_rows
+from mpitrain.data.batches import BatchPlan, EvaluationSource, SampleBlocks, SliceSource, VirtualRankBatches
+from mpitrain.data.moments import Moments, allreduce_moments
+from mpitrain.data.ownership import run_of, send_to_owners
+from mpitrain.data.partition import validation_flags
+from mpitrain.data.sample_moments import moments_of_samples
+from mpitrain.data.samples import Samples, is_measured, valid_rows
+from mpitrain.data.virtual_rank_samples import VirtualRankSamples
 from mpitrain.errors import DataError
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each input feature, (F,), dtype of the model, the same on all ranks."""
+    """Mean and standard deviation of each input (F,) and target (O,), dtype of the model, the same on all ranks."""
 
     mean: torch.Tensor
     std: torch.Tensor
+    output_mean: torch.Tensor
+    output_std: torch.Tensor
 
 
 @dataclass(frozen=True)
-class VirtualRankSamples:
-    """One virtual rank's own samples: `inputs` (n, F), `targets` (n,), and their flat `grid_index` (n,); n may be 0."""
+class DataSummary:
+    """Numbers about all ranks' samples, the same on all ranks."""
 
-    virtual_rank: int
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    grid_index: npt.NDArray[np.int64]
+    num_training_samples: int
+    num_validation_samples: int
+    num_dropped_samples: int
+    normalization: Normalization
+    moments: Moments
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+
+    @property
+    def target_mean(self) -> npt.NDArray[np.float64]:
+        """Mean of each target over the training samples (O,)."""
+        return self.moments.mean[len(self.input_names) :]
+
+    @property
+    def constant_features(self) -> tuple[str, ...]:
+        """Names of the inputs and targets that have one value only."""
+        names = (*self.input_names, *self.target_names)
+        return tuple(name for name, constant in zip(names, is_constant(self.moments), strict=True) if constant)
 
 
 @dataclass(frozen=True)
@@ -44,126 +64,104 @@ class TrainingData:
 
     training: Sequence[VirtualRankSamples]
     validation: Sequence[VirtualRankSamples]
-    num_training_samples: int
-    num_validation_samples: int
-    num_dropped_samples: int
-    normalization: Normalization
-    target_mean: float
-    constant_features: tuple[str, ...]
+    summary: DataSummary
 
+    def slice_sources(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+        """Return where each owned virtual rank's slices come from."""
+        return [VirtualRankBatches(own, plan, seed, shuffle) for own in self.training]
 
-@dataclass(frozen=True)
-class ReferenceData:
-    """What `reference` semantics trains on: this rank's n samples, the same n on every rank."""
-
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    grid_index: npt.NDArray[np.int64]
-    num_samples: int
-    normalization: Normalization
+    def evaluation_sources(self, held_out: bool = True) -> list[EvaluationSource]:
+        """Return each owned virtual rank's held-out samples, or those that it trains on."""
+        return [SampleBlocks(own) for own in (self.validation if held_out else self.training)]
 
 
 def share_out(
-    samples: Samples,
-    session: Session,
-    virtual_ranks: VirtualRanks,
-    validation_split: float,
-    seed: int,
+    samples: Samples, session: Session, virtual_ranks: VirtualRanks, validation_split: float, seed: int,
     dtype: torch.dtype,
-) -> TrainingData:
-    """Drop unusable samples, split off the validation set, and keep what this rank's virtual ranks own. Collective.
+) -> TrainingData:  # fmt: skip
+    """Drop unusable samples, split off the validation set, and send each sample to its owner. Collective.
 
-    `samples` must be the whole selection, the same on all ranks. Raises DataError when nothing is left to train on.
+    `samples` is this rank's run of the selection: the ranks' runs, laid end to end, are the whole selection in its
+    order. Raises DataError, on all ranks, when nothing is left to train on.
     """
-    valid = valid_rows(samples)
-    kept = np.flatnonzero(valid)
-    training, validation = split_validation(len(kept), validation_split, seed)
-    if len(training) == 0:
+    kept = samples.take(np.flatnonzero(valid_rows(samples)))
+    selected, run = run_of(len(samples), session), run_of(len(kept), session)
+    is_validation = validation_flags(run.first, len(kept), validation_split, seed)
+    training, validation = (
+        send_to_owners(kept.take(np.flatnonzero(chosen)), session, virtual_ranks)
+        for chosen in (~is_validation, is_validation)
+    )
+    num_training, num_validation = (
+        run_of(sum(map(len, owned.values())), session).total for owned in (training, validation)
+    )
+    if num_training == 0:
         raise DataError(
-            f"{len(samples)} samples selected, {len(samples) - len(kept)} dropped as NaN or fill value: "
+            f"{selected.total} samples selected, {selected.total - run.total} dropped as NaN or fill value: "
             f"none is left to train on"
         )
-    owned = [_own(samples, kept[training], v, virtual_ranks) for v in virtual_ranks.owned]
     moments = allreduce_moments(
-        [moments_of(np.column_stack([own.inputs, own.targets])) for own in owned], session.control, virtual_ranks
+        [moments_of_samples(training[v]) for v in virtual_ranks.owned], session.control, virtual_ranks
     )
-    # A constant feature carries nothing: it is centred, and dividing by 1 keeps it finite. Its range tells it exactly;
-    # its standard deviation may come out as rounding noise.
-    is_constant = moments.minimum == moments.maximum
-    std = np.where(is_constant, 1.0, moments.std)
+    normalization = normalization_of(moments, samples.inputs.shape[1], session.device, dtype)
     return TrainingData(
-        [_to_tensors(v, own, session, dtype) for v, own in zip(virtual_ranks.owned, owned, strict=True)],
-        [
-            _to_tensors(v, _own(samples, kept[validation], v, virtual_ranks), session, dtype)
-            for v in virtual_ranks.owned
-        ],
-        num_training_samples=len(training),
-        num_validation_samples=len(validation),
-        num_dropped_samples=len(samples) - len(kept),
-        normalization=_normalization(moments.mean[:-1], std[:-1], session, dtype),
-        target_mean=float(moments.mean[-1]),
-        constant_features=tuple(np.array(samples.feature_names)[is_constant[:-1]]),
-    )
+        _to_tensors(training, normalization, session, dtype),
+        _to_tensors(validation, normalization, session, dtype),
+        DataSummary(
+            num_training, num_validation, selected.total - run.total, normalization, moments, samples.input_names,
+            samples.target_names,
+        ),
+    )  # fmt: skip
 
 
-def _own(samples: Samples, positions: npt.NDArray[np.int64], virtual_rank: int, virtual_ranks: VirtualRanks) -> Samples:
-    return samples.take(positions[members_of(virtual_rank, virtual_ranks.num_virtual_ranks, len(positions))])
+def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
+    """Tell which features (C,) have one value only.
 
-
-def _to_tensors(virtual_rank: int, own: Samples, session: Session, dtype: torch.dtype) -> VirtualRankSamples:
-    inputs, targets = (torch.from_numpy(array).to(session.device, dtype) for array in (own.inputs, own.targets))
-    return VirtualRankSamples(virtual_rank, inputs, targets, own.grid_index)
-
-
-def _normalization(
-    mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64], session: Session, dtype: torch.dtype
-) -> Normalization:
-    return Normalization(*(torch.from_numpy(part).to(session.device, dtype) for part in (mean, std)))
-
-
-def share_out_as_reference(samples: Samples, session: Session, dtype: torch.dtype) -> ReferenceData:
-    """Partition by grid index, truncate to the smallest rank's count, and compute one-pass statistics. Collective.
-
-    `samples` must be the whole selection, the same on all ranks. Raises DataError, on all ranks, for a NaN or fill
-    value, a rank without samples, or a feature whose standard deviation is 0 or not a number.
+    The range tells it exactly; the standard deviation may come out as rounding noise.
     """
-    world_size = session.ranks.world_size
-    bad = first_invalid_feature(samples)
-    if bad is not None:
-        raise DataError(
-            f"feature '{bad}' holds a NaN or a fill value, which semantics=reference would train on; "
-            f"use semantics=standard, which drops such samples"
-        )
-    own = samples.take(round_robin(samples.grid_index, world_size, session.ranks.rank))
-    smallest = torch.tensor([len(own)])
-    session.control.all_reduce(smallest, "min")
-    n = int(smallest[0])
-    if n == 0:
-        raise DataError(
-            f"semantics=reference: of {len(samples)} samples on {world_size} ranks one rank has none; "
-            f"use fewer ranks, or semantics=standard"
-        )
-    inputs, targets = (torch.from_numpy(array[:n]).to(dtype) for array in (own.inputs, own.targets))
-    mean, std = _one_pass_moments(inputs, session)
-    _refuse_degenerate(std, samples.feature_names)
-    return ReferenceData(inputs, targets, own.grid_index[:n], n * world_size, Normalization(mean, std))
+    constant: npt.NDArray[np.bool_] = moments.minimum >= moments.maximum
+    return constant
 
 
-def _one_pass_moments(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and std (F,) of all ranks' rows in the C++ program's order of operations. Collective."""
-    total = float(len(inputs) * session.ranks.world_size)
-    sums, squares = torch.sum(inputs, dim=0), torch.sum(torch.pow(inputs, 2), dim=0)
-    session.all_reduce(sums)
-    session.all_reduce(squares)
-    mean = sums / total
-    return mean, torch.sqrt(squares / total - torch.pow(mean, 2))
+def normalization_of(moments: Moments, num_inputs: int, device: torch.device, dtype: torch.dtype) -> Normalization:
+    """Return what normalises `num_inputs` inputs and the targets behind them.
+
+    A constant feature carries nothing: it is centred, and dividing by 1 keeps it finite.
+    """
+    std = np.where(is_constant(moments), 1.0, moments.std)
+    parts = (moments.mean[:num_inputs], std[:num_inputs], moments.mean[num_inputs:], std[num_inputs:])
+    return Normalization(*(torch.from_numpy(part).to(device, dtype) for part in parts))
 
 
-def _refuse_degenerate(std: torch.Tensor, names: tuple[str, ...]) -> None:
-    for name, value in zip(names, std.tolist(), strict=True):
-        if not value > 0:  # also NaN: a one-pass variance may come out negative
-            raise DataError(
-                f"feature '{name}' has standard deviation {value} in float32 one-pass statistics "
-                f"(semantics=reference): "
-                "it cannot be normalised; use semantics=standard"
-            )
+def _to_tensors(
+    owned: Mapping[int, Samples], normalization: Normalization, session: Session, dtype: torch.dtype
+) -> list[VirtualRankSamples]:
+    return [
+        VirtualRankSamples(v, *padded_tensors(samples, normalization, session.device, dtype), samples.grid_index)
+        for v, samples in owned.items()
+    ]
+
+
+def padded_tensors(
+    samples: Samples, normalization: Normalization, device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return inputs, targets and weights as tensors with one row of zeros behind them.
+
+    What a field has not measured becomes the mean of its input, which normalises to 0, and a target of no weight.
+    """
+    inputs, targets = (_padded(torch.from_numpy(array), device, dtype) for array in (samples.inputs, samples.targets))
+    if samples.inputs.ndim == 2:
+        weights = targets.new_ones((len(targets), 1))
+        weights[-1] = 0
+        return inputs, targets, weights
+    has_target, has_input = (torch.from_numpy(is_measured(array)) for array in (samples.targets, samples.inputs))
+    weights = has_target if samples.weights is None else has_target * torch.from_numpy(samples.weights)
+    mean = normalization.mean.view(-1, *[1] * (inputs.ndim - 2))
+    inputs[:-1] = torch.where(has_input.to(device), inputs[:-1], mean)
+    targets[:-1] = torch.where(has_target.to(device), targets[:-1], 0.0)  # 0 times a NaN would be one
+    return inputs, targets, _padded(weights, device, dtype)
+
+
+def _padded(rows: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    padded = torch.zeros((len(rows) + 1, *rows.shape[1:]), dtype=dtype, device=device)
+    padded[:-1] = rows
+    return padded

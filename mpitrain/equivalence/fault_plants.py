@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,12 +14,13 @@ import torch
 
 from mpitrain.comm import reduction
 from mpitrain.comm.session import Session
+from mpitrain.data import reference_data, training_data
 from mpitrain.data import samples as samples_module
-from mpitrain.data import training_data
 from mpitrain.data.samples import Samples
 from mpitrain.equivalence import recorder
 from mpitrain.models.icenet import IceNet
-from mpitrain.train import eager_engine, setup
+from mpitrain.train import eager_engine, model_setup, setup
+from mpitrain.train.losses import WeightedLoss
 from mpitrain.train.optimizers import LibtorchAdam
 from mpitrain.train.reference_engine import ReferenceEngine
 
@@ -70,7 +72,7 @@ class _WithoutMinimum:
 
 
 def _moments(change: Callable[[torch.Tensor, Session], tuple[torch.Tensor, torch.Tensor]]) -> Plant:
-    return _replace(training_data, "_one_pass_moments", lambda _: change)
+    return _replace(reference_data, "_one_pass_moments", lambda _: change)
 
 
 def _sample_variance(original: Any) -> Any:
@@ -102,7 +104,7 @@ def _swapped_inputs(original: Any) -> Any:
     def read(*arguments: Any) -> Samples:
         samples = original(*arguments)
         order = [0, 1, 2, 3, 5, 4, 6]
-        return Samples(samples.inputs[:, order], samples.targets, samples.grid_index, samples.feature_names)
+        return dataclasses.replace(samples, inputs=samples.inputs[:, order])
 
     return read
 
@@ -124,17 +126,16 @@ def _statistics_of_all(original: Any) -> Any:
     def share_out(
         samples: Samples, session: Session, virtual_ranks: Any, fraction: float, seed: int, dtype: Any
     ) -> Any:
-        import dataclasses
-
         data = original(samples, session, virtual_ranks, fraction, seed, dtype)
         everything = original(samples, session, virtual_ranks, 0.0, seed, dtype)
-        return dataclasses.replace(data, normalization=everything.normalization)
+        summary = dataclasses.replace(data.summary, normalization=everything.summary.normalization)
+        return dataclasses.replace(data, summary=summary)
 
     return share_out
 
 
 def _next_seed(original: Any) -> Any:
-    return lambda inputs, hidden, activation, seed, dtype: original(inputs, hidden, activation, seed + 1, dtype)
+    return lambda settings, inputs, outputs, seed, dtype: original(settings, inputs, outputs, seed + 1, dtype)
 
 
 def _with_activation(_: Any) -> Any:
@@ -200,18 +201,16 @@ def _linear_order(original: Any) -> Any:
 
 
 def _padding_counted(original: Any) -> Any:
-    return lambda outputs, piece, *loss: original(outputs, _with_unit_weights(piece), *loss)
+    return lambda loss, outputs, piece: original(loss, outputs, _with_unit_weights(piece))
 
 
 def _with_unit_weights(piece: Any) -> Any:
-    import dataclasses
-
     return dataclasses.replace(piece, weights=torch.ones_like(piece.weights))
 
 
 def _mean_of_slices(original: Any) -> Any:
-    def write_partial(engine: Any, row: torch.Tensor, piece: Any, stop_requested: bool) -> None:
-        original(engine, row, piece, stop_requested)
+    def write_partial(engine: Any, row: torch.Tensor, number: int, piece: Any, step: int) -> None:
+        original(engine, row, number, piece, step)
         # Each slice's gradient is divided by its own weight: right only while all slices are full.
         own = piece.weights.sum().clamp(min=1.0)
         row[:-3] *= len(piece.weights) / own
@@ -266,24 +265,24 @@ PLANTS: dict[str, Plant] = {
     "mask ignored": _select(
         lambda lat, mask, aice, pole, clean: (lat, np.where(aice < 1e29, 1, mask), aice, pole, clean)
     ),
-    "contiguous partition for round robin": _replace(training_data, "round_robin", _contiguous),
+    "contiguous partition for round robin": _replace(reference_data, "round_robin", _contiguous),
     "no truncation to the smallest rank": _all_of(
         _replace(setup, "share_out_as_reference", _untruncated),
         _moments(_float64_moments),  # the one-pass sums with unequal counts would be no number at all
     ),
-    "sample variance for population variance": _replace(training_data, "_one_pass_moments", _sample_variance),
+    "sample variance for population variance": _replace(reference_data, "_one_pass_moments", _sample_variance),
     "mean of the ranks' means in float64": _moments(_mean_of_means),
     "float64 statistics": _moments(_float64_moments),
     "hs and hi swapped": _replace(samples_module, "read_samples", _swapped_inputs),
     "unweighted merge of moments": _replace(training_data, "allreduce_moments", _unweighted_merge),
     "validation samples in the statistics": _replace(setup, "share_out", _statistics_of_all),
-    "another seed for the weights": _replace(setup, "build_icenet", _next_seed),
+    "another seed for the weights": _replace(model_setup, "build_model", _next_seed),
     "stale normalisation": _replace(setup, "_set_normalization", lambda _: lambda *arguments: None),
     "activation between the layers": _replace(IceNet, "forward", _with_activation),
     "sum of squares for their mean": _replace(
         torch.nn.functional, "mse_loss", lambda loss: lambda a, b: loss(a, b, reduction="sum")
     ),
-    "padding rows counted": _replace(eager_engine, "weighted_loss_sum", _padding_counted),
+    "padding rows counted": _replace(WeightedLoss, "sums", _padding_counted),
     "division by P instead of 7 P": _replace(ReferenceEngine, "__init__", _divide_by_ranks),
     "scaling before the Allreduce": _replace(ReferenceEngine, "step", _scaled_first),
     "a lost rank's gradient": _replace(ReferenceEngine, "step", _lost_gradient),
@@ -292,5 +291,5 @@ PLANTS: dict[str, Plant] = {
     "bias correction off by one": _adam(off_by_one=True),
     "eps inside the root": _adam(eps_inside=True),
     "torch's Adam arithmetic": _adam(lerp=True),
-    "Jacobian without the division by std": _replace(recorder, "input_jacobian", _jacobian_without_std),
+    "Jacobian without the division by std": _replace(recorder, "scalar_jacobian", _jacobian_without_std),
 }

@@ -21,7 +21,7 @@ from mpitrain.equivalence.cases import TRACE_STEPS
 from mpitrain.equivalence.faults import planted
 from mpitrain.equivalence.recorder import record_run, write_batch_order, write_initial_weights
 from mpitrain.equivalence.trace import write_trace
-from mpitrain.models.icenet import build_icenet
+from mpitrain.models.build import build_model
 from mpitrain.train.setup import TrainingParts
 
 
@@ -70,9 +70,7 @@ def _write(session: Session, config: RunConfig, job: Mapping[str, Any], parts: T
     if not session.is_root or job.get("fault"):
         return
     if config.model.initial_weights is None:
-        model = build_icenet(
-            config.model.input_size, config.model.hidden_size, config.model.hidden_activation, config.seed
-        )
+        model = build_model(config.model, samples.inputs.shape[1], samples.targets.shape[1], config.seed)
         write_initial_weights(Path(job["initial_weights"]), config, model)
     if parts.plan is not None:
         write_batch_order(Path(job["batch_order"]), config, parts.plan, samples, config.training.epochs)

@@ -15,12 +15,14 @@ import torch
 
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import BatchPlan, VirtualRankBatches
+from mpitrain.data.batches import BatchPlan, EpochOrder
+from mpitrain.data.ownership import take_run
 from mpitrain.data.partition import members_of, split_validation
+from mpitrain.data.reference_data import ReferenceData
 from mpitrain.data.samples import Samples, valid_rows
-from mpitrain.data.training_data import ReferenceData
+from mpitrain.data.training_data import Normalization
 from mpitrain.equivalence.trace import Trace, write_trace
-from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.train.setup import TrainingParts, build_parts
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
@@ -65,7 +67,8 @@ def record_run(
     The trace is whole on the root rank.
     """
     trace = Trace()
-    parts = build_parts(config, session, samples, None)
+    own = samples if config.semantics == "reference" else take_run(samples, session)
+    parts = build_parts(config, session, own, None)
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
     trace.arrays["selected_index"] = kept.grid_index
     _add_partition(trace, session, parts)
@@ -75,7 +78,7 @@ def record_run(
     _fit(config, session, parts, recorder)
     trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
     _add_weights(trace, "weights_final", parts.model)
-    outputs, jacobian = input_jacobian(parts.model, torch.from_numpy(kept.inputs).to(parts.model.input_mean.dtype))
+    outputs, jacobian = scalar_jacobian(parts.model, torch.from_numpy(kept.inputs).to(parts.model.input_mean.dtype))
     trace.arrays["prediction"], trace.arrays["jacobian"] = _array(outputs), _array(jacobian)
     return trace, parts, recorder.median_step_us()
 
@@ -92,19 +95,23 @@ def _shares(parts: TrainingParts) -> Sequence[Any]:
     return [data] if isinstance(data, ReferenceData) else data.training
 
 
+def _normalization(parts: TrainingParts) -> Normalization:
+    return parts.data.normalization if isinstance(parts.data, ReferenceData) else parts.data.summary.normalization
+
+
 def _add_partition(trace: Trace, session: Session, parts: TrainingParts) -> None:
     own = np.concatenate([share.grid_index for share in _shares(parts)])
     gathered = session.gather_object(own)
     trace.arrays["partition_count"] = np.array([len(part) for part in gathered])
     trace.arrays["partition_index"] = np.concatenate(gathered)
-    trace.arrays["input_mean"] = _array(parts.data.normalization.mean)
-    trace.arrays["input_std"] = _array(parts.data.normalization.std)
+    trace.arrays["input_mean"] = _array(_normalization(parts).mean)
+    trace.arrays["input_std"] = _array(_normalization(parts).std)
 
 
 @torch.no_grad()
 def _add_forward(trace: Trace, session: Session, parts: TrainingParts) -> None:
     outputs = [_array(parts.model(share.inputs).view(-1)) for share in _shares(parts) if len(share.targets)]
-    own = np.concatenate(outputs) if outputs else np.empty(0, parts.data.normalization.mean.numpy().dtype)
+    own = np.concatenate(outputs) if outputs else np.empty(0, _normalization(parts).mean.numpy().dtype)
     trace.arrays["forward_step1"] = np.concatenate(session.gather_object(own))
 
 
@@ -125,10 +132,10 @@ def write_batch_order(path: Path, config: RunConfig, plan: BatchPlan, samples: S
     """
     num_valid = int(valid_rows(samples).sum())
     training, _ = split_validation(num_valid, config.validation_split, config.seed)
-    batches = [_blank_batches(v, config, plan, len(training)) for v in range(plan.num_virtual_ranks)]
+    orders = [_epoch_order(v, config, plan, len(training)) for v in range(plan.num_virtual_ranks)]
     order = np.empty((num_epochs * plan.steps_per_epoch, plan.num_virtual_ranks, plan.slice_rows), dtype=np.int64)
     for epoch in range(num_epochs):
-        for v, own in enumerate(batches):
+        for v, own in enumerate(orders):
             own.start_epoch(epoch)
             members = np.concatenate(
                 [members_of(v, plan.num_virtual_ranks, len(training)), np.full(plan.slice_rows, -1)]
@@ -139,11 +146,9 @@ def write_batch_order(path: Path, config: RunConfig, plan: BatchPlan, samples: S
     write_trace(path, Trace({"training_index": training, "batch_order": order}))
 
 
-def _blank_batches(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_training: int) -> VirtualRankBatches:
+def _epoch_order(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_training: int) -> EpochOrder:
     count = len(members_of(virtual_rank, plan.num_virtual_ranks, num_training))
-    return VirtualRankBatches(
-        virtual_rank, torch.zeros(count, 1), torch.zeros(count), plan, config.seed, config.shuffle
-    )
+    return EpochOrder(virtual_rank, count, plan, config.seed, config.shuffle)
 
 
 def write_initial_weights(path: Path, config: RunConfig, model: torch.nn.Module) -> None:

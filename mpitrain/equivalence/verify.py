@@ -19,7 +19,7 @@ from mpitrain.equivalence.trace import Trace, read_trace
 from mpitrain.equivalence.verification_data import write_verification_history
 from mpitrain.errors import DataError, MpitrainError, OutputError
 from mpitrain.native.build import build_program
-from mpitrain.native.program import run_under_mpi
+from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
 
 Say = Callable[[str], None]
@@ -185,8 +185,7 @@ class _Workbench:
         trace = Path(f"{stem}.{case.engine}.nc")
         flags = cpp_flags(config, case, stem, history)
         output = run_under_mpi(self._mpirun, num_ranks, [str(self._program), *flags, "--trace", str(trace)])
-        timing = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
-        return trace, float(timing["median_us_per_step"])
+        return trace, float(json.loads(json_line_of(output))["median_us_per_step"])
 
     def compare(self, case: Case, num_ranks: int, history: Path, config_path: Path | None) -> CaseResult:
         """Run the C++ side of `case` and compare it with Python's trace."""
@@ -237,7 +236,7 @@ def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[s
         *("--history", str(history), "--initial-weights", weights, "--engine", case.engine),
         *("--semantics", config.semantics, "--precision", config.training.dtype),
         *("--pole", config.domain.pole, "--clean-data", str(config.domain.clean_data).lower()),
-        *("--hidden-activation", config.model.hidden_activation),
+        *("--hidden-activation", config.model.hidden_activation or "none"),
         *("--learning-rate", repr(optimizer.learning_rate), "--epsilon", repr(optimizer.epsilon)),
         *("--beta1", repr(optimizer.beta1), "--beta2", repr(optimizer.beta2)),
         *("--trace-steps", ",".join(map(str, TRACE_STEPS)), "--timing", "true", *order),

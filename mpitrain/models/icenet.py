@@ -1,31 +1,39 @@
 """IceNet: y = sigmoid(fc2(activation(fc1((x - mean) / std)))).
 
-N  samples      F  input features      H  hidden units
+N  samples      F  input features      H  hidden units      O  outputs
 """
 
+# Annotations are not postponed here: TorchScript wants the buffers' types, not their names.
 import torch
 from torch import nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "gelu": nn.GELU}
+from mpitrain.models.activations import ACTIVATIONS
+from mpitrain.models.jacobian import output_gradients
 
 
 class IceNet(nn.Module):
     """The sea-ice network of the C++ program: two linear layers, normally without an activation between them.
 
-    Parameters and buffers carry the C++ module's names: fc1.weight (H, F), fc1.bias (H,), fc2.weight (1, H),
-    fc2.bias (1,), input_mean (F,), input_std (F,). The buffers start as 0 and 1.
+    Parameters and buffers carry the C++ module's names: fc1.weight (H, F), fc1.bias (H,), fc2.weight (O, H),
+    fc2.bias (O,), input_mean (F,), input_std (F,). The buffers start as 0 and 1.
     """
 
     input_mean: torch.Tensor
     input_std: torch.Tensor
 
     def __init__(
-        self, input_size: int, hidden_size: int, output_size: int = 1, hidden_activation: str = "none"
+        self,
+        input_size: int,
+        hidden_size: int,
+        output_size: int = 1,
+        hidden_activation: str = "none",
+        output_activation: str = "sigmoid",
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(input_size, hidden_size)
         self.fc2 = nn.Linear(hidden_size, output_size)
         self.activation = ACTIVATIONS[hidden_activation]()
+        self.output_activation = ACTIVATIONS[output_activation]()
         self.register_buffer("input_mean", torch.zeros(input_size))
         self.register_buffer("input_std", torch.ones(input_size))
         # The C++ program draws in this order, after both layers' default initialisation.
@@ -33,14 +41,32 @@ class IceNet(nn.Module):
         nn.init.xavier_normal_(self.fc2.weight)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the predictions (N, 1) for `inputs` (N, F) in physical units."""
+        """Return the predictions (N, O) for `inputs` (N, F) in physical units."""
         hidden = self.activation(self.fc1((inputs - self.input_mean) / self.input_std))
-        return torch.sigmoid(self.fc2(hidden))
+        outputs: torch.Tensor = self.output_activation(self.fc2(hidden))
+        return outputs
 
-    def set_normalization(self, mean: torch.Tensor, std: torch.Tensor) -> None:
-        """Set the buffers: `mean` (F,) and `std` (F,), std nowhere 0."""
-        self.input_mean.copy_(mean)
-        self.input_std.copy_(std)
+    @torch.jit.export
+    def jac(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the derivatives (N, O, F) of the outputs by `inputs` (N, F), in physical units."""
+        # A caller's no-gradient mode holds for the caller; derivatives need the graph.
+        gradients_were_enabled = torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+        samples = inputs.detach().clone().requires_grad_(True)
+        derivatives = output_gradients(self.forward(samples), samples)
+        torch.set_grad_enabled(gradients_were_enabled)
+        return derivatives
+
+    def set_normalization(
+        self,
+        input_mean: torch.Tensor,
+        input_std: torch.Tensor,
+        output_mean: torch.Tensor | None = None,
+        output_std: torch.Tensor | None = None,
+    ) -> None:
+        """Set the buffers: `input_mean` (F,) and `input_std` (F,), std nowhere 0; the outputs' are not used."""
+        self.input_mean.copy_(input_mean)
+        self.input_std.copy_(input_std)
 
 
 def build_icenet(

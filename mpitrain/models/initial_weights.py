@@ -1,48 +1,87 @@
-"""Weights to start from, in a NetCDF file with one variable a parameter."""
+"""Weights to start from: a NetCDF file with one variable a parameter, or a model.pt."""
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from mpitrain.errors import DataError
+from mpitrain.models.batch_norm import batch_norm_layers
+from mpitrain.models.torchscript import load_model
+
+_TORCH_SUFFIXES = (".pt", ".pth")
 
 
 def load_initial_weights(model: nn.Module, path: Path) -> None:
-    """Set the parameters of `model` from `path`: variables named like the parameters, of the same shapes.
+    """Set the parameters of `model` from `path`: named like the model's, of the same shapes.
 
-    Raises DataError when the file is missing or not NetCDF, or when a variable is missing, of another shape, or holds
-    anything but finite numbers.
+    From a model.pt (TorchScript, told from NetCDF by its content) batch norm's running statistics are taken as well.
+    The normalisation stays the model's own. Raises DataError when the file is missing or of neither kind, or when a
+    parameter is missing, of another shape, or holds anything but finite numbers. Nothing is unpickled.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; set model.initial_weights to a NetCDF file of weights or a model.pt")
+    if path.suffix in _TORCH_SUFFIXES or zipfile.is_zipfile(path):
+        _load_torchscript(model, path)
+    else:
+        _load_netcdf(model, path)
+
+
+def _load_netcdf(model: nn.Module, path: Path) -> None:
     import netCDF4
 
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; set model.initial_weights to a NetCDF file of weights")
     try:
         with netCDF4.Dataset(str(path)) as dataset:
             dataset.set_auto_maskandscale(False)
             for name, parameter in model.named_parameters():
-                _copy_variable(dataset, path, name, parameter)
+                _check_present(path, "variable", name, dataset.variables)
+                _copy(path, "variable", name, np.asarray(dataset[name][:]), parameter)
     except (OSError, RuntimeError) as error:  # netCDF4 reports a damaged block with either
         raise DataError(f"{path}: cannot be read as NetCDF ({getattr(error, 'strerror', None) or error})") from error
 
 
-def _copy_variable(dataset: object, path: Path, name: str, parameter: nn.Parameter) -> None:
-    variables = dataset.variables  # type: ignore[attr-defined]  # netCDF4 has no annotations
-    if name not in variables:
-        raise DataError(f"{path}: no variable '{name}'; it has {', '.join(variables) or 'none'}")
-    values = np.asarray(variables[name][:])
-    if values.shape != tuple(parameter.shape):
+def _load_torchscript(model: nn.Module, path: Path) -> None:
+    try:
+        # TorchScript's own reader: it makes no Python objects, so that a pickle in the file is never run.
+        stored = load_model(path).state_dict()
+    except (OSError, RuntimeError, ValueError) as error:
         raise DataError(
-            f"{path}: variable '{name}' has shape {values.shape}, this model needs "
-            f"{tuple(parameter.shape)}; check model.hidden_size"
+            f"{path}: is no TorchScript file (pickled weights are not read, they can run code); give the model.pt "
+            f"of a run, or NetCDF"
+        ) from error
+    for name, target in _learnt(model):
+        _check_present(path, "tensor", name, stored)
+        _copy(path, "tensor", name, stored[name].detach().numpy(), target)
+
+
+def _learnt(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    layers = batch_norm_layers(model)
+    names = {id(buffer) for layer in layers for buffer in layer.buffers()}
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if id(buffer) in names)
+
+
+def _check_present(path: Path, kind: str, name: str, present: Iterable[str]) -> None:
+    if name not in present:
+        raise DataError(f"{path}: no {kind} '{name}'; it has {', '.join(present) or 'none'}")
+
+
+def _copy(path: Path, kind: str, name: str, values: npt.NDArray[Any], target: torch.Tensor) -> None:
+    if values.shape != tuple(target.shape):
+        raise DataError(
+            f"{path}: {kind} '{name}' has shape {values.shape}, this model needs "
+            f"{tuple(target.shape)}; check model.hidden_size"
         )
     if values.dtype.kind not in "fiu":
-        raise DataError(f"{path}: variable '{name}' holds {values.dtype}, expected numbers")
+        raise DataError(f"{path}: {kind} '{name}' holds {values.dtype}, expected numbers")
     if not np.isfinite(values).all():
-        raise DataError(f"{path}: variable '{name}' holds a value that is not finite; write the weights again")
+        raise DataError(f"{path}: {kind} '{name}' holds a value that is not finite; write the weights again")
     with torch.no_grad():
-        parameter.copy_(torch.from_numpy(np.array(values)))
+        target.copy_(torch.from_numpy(np.array(values)))

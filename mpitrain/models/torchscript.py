@@ -1,30 +1,75 @@
 """TorchScript files: what C++ loads. The only place that writes or reads them.
 
 `model.pt` holds a whole model: the C++ `torch::jit::load` runs it, and the original program's `torch::load` finds its
-parameters and buffers by name. `normalization.model.pt` holds two tensors named "0" (mean) and "1" (std).
+parameters and buffers by name. Beside `forward(inputs)` it has `jac(inputs)` for vector inputs (N, F) -> (N, O, F), the
+statistics as buffers, and lists of text: input_names, target_names, input_units, target_units.
+`normalization.model.pt` holds two tensors named "0" (mean) and "1" (std).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from mpitrain.config.show import one_line
 from mpitrain.errors import OutputError
+from mpitrain.models.batch_norm import to_exportable
+from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
 Result = TypeVar("Result")
+_TRACED_ROWS, _OTHER_ROWS = 3, (1, 4)
+_TRACED_FIELD = (16, 24)
 
 
-def save_model(model: nn.Module, path: Path) -> None:
-    """Write `model` as TorchScript to `path`, whole or not at all. Raises OutputError when it cannot be written."""
-    # Scripted from a CPU copy in evaluation mode: the file must load on any machine.
-    scripted = _quietly(lambda: torch.jit.script(_cpu_copy(model)))
-    _write(scripted, path)
+@dataclass(frozen=True)
+class ModelDescription:
+    """What the numbers are: names and units of the F inputs and O targets, in the model's order."""
+
+    input_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+    input_units: tuple[str, ...] = ()
+    target_units: tuple[str, ...] = ()
+
+
+def save_model(
+    model: nn.Module,
+    path: Path,
+    description: ModelDescription | None = None,
+    sample_inputs: torch.Tensor | None = None,
+) -> None:
+    """Write `model` as TorchScript to `path`, whole or not at all.
+
+    An own network that cannot be compiled is traced, on the shape of `sample_inputs` if given. Raises OutputError when
+    it can be neither compiled nor traced, or when the file cannot be written.
+    """
+    # A copy on the CPU in evaluation mode: the file must load on any machine.
+    plain = to_exportable(model)
+    for name, values in dataclasses.asdict(description or ModelDescription()).items():
+        setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
+    _write(_quietly(lambda: _compiled(plain, path, sample_inputs)), path)
+
+
+def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:
+    """Load `path` and compare its outputs for `sample_inputs` (b, F) or (b, F, H, W) with the model's, bit for bit.
+
+    Raises OutputError when they differ or the file cannot be read.
+    """
+    inputs = sample_inputs.detach().cpu()
+    try:
+        with torch.no_grad():
+            found, expected = load_model(path)(inputs), to_exportable(model)(inputs)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OutputError(f"{path}: cannot be used after writing ({_first_line(error)}); write it again") from error
+    if found.dtype != expected.dtype or not torch.equal(found, expected):
+        raise OutputError(f"{path}: answers otherwise than the model that was written; write it again")
 
 
 def save_normalization(mean: torch.Tensor, std: torch.Tensor, model_path: Path) -> Path:
@@ -54,10 +99,52 @@ class _TensorList(nn.Module):
             self.register_buffer(str(number), tensor.detach().cpu().clone())
 
 
-def _cpu_copy(model: nn.Module) -> nn.Module:
-    import copy
+def _compiled(plain: nn.Module, path: Path, sample_inputs: torch.Tensor | None) -> torch.jit.ScriptModule:
+    try:
+        return torch.jit.script(plain)
+    except Exception as error:  # torch's compiler has no common error class; own networks may hold any Python
+        if not isinstance(plain, NormalizedModel) or isinstance(plain.network, BlockNetwork):
+            raise
+        plain.network = _traced(plain, path, sample_inputs, because=error)
+        return torch.jit.script(plain)
 
-    return copy.deepcopy(model).cpu().eval()
+
+def _traced(
+    plain: NormalizedModel, path: Path, sample_inputs: torch.Tensor | None, because: Exception
+) -> torch.jit.ScriptModule:
+    """Record the network on a few rows, and believe the record only if it also serves other numbers of rows."""
+    num_inputs = plain.input_mean.numel()
+    shapes = (
+        [(num_inputs,), (num_inputs, *_TRACED_FIELD)] if sample_inputs is None else [tuple(sample_inputs.shape[1:])]
+    )
+    failures: list[Exception] = [because]
+    for shape in shapes:
+        try:
+            with torch.no_grad():
+                traced: torch.jit.ScriptModule = torch.jit.trace(
+                    plain.network, _some_numbers(plain, _TRACED_ROWS, shape), check_trace=False
+                )
+                for num_rows in _OTHER_ROWS:
+                    rows = _some_numbers(plain, num_rows, shape)
+                    if not torch.equal(traced(rows), plain.network(rows)):
+                        raise RuntimeError(f"the trace answers otherwise for {num_rows} rows")
+            return traced
+        except Exception as error:
+            failures.append(error)
+    raise OutputError(
+        f"{path}: the network can be neither compiled to TorchScript ({_first_line(failures[0])}) nor traced "
+        f"({_first_line(failures[1])}); write its forward so that torch.jit.script or torch.jit.trace accepts it"
+    ) from failures[1]
+
+
+def _some_numbers(plain: NormalizedModel, num_rows: int, shape: tuple[int, ...]) -> torch.Tensor:
+    numbers = torch.randn((num_rows, *shape), generator=torch.Generator().manual_seed(num_rows))
+    return numbers.to(plain.input_mean.dtype)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return one_line(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
 def _write(scripted: torch.jit.ScriptModule, path: Path) -> None:
@@ -75,4 +162,6 @@ def _quietly(action: Callable[[], Result]) -> Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
+        # What the tracer suspects is tried here, on other numbers of rows.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
         return action()

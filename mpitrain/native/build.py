@@ -23,8 +23,8 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
 
     `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint.
     """
-    folder = cache_folder() / f"cpp_reference-{_fingerprint(toolchain)}"
-    program = folder / PROGRAM
+    program = program_path(toolchain)
+    folder = program.parent
     if program.exists():
         return program
     say(f"building the C++ program in {folder} (about a minute, once)")
@@ -43,6 +43,11 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return program
+
+
+def program_path(toolchain: Toolchain) -> Path:
+    """Return where the program of these sources and tools lies once it is built."""
+    return cache_folder() / f"cpp_reference-{_fingerprint(toolchain)}" / PROGRAM
 
 
 def _fingerprint(toolchain: Toolchain) -> str:

@@ -36,6 +36,15 @@ def run_under_mpi(mpirun: str, num_ranks: int, command: Sequence[str], timeout_s
     return done.stdout
 
 
+def json_line_of(output: str) -> str:
+    """Return the line of JSON in a program's output. Raises MpitrainError where there is none."""
+    # The launcher, or an MPI library, may write lines of its own.
+    found = next((line for line in output.splitlines() if line.startswith("{")), None)
+    if found is None:
+        raise MpitrainError(f"no line of JSON in a program's output: {output[-200:]!r}")
+    return found
+
+
 def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) -> MpitrainError:
     lines = done.stderr.splitlines()
     message = next((line.partition(_MARK)[2] for line in lines if _MARK in line), "")

@@ -15,7 +15,7 @@ import torch
 from mpitrain.errors import CheckpointError
 
 TENSORS, MANIFEST, COMMIT = "tensors.safetensors", "manifest.json", "commit.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def sha256(content: bytes) -> str:

@@ -1,6 +1,6 @@
 """The fast engine of `standard` semantics: each step is two calls of a kernel compiled for the network.
 
-V  virtual ranks      k  slices of this rank      b  rows a slice      n  parameters      F  input features
+V  virtual ranks      k  slices of this rank      b  rows a slice      n  parameters      F, O  inputs and targets
 """
 
 from __future__ import annotations
@@ -10,87 +10,74 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
-from mpitrain.comm.session import Session
-from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import RunConfig
-from mpitrain.data.batches import BatchPlan
-from mpitrain.data.training_data import TrainingData
-from mpitrain.train.dense_kernel import EXTRA_ENTRIES, DenseNetwork
-from mpitrain.train.eager_engine import EagerEngine
+from mpitrain.comm.reduction import LibraryReducer, Reducer
+from mpitrain.data.batches import Slice, VirtualRankBatches
+from mpitrain.data.virtual_rank_samples import VirtualRankSamples
+from mpitrain.train.dense_kernel import DenseNetwork
+from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
+from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepResult
 
 
-class CompiledEngine(EagerEngine):
-    """`StepEngine` whose forward, backward and Adam are compiled; data, order and losses are those of `EagerEngine`.
+class CompiledEngine(StandardEngine):
+    """`StepEngine` whose forward, backward and optimiser are compiled; data and order are those of `EagerEngine`.
 
-    The parameters of `model` and the state of `optimizer` become views of flat vectors that the kernel updates. Each
-    slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any number
-    of ranks; against `EagerEngine` results agree to rounding.
+    The parameters of the model and the state of the optimiser become views of flat vectors that the kernel updates.
+    Each slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any
+    number of ranks; against `EagerEngine` results agree to rounding.
     """
 
-    def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, data: TrainingData, plan: BatchPlan,
-        virtual_ranks: VirtualRanks, session: Session, config: RunConfig,
-        network: DenseNetwork, kernel: ctypes.CDLL,
-    ) -> None:  # fmt: skip
-        super().__init__(model, optimizer, data, plan, virtual_ranks, session, config)
-        self._plan, self._kernel = plan, kernel
-        self._is_fixed = session.reduction == "fixed"
-        self._gathers = self._is_fixed and not virtual_ranks.is_even
-        self._weights = _flatten_parameters(self._parameters)
-        self._update = _bind_optimizer(kernel, optimizer, self._parameters, self._weights)
-        self._clip_norm = ctypes.c_double(config.training.gradient_clip_norm or 0.0)
-        self._workspace = torch.zeros(kernel.workspace_bytes() + 64, dtype=torch.uint8)
-        self._inputs, self._targets, self._row_weights = self._collect_rows(data, kernel.input_width())
-        self._order = torch.zeros((len(self._batches), plan.steps_per_epoch * plan.slice_rows), dtype=torch.int64)
-        self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
+    def __init__(self, parts: EngineParts, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
+        super().__init__(parts)
+        self._kernel, self._num_outputs = kernel, network.sizes[-1]
+        self._is_fixed = self.session.reduction == "fixed"
+        self._gathers = self._is_fixed and not parts.virtual_ranks.is_even
+        wire = narrow_wire(parts)
+        self._reducer: Reducer = self.fixed_tree if self._is_fixed else LibraryReducer(self.session.data, wire)
+        self._weights = _flatten_parameters(self.parameters)
+        self._update = _bind_optimizer(kernel, parts.optimizer, self.parameters, self._weights)
+        self._clip_norm = ctypes.c_double(self.training.gradient_clip_norm or 0.0)
+        self._partials = self._weights.new_zeros((len(parts.batches), len(self._weights) + EXTRA_ENTRIES))
         self._real = ctypes.c_float if network.dtype == torch.float32 else ctypes.c_double
+        self._in_memory = [source for source in parts.batches if isinstance(source, VirtualRankBatches)]
+        steps_in_order = self.steps_per_epoch if self._in_memory else 1
+        self._order = torch.arange(self.plan.slice_rows).repeat(len(parts.batches), steps_in_order)
+        self._sources = torch.zeros((len(parts.batches), 3), dtype=torch.int64)
+        self._held = [
+            _point_at(row, source.samples) for row, source in zip(self._sources, self._in_memory, strict=False)
+        ]
         self._bind_arguments()
-
-    def _collect_rows(self, data: TrainingData, input_width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return all own rows, normalised and padded to the kernel's width; a virtual rank's padding row comes last."""
-        mean, std = data.normalization.mean, data.normalization.std
-        parts, targets, weights = [], [], []
-        for own in data.training:
-            rows = own.inputs.new_zeros((len(own.inputs) + 1, input_width))
-            rows[:-1, : own.inputs.shape[1]] = (own.inputs - mean) / std
-            parts.append(rows)
-            targets.append(torch.cat([own.targets, own.targets.new_zeros(1)]))
-            weights.append(torch.cat([torch.ones_like(own.targets), own.targets.new_zeros(1)]))
-        return torch.cat(parts), torch.cat(targets), torch.cat(weights)
 
     def _bind_arguments(self) -> None:
         # Addresses do not change during a run: they are looked up once, not at each of many thousand steps.
-        pointer = ctypes.c_void_p
-        memory = pointer(-(-self._workspace.data_ptr() // 64) * 64)
-        tensors = (self._weights, self._inputs, self._targets, self._row_weights)
-        self._fixed_arguments = (memory, *(pointer(tensor.data_ptr()) for tensor in tensors))
-        counts = (self._plan.steps_per_epoch * self._plan.slice_rows, len(self._batches), self._plan.slice_rows)
+        self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
+        memory = ctypes.c_void_p(-(-self._workspace.data_ptr() // 64) * 64)
+        self._statistics = _statistics_of(self.parts.model, self._num_outputs)
+        self._fixed_arguments = (memory, *_pointers(self._weights, self._statistics, self._sources))
+        counts = (self._order.shape[1], len(self._partials), self.plan.slice_rows)
         self._counts = tuple(ctypes.c_int64(count) for count in counts)
-        self._partials_pointer = pointer(self._partials.data_ptr())
-        self._sums_pointer = pointer(self._loss_sums.data_ptr())
-        self._result_pointer = pointer(self._loss_and_stop.data_ptr())
+        self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
+        self._partials_pointer, self._sums_pointer, self._result_pointer = _pointers(
+            self._partials, self.loss_sums, self._loss_and_stop
+        )
         self._result = self._loss_and_stop.numpy()
 
-    def start_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
-        super().start_epoch(epoch)
-        first_row = 0
-        for number, batches in enumerate(self._batches):
-            rows = torch.cat([batches.rows(step) for step in range(self.steps_per_epoch)])
-            # Every padding row of a virtual rank is the same one, behind its samples.
-            self._order[number] = rows.clamp(max=batches.num_samples) + first_row
-            first_row += batches.num_samples + 1
+        super().start_epoch(epoch, first_step)
+        for row, source in zip(self._order, self._in_memory, strict=False):
+            torch.cat([source.rows(step) for step in range(self.steps_per_epoch)], out=row)
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.step`. Collective."""
-        order = ctypes.c_void_p(self._order.data_ptr() + 8 * step_in_epoch * self._plan.slice_rows)
-        stride, num_slices, slice_rows = self._counts
-        stop_flag = self._real(float(stop_requested))
+        if not self._in_memory:
+            slices = self.slices(step_in_epoch)
+            self._held = [_point_at(row, piece) for row, piece in zip(self._sources, slices, strict=True)]
+            step_in_epoch = 0
+        order = ctypes.c_void_p(self._order.data_ptr() + 8 * step_in_epoch * self.plan.slice_rows)
         self._kernel.slice_partials(
-            *self._fixed_arguments, order, stride, num_slices, slice_rows, stop_flag, self._partials_pointer
+            *self._fixed_arguments, order, *self._counts, self._real(float(stop_requested)), self._partials_pointer
         )
         total = self._add_up()
         gradient = ctypes.c_void_p(total.data_ptr())
@@ -101,15 +88,31 @@ class CompiledEngine(EagerEngine):
 
     def _add_up(self) -> torch.Tensor:
         """Return the sum (n + 3,) of all ranks' partials. Collective."""
-        num_slices = self._counts[1]
         if self._gathers:
-            self._loss_sums += self._partials[:, -EXTRA_ENTRIES]
-            return self._fixed.reduce(self._partials)
+            self.loss_sums += self._partials[:, -EXTRA_ENTRIES:-1]
+            return self._reducer.reduce(self._partials)
         self._kernel.combine_partials(
-            self._partials_pointer, num_slices, ctypes.c_int64(self._is_fixed), self._sums_pointer
+            self._partials_pointer, self._counts[1], ctypes.c_int64(self._is_fixed), self._sums_pointer
         )
         # What is left is this rank's subtree, or its plain sum: one row.
         return self._reducer.reduce(self._partials[:1])
+
+
+def _point_at(row: torch.Tensor, rows: VirtualRankSamples | Slice) -> tuple[torch.Tensor, ...]:
+    """Write the addresses of a source's inputs, targets and weights to `row` (3,); return them, to be kept alive."""
+    if isinstance(rows, VirtualRankSamples):
+        tensors = (rows.padded_inputs, rows.padded_targets, rows.padded_weights)
+    else:
+        tensors = (rows.inputs.contiguous(), rows.targets.contiguous(), rows.weights.contiguous())
+    row.copy_(torch.tensor([tensor.data_ptr() for tensor in tensors]))
+    return tensors
+
+
+def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:
+    """Return what normalises inputs and targets, one behind the other (2F + 2O,)."""
+    mean = getattr(model, "output_mean", model.input_mean.new_zeros(num_outputs))
+    std = getattr(model, "output_std", model.input_std.new_ones(num_outputs))
+    return torch.cat([model.input_mean, model.input_std, mean, std]).detach()
 
 
 def _flatten_parameters(parameters: list[Any]) -> torch.Tensor:

@@ -23,7 +23,6 @@ from mpitrain.errors import MissingDependencyError
 
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-EXTRA_ENTRIES = 3
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     Raises MissingDependencyError where there is no C++ compiler, or where it fails.
     """
     library = ctypes.CDLL(str(build_kernel(network)))
-    for name in ("workspace_bytes", "parameter_count", "input_width"):
+    for name in ("workspace_bytes", "parameter_count"):
         getattr(library, name).restype = ctypes.c_int64
     return library
 

@@ -5,41 +5,92 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
+import torch
+from torch import nn
+
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
-from mpitrain.errors import MissingDependencyError
-from mpitrain.models.icenet import IceNet
+from mpitrain.errors import ConfigError, MissingDependencyError
+from mpitrain.models.dense_chain import dense_chain_of
+from mpitrain.train.compiled_engine import CompiledEngine
+from mpitrain.train.cuda_graph_engine import CudaGraphEngine
+from mpitrain.train.ddp_engine import DdpEngine
 from mpitrain.train.dense_kernel import DenseNetwork, build_kernel, load_kernel
+from mpitrain.train.eager_engine import EagerEngine
 from mpitrain.train.settings import DTYPES
+from mpitrain.train.standard_engine import EngineParts, StandardEngine
 
-_ACTIVATIONS = {"none": "identity", "sigmoid": "sigmoid", "relu": "relu", "gelu": "gelu"}
+# Wider layers spend their time in products that torch's libraries do better.
+LARGEST_COMPILED_WIDTH = 512
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine's name; what the compiled one needs; a line for the user where `auto` had to give way."""
+    """The engine's name, why it was chosen, and what the compiled one needs."""
 
     name: str
+    reason: str
     network: DenseNetwork | None = None
     kernel: ctypes.CDLL | None = None
-    notice: str | None = None
+    is_second_best: bool = False
+
+    def build(self, parts: EngineParts) -> StandardEngine:
+        """Return the engine. Collective for `ddp` and `cuda_graph`."""
+        if self.network is not None and self.kernel is not None:
+            return CompiledEngine(parts, self.network, self.kernel)
+        engines = {"eager": EagerEngine, "ddp": DdpEngine, "cuda_graph": CudaGraphEngine}
+        return engines[self.name](parts)
 
 
-def choose_engine(config: RunConfig, session: Session, model: IceNet, resumed_engine: str | None) -> EngineChoice:
+def choose_engine(config: RunConfig, session: Session, model: nn.Module, resumed_engine: str | None) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
-    Raises MissingDependencyError, on all ranks, when the asked engine cannot serve here.
+    Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
-    requested = resumed_engine if config.training.engine == "auto" and resumed_engine else config.training.engine
-    if requested == "eager" or (requested == "auto" and session.device.type != "cpu"):
-        return EngineChoice("eager")
+    asked = requested_engine(config)
+    if asked == "auto" and resumed_engine:
+        asked = resumed_engine
+    if asked == "cuda_graph" and session.device.type != "cuda":
+        raise ConfigError("training.engine=cuda_graph: needs a GPU, this run is on CPUs; use training.engine=auto")
+    if asked in ("eager", "ddp", "cuda_graph"):
+        return EngineChoice(asked, "asked for")
+    obstacle = _not_compilable(config, session.device, model)
+    if asked == "compiled" and obstacle is not None:
+        raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
+    if obstacle is not None:
+        return EngineChoice("eager", obstacle)
     network = dense_network_of(config, model)
     try:
-        return EngineChoice("compiled", network, _load_everywhere(session, network))
+        return EngineChoice("compiled", "a chain of dense layers on CPUs", network, _load_everywhere(session, network))
     except MissingDependencyError as error:
-        if requested == "compiled":
+        if asked == "compiled":
             raise
-        return EngineChoice("eager", notice=f"training.engine=eager, the slower one: {error}")
+        return EngineChoice("eager", f"the slower one: {error}", is_second_best=True)
+
+
+def requested_engine(config: RunConfig) -> str:
+    """Return `training.engine`, or what `distributed.strategy` means by it."""
+    if config.training.engine == "auto" and config.distributed.strategy == "ddp":
+        return "ddp"
+    return config.training.engine
+
+
+def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -> str | None:
+    """Say what the compiled step lacks for this run; None where it serves."""
+    training = config.training
+    if device.type != "cpu":
+        return "compiled steps run on CPUs"
+    for key in ("use_amp", "torch_compile", "gradient_checkpointing"):
+        if getattr(training, key):
+            return f"training.{key}=true is autograd's"
+    if config.distributed.strategy == "dp":
+        return "distributed.strategy=dp is autograd's"
+    chain = dense_chain_of(model)
+    if chain is None:
+        return "the network is no plain chain of dense layers"
+    if max(chain.sizes) > LARGEST_COMPILED_WIDTH:
+        return f"a layer is wider than {LARGEST_COMPILED_WIDTH}"
+    return None
 
 
 def _load_everywhere(session: Session, network: DenseNetwork) -> ctypes.CDLL:
@@ -48,8 +99,10 @@ def _load_everywhere(session: Session, network: DenseNetwork) -> ctypes.CDLL:
     return session.together(lambda: load_kernel(network))
 
 
-def dense_network_of(config: RunConfig, model: IceNet) -> DenseNetwork:
-    """Describe IceNet to the kernel."""
-    sizes = (model.fc1.in_features, model.fc1.out_features, model.fc2.out_features)
-    hidden = _ACTIVATIONS[config.model.hidden_activation]
-    return DenseNetwork(sizes, hidden, "sigmoid", config.training.loss_function, DTYPES[config.training.dtype])
+def dense_network_of(config: RunConfig, model: nn.Module) -> DenseNetwork:
+    """Describe a chain of dense layers to the kernel."""
+    chain = dense_chain_of(model)
+    if chain is None:
+        raise TypeError(f"{type(model).__name__} is no chain of dense layers")
+    hidden, output = (name.replace("none", "identity") for name in (chain.hidden_activation, chain.output_activation))
+    return DenseNetwork(chain.sizes, hidden, output, config.training.loss_function, DTYPES[config.training.dtype])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
-from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.synthetic_history import read_noise_mse
 from mpitrain.errors import TrainingError
-from mpitrain.models.icenet import IceNet
 from mpitrain.models.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary, render_summary
@@ -25,35 +27,54 @@ from mpitrain.train.trainer import Trainer
 from mpitrain.train.training_state import load_named_weights, named_weights
 
 _POINTS_PLOTTED = 5000
+DoubleArray = npt.NDArray[np.float64]
 
 
 def finish_run(
     world: World, session: Session, config: RunConfig, folder: RunFolder, parts: TrainingParts, trainer: Trainer,
-    samples: Samples, data_path: Path, wall_time_s: float,
+    files: Sequence[str], wall_time_s: float,
 ) -> None:  # fmt: skip
     """Write `model.pt`, its normalisation file and `report.html`, and print the summary. Collective."""
     if config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(parts.model, trainer.best_weights)
-    summary = _summarise(session, config, folder, parts, trainer, data_path, wall_time_s)
-    session.on_root(lambda: _write(folder, parts.model, summary, samples))
+    summary = _summarise(session, config, folder, parts, trainer, files, wall_time_s)
+    session.on_root(lambda: _write(folder, parts, summary))
     world.say(render_summary(summary).rstrip("\n"))
 
 
-def _write(folder: RunFolder, model: IceNet, summary: RunSummary, samples: Samples) -> None:
-    usable = np.flatnonzero(valid_rows(samples))
-    shown = samples.take(usable[np.linspace(0, len(usable) - 1, min(len(usable), _POINTS_PLOTTED)).astype(np.int64)])
-    with torch.no_grad():
-        inputs = torch.from_numpy(shown.inputs).to(model.input_mean)
-        prediction = model(inputs).view(-1).cpu().double().numpy()
+def _write(folder: RunFolder, parts: TrainingParts, summary: RunSummary) -> None:
+    truth, prediction = _points_to_plot(parts)
     if not np.isfinite(prediction).all():
         # The loss of the last step is the one before it: without validation nobody has seen these weights.
         raise TrainingError(
             "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
             "for extreme inputs"
         )
-    save_model(model, folder.model)
+    model: Any = parts.model
+    save_model(model, folder.model, parts.description)
     save_normalization(model.input_mean, model.input_std, folder.model)
-    write_report(folder.path, summary, truth=shown.targets.astype(np.float64), prediction=prediction)
+    write_report(folder.path, summary, truth=truth, prediction=prediction)
+
+
+@torch.no_grad()
+def _points_to_plot(parts: TrainingParts) -> tuple[DoubleArray, DoubleArray]:
+    """Return targets and predictions (N,) of some of the root's own samples, of their first target."""
+    blocks = [block for source in parts.preview for block in itertools.islice(source.blocks(), 1)]
+    parts.model.eval()
+    truth, prediction = [], []
+    for block in blocks:
+        counts = block.weights.expand_as(block.targets)[:, 0] > 0
+        truth.append(block.targets[:, 0][counts].cpu().double().numpy())
+        prediction.append(parts.model(block.inputs)[:, 0][counts].cpu().double().numpy())
+    pair = np.concatenate(truth), np.concatenate(prediction)
+    chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _POINTS_PLOTTED)).astype(np.int64)
+    return pair[0][chosen], pair[1][chosen]
+
+
+def _noise_mse(files: Sequence[str], config: RunConfig) -> float | None:
+    path = Path(files[0])
+    is_history = len(files) == 1 and path.suffix == ".nc" and path.is_file() and config.domain.pole != "both"
+    return read_noise_mse(path, config.domain.pole) if is_history else None
 
 
 def _summarise(
@@ -62,7 +83,7 @@ def _summarise(
     folder: RunFolder,
     parts: TrainingParts,
     trainer: Trainer,
-    data_path: Path,
+    files: Sequence[str],
     wall_time_s: float,
 ) -> RunSummary:
     state = trainer.state
@@ -82,7 +103,7 @@ def _summarise(
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
         mean_predictor_mse=parts.mean_predictor_mse,
-        noise_mse=read_noise_mse(data_path, config.domain.pole) if data_path.suffix == ".nc" else None,
+        noise_mse=_noise_mse(files, config),
         weights_sha256=weights_sha256(named_weights(parts.model)),
         best_epoch=state.best_epoch,
         is_synthetic_data=is_synthetic,

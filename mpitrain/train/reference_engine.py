@@ -5,11 +5,13 @@ n  samples of this rank, the same on every rank      P  ranks      F  input feat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
 from mpitrain.comm.session import Session
-from mpitrain.data.training_data import ReferenceData
+from mpitrain.data.reference_data import ReferenceData
 from mpitrain.train.step_engine import StepResult
 
 
@@ -28,7 +30,7 @@ class ReferenceEngine:
         self._local_loss = 0.0
         self._root_loss = torch.zeros(1, dtype=torch.float64)
 
-    def start_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
@@ -71,10 +73,10 @@ class ReferenceEngine:
             if not abs(loss) < float("inf")
         )
 
-    def gather_loss_sums(self) -> torch.Tensor:
-        """See `StepEngine.gather_loss_sums`: (1,) float64."""
-        return self._root_loss.clone()
+    def gather_state(self) -> dict[str, torch.Tensor]:
+        """See `StepEngine.gather_state`: the loss (1,) float64."""
+        return {"epoch_loss_sums": self._root_loss.clone()}
 
-    def restore_loss_sums(self, sums: torch.Tensor) -> None:
-        """See `StepEngine.restore_loss_sums`."""
-        self._root_loss.copy_(sums)
+    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """See `StepEngine.restore_state`."""
+        self._root_loss.copy_(state["epoch_loss_sums"])

@@ -17,7 +17,6 @@ import torch
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
-from mpitrain.data.samples import read_samples
 from mpitrain.data.synthetic_history import write_synthetic_history
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
@@ -28,7 +27,7 @@ from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore
 from mpitrain.train.finish import finish_run
 from mpitrain.train.run_folder import RunFolder, next_free
 from mpitrain.train.settings import check_same_data
-from mpitrain.train.setup import TrainingParts, build_parts
+from mpitrain.train.setup import TrainingParts, load_and_build
 from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import SaveCheckpoint, Trainer, Watcher
 from mpitrain.train.watchers import RootWatcher, SilentWatcher
@@ -83,16 +82,15 @@ def _train(
     config = _naming_its_folder(config, folder)
     checkpoint = session.on_root(lambda: _load_checkpoint(world, folder)) if request.resume else None
     with _as_before_if_refused(session, folder):
-        data_path = session.on_root(lambda: _find_data(config, folder, request))
-        samples = session.together(lambda: read_samples(data_path, config.domain.pole, config.domain.clean_data))
-        parts = build_parts(config, session, samples, checkpoint)
+        files = session.on_root(lambda: _find_data(config, folder, request))
+        parts = load_and_build(config, files, session, checkpoint)
         if checkpoint is not None:
-            session.together(lambda: check_same_data(data_path, checkpoint, parts.model))
+            session.together(lambda: check_same_data(files, checkpoint, parts.model))
     session.on_root(lambda: _prepare_folder(config, folder, request))
     world.failure_folder = folder.logs
     for line in parts.notices:
         world.say(f"note: {line}", error=True)
-    _announce(world, session, parts, data_path, folder)
+    _announce(world, session, parts, files, folder)
     with _watching(config, session, folder, parts, checkpoint, request.log_level) as watcher:
         trainer = Trainer(
             config,
@@ -107,7 +105,7 @@ def _train(
         if checkpoint is not None:
             trainer.resume(checkpoint)
         trainer.fit()
-    finish_run(world, session, config, folder, parts, trainer, samples, data_path, time.monotonic() - started_s)
+    finish_run(world, session, config, folder, parts, trainer, files, time.monotonic() - started_s)
 
 
 def _choose_folder(config: RunConfig, request: TrainRequest) -> RunFolder:
@@ -156,13 +154,15 @@ def _as_before_if_refused(session: Session, folder: RunFolder) -> Iterator[None]
         raise
 
 
-def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> Path:
-    if config.data.data_path is not None:
-        return Path(config.data.data_path)
+def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> list[str]:
+    """Return the files and patterns of the run; the root writes a synthetic history where there are none."""
+    given = config.data.data_path
+    if given is not None:
+        return [given] if isinstance(given, str) else given
     if not (request.resume and folder.synthetic_history.exists()):
         folder.create()
         write_synthetic_history(folder.synthetic_history, seed=config.seed)
-    return folder.synthetic_history
+    return [str(folder.synthetic_history)]
 
 
 def _prepare_folder(config: RunConfig, folder: RunFolder, request: TrainRequest) -> None:
@@ -175,13 +175,13 @@ def _prepare_folder(config: RunConfig, folder: RunFolder, request: TrainRequest)
         raise OutputError(f"{folder.config}: cannot be written ({error.strerror})") from error
 
 
-def _announce(world: World, session: Session, parts: TrainingParts, data_path: Path, folder: RunFolder) -> None:
+def _announce(world: World, session: Session, parts: TrainingParts, files: list[str], folder: RunFolder) -> None:
     ranks, counts = session.ranks, parts.counts
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
     world.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
         f"{session.backend}, {session.device.type}, "
-        f"reduction {session.reduction}; {counts['training']} training samples of {data_path}; run folder {folder.path}"
+        f"reduction {session.reduction}; {counts['training']} training samples of {' '.join(files)}; run folder {folder.path}"
     )
 
 
@@ -215,7 +215,7 @@ def _watching(
             with open_progress(
                 config.output.progress, total_steps=total_steps, first_step=first_step, stream=sys.stderr
             ) as progress:
-                yield RootWatcher(progress, metrics, logger, config.training.epochs)
+                yield RootWatcher(progress, metrics, logger, config.training)
     finally:
         close_rank_log(logger)
 

@@ -34,7 +34,6 @@ def learning_rate_at(
     return base
 
 
-def scaled_learning_rate(base: float, scaling: str, global_batch_size: int) -> float:
-    """Return `base` for a batch of 64 scaled to `global_batch_size`: linear (Goyal et al., 2017), sqrt, or none."""
-    ratio = global_batch_size / REFERENCE_BATCH_SIZE
+def scaled_learning_rate(base: float, scaling: str, ratio: float) -> float:
+    """Return `base` times `ratio` (linear: Goyal et al., 2017), its square root (sqrt), or neither (none)."""
     return base * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[scaling]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
+from mpitrain.config.model_section import model_name
 from mpitrain.data.batches import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.train.checkpoint_store import Checkpoint
+from mpitrain.train.training_state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -28,20 +30,25 @@ def global_batch_size(config: RunConfig, world_size: int) -> int | str:
 
 
 def checkpoint_settings(
-    config: RunConfig, session: Session, num_virtual_ranks: int, batch_size: int | str, engine: str
-) -> dict[str, Any]:
-    """Return the settings that decide the bits of a result, by their configuration keys."""
+    config: RunConfig, session: Session, sizes: tuple[int, int], num_virtual_ranks: int, batch_size: int | str,
+    engine: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the settings that decide the bits of a result, by their configuration keys.
+
+    `sizes` are the numbers of inputs and targets of the data, which the sizes of the model default to.
+    """
+    model = config.model.model_dump(exclude={"initial_weights"})
+    model |= {"name": model_name(config.model), "input_size": sizes[0], "output_size": sizes[1]}
     settings: dict[str, Any] = {
         "semantics": config.semantics,
         "seed": config.seed,
-        "model.name": config.model.name,
-        "model.input_size": config.model.input_size,
-        "model.hidden_size": config.model.hidden_size,
-        "model.hidden_activation": config.model.hidden_activation,
+        **{f"model.{key}": value for key, value in model.items()},
         "data.validation_split": config.validation_split,
+        "data.streaming": config.data.streaming,
         "training.dtype": config.training.dtype,
         "training.optimizer.type": config.training.optimizer.type,
         "training.loss_function": config.training.loss_function,
+        "training.use_amp": config.training.use_amp,
         "training.engine": engine,
         "training.reduction": session.reduction,
         "training.shuffle": config.shuffle,
@@ -50,6 +57,8 @@ def checkpoint_settings(
         "training.global_batch_size": batch_size,
         "torch version": torch.__version__,
     }
+    if config.data.streaming:
+        settings["data.shuffle_buffer_samples"] = config.data.shuffle_buffer_samples
     if config.semantics == "reference":
         settings["number of ranks"] = session.ranks.world_size
     return settings
@@ -102,12 +111,12 @@ def _threads_are_free(key: str, settings: dict[str, Any]) -> bool:
     return key == "training.threads_per_rank" and settings["training.reduction"] == "any"
 
 
-def check_same_data(path: Path, checkpoint: Checkpoint, model: torch.nn.Module) -> None:
+def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: torch.nn.Module) -> None:
     """Raise CheckpointError if the data's statistics are not those that the checkpoint's model was trained with."""
     for name, buffer in model.named_buffers():
         saved = checkpoint.tensors.get(f"model.{name}")
-        if saved is None or not torch.equal(saved, buffer.cpu()):
+        if name in NORMALIZATION_BUFFERS and (saved is None or not torch.equal(saved, buffer.cpu())):
             raise CheckpointError(
-                f"{checkpoint.path}: was trained on other data than {path} ('{name}' differs); set "
-                f"data.data_path to the same file"
+                f"{checkpoint.path}: was trained on other data than {' '.join(files)} ('{name}' differs); set "
+                f"data.data_path to the same files"
             )

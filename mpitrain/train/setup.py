@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import BatchPlan, plan_batches
-from mpitrain.data.samples import Samples
-from mpitrain.data.training_data import Normalization, ReferenceData, TrainingData, share_out, share_out_as_reference
+from mpitrain.config.model_section import model_name, needs_fields, normalizes_outputs
+from mpitrain.data.batches import BatchPlan, EvaluationSource, plan_batches
+from mpitrain.data.loading import open_source_together, read_run
+from mpitrain.data.reference_data import ReferenceData, share_out_as_reference
+from mpitrain.data.samples import Samples, read_samples
+from mpitrain.data.source import SampleSource
+from mpitrain.data.training_data import DataSummary, Normalization, TrainingData, share_out
 from mpitrain.errors import CheckpointError, ConfigError
-from mpitrain.models.icenet import IceNet, build_icenet
-from mpitrain.models.initial_weights import load_initial_weights
+from mpitrain.models.torchscript import ModelDescription
+from mpitrain.train.baseline import mean_predictor_mse
 from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.compiled_engine import CompiledEngine
-from mpitrain.train.eager_engine import EagerEngine
-from mpitrain.train.engine_choice import choose_engine
+from mpitrain.train.engine_choice import EngineChoice, choose_engine
+from mpitrain.train.model_setup import build_checked_model, check_output_shape
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.reference_engine import ReferenceEngine
 from mpitrain.train.settings import DTYPES, check_batches, check_fits, checkpoint_settings, global_batch_size
+from mpitrain.train.standard_engine import EngineParts
 from mpitrain.train.step_engine import StepEngine
+
+LoadData = Callable[[VirtualRanks], TrainingData]
 
 
 @dataclass(frozen=True)
 class TrainingParts:
     """What a `Trainer` is made of, and what the end of the run tells about it."""
 
-    model: IceNet
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     engine: StepEngine
     data: TrainingData | ReferenceData
@@ -42,51 +48,81 @@ class TrainingParts:
     counts: dict[str, int | None]
     mean_predictor_mse: float | None
     notices: list[str]
+    description: ModelDescription
+    preview: Sequence[EvaluationSource]
 
 
 def build_parts(config: RunConfig, session: Session, samples: Samples, checkpoint: Checkpoint | None) -> TrainingParts:
-    """Build everything for `config` on `samples` (the whole selection, the same on all ranks). Collective.
+    """Build everything for `config` on samples in memory. Collective.
+
+    `samples` is the whole selection in `reference`, and this rank's run of it in `standard`. Raises the user's errors
+    on all ranks together.
+    """
+    if config.semantics == "reference":
+        return _build_reference(config, session, samples, checkpoint)
+    dtype = DTYPES[config.training.dtype]
+
+    def load(virtual_ranks: VirtualRanks) -> TrainingData:
+        return share_out(samples, session, virtual_ranks, config.validation_split, config.seed, dtype)
+
+    return build_standard(config, session, load, checkpoint)
+
+
+def load_and_build(
+    config: RunConfig, files: Sequence[str], session: Session, checkpoint: Checkpoint | None
+) -> TrainingParts:
+    """Read `files` (paths and patterns) and build everything for `config` on them. Collective.
 
     Raises the user's errors on all ranks together.
     """
-    model = session.together(lambda: _build_model(config, samples)).to(session.device)
-    optimizer = build_optimizer(model.parameters(), config.training.optimizer, config.semantics)
-    build = _build_reference if config.semantics == "reference" else _build_standard
-    return build(config, session, samples, checkpoint, model, optimizer)
-
-
-def _build_model(config: RunConfig, samples: Samples) -> IceNet:
-    num_features = samples.inputs.shape[1]
-    if num_features != config.model.input_size and config.model.input_size != len(
-        config.variables.input_variables or ()
-    ):
-        raise ConfigError(
-            f"model.input_size={config.model.input_size}: the data has {num_features} input features; "
-            f"set model.input_size={num_features}"
-        )
-    model = build_icenet(
-        num_features,
-        config.model.hidden_size,
-        config.model.hidden_activation,
-        config.seed,
-        DTYPES[config.training.dtype],
+    if config.semantics == "reference":
+        domain = config.domain
+        samples = session.together(lambda: read_samples(_only_file(files), domain.pole, domain.clean_data))
+        return _build_reference(config, session, samples, checkpoint)
+    data_section = config.data.model_copy(update={"data_path": list(files)})
+    source = open_source_together(config.model_copy(update={"data": data_section}), session)
+    session.together(lambda: _check_kind(config, source))
+    parts = build_parts(config, session, read_run(source, session), checkpoint)
+    return replace(
+        parts, notices=[*source.notices, *parts.notices], description=_with_units(parts.description, source.units)
     )
-    if config.model.initial_weights is not None:
-        load_initial_weights(model, Path(config.model.initial_weights))
-    return model
+
+
+def _with_units(description: ModelDescription, units: Mapping[str, str]) -> ModelDescription:
+    inputs, targets = (
+        tuple(units.get(name, "") for name in names) for names in (description.input_names, description.target_names)
+    )
+    return replace(description, input_units=inputs, target_units=targets)
+
+
+def _only_file(files: Sequence[str]) -> Path:
+    if len(files) > 1:
+        raise ConfigError(
+            f"data.data_path names {len(files)} files: semantics=reference reads one, as the C++ program does; give one "
+            "or semantics=standard"
+        )
+    return Path(files[0])
+
+
+def _check_kind(config: RunConfig, source: SampleSource) -> None:
+    """Raise ConfigError where the network takes fields and the samples are points, or the other way round."""
+    wants_fields = needs_fields(config.model)
+    if wants_fields is not None and wants_fields != (source.kind == "fields"):
+        kind = "fields" if wants_fields else "points"
+        raise ConfigError(
+            f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set data.samples={kind} "
+            "or another model.name"
+        )
 
 
 def _build_reference(
-    config: RunConfig,
-    session: Session,
-    samples: Samples,
-    checkpoint: Checkpoint | None,
-    model: IceNet,
-    optimizer: torch.optim.Optimizer,
+    config: RunConfig, session: Session, samples: Samples, checkpoint: Checkpoint | None
 ) -> TrainingParts:
+    model, optimizer = _model_and_optimizer(config, session, samples.input_names, samples.target_names)
     data = session.together(lambda: share_out_as_reference(samples, session, DTYPES[config.training.dtype]))
-    _set_normalization(model, data.normalization)
-    settings = checkpoint_settings(config, session, 0, "full", "reference")
+    _set_normalization(model, data.normalization, normalizes_outputs=False)
+    sizes = (len(samples.input_names), len(samples.target_names))
+    settings = checkpoint_settings(config, session, sizes, 0, "full", "reference")
     notices = session.together(_fit_check(checkpoint, settings))
     counts = {
         "training": data.num_samples,
@@ -94,58 +130,66 @@ def _build_reference(
         "dropped": len(samples) - data.num_samples,
         "virtual_ranks": None,
     }
-    return TrainingParts(
-        model, optimizer, ReferenceEngine(model, optimizer, data, session), data, None, settings, counts, None, notices
-    )
+    engine = ReferenceEngine(model, optimizer, data, session)
+    description = ModelDescription(samples.input_names, samples.target_names)
+    return TrainingParts(model, optimizer, engine, data, None, settings, counts, None, notices, description, [data])
 
 
-def _build_standard(
-    config: RunConfig,
-    session: Session,
-    samples: Samples,
-    checkpoint: Checkpoint | None,
-    model: IceNet,
-    optimizer: torch.optim.Optimizer,
-) -> TrainingParts:
+def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoint: Checkpoint | None) -> TrainingParts:
+    """Build everything for `standard` semantics on what `load` returns. Collective."""
     virtual_ranks, notices = session.together(lambda: _layout(config, session, checkpoint))
     batch_size = (
         checkpoint.settings["training.global_batch_size"]
         if checkpoint
         else global_batch_size(config, session.ranks.world_size)
     )
-    data = session.together(
-        lambda: share_out(
-            samples, session, virtual_ranks, config.validation_split, config.seed, DTYPES[config.training.dtype]
-        )
-    )
-    _set_normalization(model, data.normalization)
-    choice = choose_engine(config, session, model, _engine_of(checkpoint))
-    notices += [choice.notice] if choice.notice else []
-    settings = checkpoint_settings(config, session, virtual_ranks.num_virtual_ranks, batch_size, choice.name)
-    notices += session.together(_fit_check(checkpoint, settings)) + _data_notices(config, data, batch_size)
-    plan = plan_batches(data.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
+    data = session.together(lambda: load(virtual_ranks))
+    summary = data.summary
+    model, optimizer = _model_and_optimizer(config, session, summary.input_names, summary.target_names)
+    _set_normalization(model, summary.normalization, normalizes_outputs(config.model))
+    choice = session.together(lambda: choose_engine(config, session, model, _engine_of(checkpoint)))
+    sizes = (len(summary.input_names), len(summary.target_names))
+    settings = checkpoint_settings(config, session, sizes, virtual_ranks.num_virtual_ranks, batch_size, choice.name)
+    notices += _engine_notices(choice) + session.together(_fit_check(checkpoint, settings))
+    notices += _data_notices(config, summary, batch_size)
+    plan = plan_batches(summary.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
     session.together(lambda: check_batches(config, plan, batch_size))
-    common = (model, optimizer, data, plan, virtual_ranks, session, config)
-    engine = EagerEngine(*common)
-    if choice.network is not None and choice.kernel is not None:
-        engine = CompiledEngine(*common, choice.network, choice.kernel)
+    engine = _build_engine(config, session, choice, model, optimizer, data, plan, virtual_ranks)
+    baseline = (
+        mean_predictor_mse(data, session, virtual_ranks, model) if config.training.loss_function == "mse" else None
+    )
     counts: dict[str, int | None] = {
-        "training": data.num_training_samples,
-        "validation": data.num_validation_samples,
-        "dropped": data.num_dropped_samples,
+        "training": summary.num_training_samples,
+        "validation": summary.num_validation_samples,
+        "dropped": summary.num_dropped_samples,
         "virtual_ranks": virtual_ranks.num_virtual_ranks,
     }
+    description = ModelDescription(summary.input_names, summary.target_names)
+    preview = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
     return TrainingParts(
-        model,
-        optimizer,
-        engine,
-        data,
-        plan,
-        settings,
-        counts,
-        _mean_predictor_mse(data, session, virtual_ranks) if config.training.loss_function == "mse" else None,
-        notices,
+        model, optimizer, engine, data, plan, settings, counts, baseline, notices, description, preview
     )
+
+
+def _model_and_optimizer(
+    config: RunConfig, session: Session, input_names: Sequence[str], target_names: Sequence[str]
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = build_checked_model(config, session, len(input_names), len(target_names)).to(session.device)
+    return model, build_optimizer(model.parameters(), config.training.optimizer, config.semantics)
+
+
+def _build_engine(
+    config: RunConfig, session: Session, choice: EngineChoice, model: nn.Module, optimizer: torch.optim.Optimizer,
+    data: TrainingData, plan: BatchPlan, virtual_ranks: VirtualRanks,
+) -> StepEngine:  # fmt: skip
+    batches = data.slice_sources(plan, config.seed, config.shuffle)
+    session.together(lambda: check_output_shape(model, batches[0]))
+    parts = EngineParts(model, optimizer, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
+    return session.together(lambda: choice.build(parts))
+
+
+def _engine_notices(choice: EngineChoice) -> list[str]:
+    return [f"training.engine={choice.name}, {choice.reason}"] if choice.is_second_best else []
 
 
 def _engine_of(checkpoint: Checkpoint | None) -> str | None:
@@ -174,35 +218,25 @@ def _layout(config: RunConfig, session: Session, checkpoint: Checkpoint | None) 
     return plan_virtual_ranks(requested, world_size, rank)
 
 
-def _set_normalization(model: IceNet, normalization: Normalization) -> None:
+def _set_normalization(model: Any, normalization: Normalization, normalizes_outputs: bool) -> None:
+    outputs = (normalization.output_mean, normalization.output_std) if normalizes_outputs else ()
     with torch.no_grad():
-        model.set_normalization(normalization.mean, normalization.std)
+        model.set_normalization(normalization.mean, normalization.std, *outputs)
 
 
-def _data_notices(config: RunConfig, data: TrainingData, batch_size: int | str) -> list[str]:
+def _data_notices(config: RunConfig, summary: DataSummary, batch_size: int | str) -> list[str]:
     notices = []
-    if data.num_dropped_samples:
-        notices.append(f"{data.num_dropped_samples} selected samples hold a NaN or a fill value and are left out")
-    if data.constant_features:
+    if summary.num_dropped_samples:
+        notices.append(f"{summary.num_dropped_samples} selected samples hold a NaN or a fill value and are left out")
+    if summary.constant_features:
         notices.append(
-            f"constant over the training samples, centred and not scaled: {', '.join(data.constant_features)}"
+            f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
     if config.training.batch_size not in (None, "full"):
         notices.append(
             f"training.batch_size={config.training.batch_size} is per rank (global batch {batch_size}): "
             "results depend on the number of ranks; training.global_batch_size does not"
         )
-        if int(batch_size) > data.num_training_samples:
-            notices.append(f"global batch {batch_size}: there are only {data.num_training_samples} training samples")
+        if int(batch_size) > summary.num_training_samples:
+            notices.append(f"global batch {batch_size}: there are only {summary.num_training_samples} training samples")
     return notices
-
-
-def _mean_predictor_mse(data: TrainingData, session: Session, virtual_ranks: VirtualRanks) -> float:
-    """Return the error of answering the training mean, over the samples that the losses are over. Collective."""
-    shares, count = (
-        (data.validation, data.num_validation_samples)
-        if data.num_validation_samples
-        else (data.training, data.num_training_samples)
-    )
-    sums = torch.stack([((own.targets.double() - data.target_mean) ** 2).sum() for own in shares])
-    return float(FixedTreeReducer(session.data, virtual_ranks).reduce(sums[:, None])) / count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,8 +23,8 @@ class StepEngine(Protocol):
     steps_per_epoch: int
     global_batch_size: int
 
-    def start_epoch(self, epoch: int) -> None:
-        """Prepare the batches of `epoch` (from 0) and forget the last epoch's losses."""
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
+        """Prepare the batches of `epoch` (from 0) from step `first_step` on, and forget the last epoch's losses."""
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Train on one batch. Collective; all but `stop_requested` must agree on all ranks."""
@@ -37,8 +38,8 @@ class StepEngine(Protocol):
     def describe_failure(self) -> str:
         """Say where the last step's loss is not finite: ranks and samples. Collective."""
 
-    def gather_loss_sums(self) -> torch.Tensor:
-        """Return the epoch's losses so far, for a checkpoint. Collective."""
+    def gather_state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint must hold beside model and optimiser, such as the epoch's losses. Collective."""
 
-    def restore_loss_sums(self, sums: torch.Tensor) -> None:
-        """Set what `gather_loss_sums` gave, on any number of ranks that keeps the promise of this engine."""
+    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Set what `gather_state` gave, on any number of ranks that keeps the promise of this engine."""

@@ -16,7 +16,7 @@ from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint_store import Checkpoint
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
-from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
+from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
 from mpitrain.train.step_engine import StepEngine
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.training_state import TrainingState, load_named_weights, named_weights
@@ -124,7 +124,7 @@ class Trainer:
         """Save everything that `resume` needs, and the best weights if they are new. Collective."""
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         tensors |= optimizer_tensors(self._optimizer, self._names)
-        tensors["epoch_loss_sums"] = self._engine.gather_loss_sums()
+        tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
         tensors |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
         self._save(tensors, self.state.to_manifest(), self.state.global_step, "step")
         if self.best_weights is not None and not self._best_is_saved:
@@ -142,14 +142,14 @@ class Trainer:
         load_named_weights(self._model, _strip(checkpoint.tensors, "model."))
         restore_optimizer(self._optimizer, self._names, checkpoint.tensors)
         self.best_weights = _strip(checkpoint.tensors, "best.") or None
-        self._engine.start_epoch(self.state.epoch)
-        self._engine.restore_loss_sums(checkpoint.tensors["epoch_loss_sums"])
+        self._engine.start_epoch(self.state.epoch, self.state.step_in_epoch)
+        self._engine.restore_state(_strip(checkpoint.tensors, "engine."))
 
     def _learning_rate(self) -> float:
         training = self._config.training
-        base = scaled_learning_rate(
-            training.optimizer.learning_rate, training.learning_rate_scaling, self._engine.global_batch_size
-        )
+        is_by_batch = training.learning_rate_scaling_by == "batch_size"
+        ratio = self._engine.global_batch_size / REFERENCE_BATCH_SIZE if is_by_batch else self._session.ranks.world_size
+        base = scaled_learning_rate(training.optimizer.learning_rate, training.learning_rate_scaling, ratio)
         return learning_rate_at(self.state.epoch, training.epochs, base, training.scheduler, self.state.num_plateaus)
 
     def _describe_divergence(self, loss: float, learning_rate: float) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
+
+# Set from the data before training begins, and never changed by it.
+NORMALIZATION_BUFFERS = ("input_mean", "input_std", "output_mean", "output_std")
 
 
 @dataclass
@@ -59,12 +63,17 @@ class TrainingState:
 
 
 def named_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return copies of the parameters by name, on the CPU, in the model's order."""
-    return {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+    """Return copies of all that training changes, parameters and running statistics, by name, on the CPU, in order."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in _trained_tensors(model).items()}
 
 
-def load_named_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Set the parameters of `model` from `weights`, names and shapes as `named_weights` gave."""
+def load_named_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Set what `named_weights` gave, names and shapes alike."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
+        for name, tensor in _trained_tensors(model).items():
+            tensor.copy_(weights[name])
+
+
+def _trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name not in NORMALIZATION_BUFFERS}
+    return {**dict(model.named_parameters()), **buffers}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 
+import torch
+
+from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import Progress
 from mpitrain.train.training_state import TrainingState
@@ -22,14 +25,18 @@ class SilentWatcher:
 class RootWatcher:
     """The root's watcher: progress for the user, one record of `metrics.jsonl` an epoch, and a line in the log."""
 
-    def __init__(self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, num_epochs: int) -> None:
-        self._progress, self._metrics, self._logger, self._num_epochs = progress, metrics, logger, num_epochs
+    def __init__(
+        self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, training: TrainingSection
+    ) -> None:
+        self._progress, self._metrics, self._logger, self._training = progress, metrics, logger, training
 
     def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
         """See `Watcher.on_step`; `loss` is the batch's."""
         self._progress.update(
-            state.global_step, state.epoch + 1, self._num_epochs, loss, state.validation_loss, learning_rate
+            state.global_step, state.epoch + 1, self._training.epochs, loss, state.validation_loss, learning_rate
         )
+        if state.global_step % self._training.log_interval == 0:
+            self._logger.info("step %d: loss %.6e, learning rate %g", state.global_step, loss, learning_rate)
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Watcher.on_epoch`."""
@@ -43,3 +50,6 @@ class RootWatcher:
         }
         self._metrics.append(record)
         self._logger.info("epoch %s", record)
+        if self._training.log_gpu_memory and torch.cuda.is_available():
+            used, most = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+            self._logger.info("GPU memory: %.1f MiB in use, at most %.1f MiB", used / 2**20, most / 2**20)

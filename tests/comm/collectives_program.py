@@ -18,17 +18,21 @@ import torch.distributed as dist
 from mpi4py import MPI
 from order_sensitive_rows import NUM_VIRTUAL_RANKS, order_sensitive_rows
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from mpitrain.comm import half_precision, mpi_communicator
 from mpitrain.comm.agreement import is_agreed, together
 from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.half_precision import all_reduce_halves
 from mpitrain.comm.mpi_communicator import MpiCommunicator
 from mpitrain.comm.mpi_process_group import BACKEND_NAME, MpiProcessGroup, register_mpi_backend
 from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer
 from mpitrain.comm.rendezvous import open_store_over
+from mpitrain.comm.tensor_memory import TensorMemory
 from mpitrain.comm.torch_communicator import TorchCommunicator
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.errors import ConfigError, DataError, MpitrainError
+from mpitrain.errors import ConfigError, DataError, LaunchError, MpitrainError
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 LAST = SIZE - 1
@@ -133,10 +137,122 @@ def check_reducers(comm: Communicator, results: Path, name: str) -> None:
             np.save(results / f"{name}-{kind}.npy", total.numpy())
 
 
+def check_all_to_all_rows(comm: Communicator) -> None:
+    # Rank r sends (r + 2 q) mod 3 rows to rank q, each with the values 100 r + q and 1000 row + column.
+    sends = [[(r + 2 * q) % 3 for q in range(SIZE)] for r in range(SIZE)]
+    for dtype in FLOATS:
+        for width in (2, 0):
+            mine = torch.cat([_rows(RANK, q, sends[RANK][q], width, dtype) for q in range(SIZE)])
+            wanted = torch.cat([_rows(r, RANK, sends[r][RANK], width, dtype) for r in range(SIZE)])
+            found = comm.all_to_all_rows(mine, sends[RANK], [sends[r][RANK] for r in range(SIZE)])
+            assert found.shape == wanted.shape
+            equal(found, wanted)
+
+
+def _rows(source: int, target: int, number: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    places = 1000 * torch.arange(number)[:, None, None] + torch.arange(width)[None, :, None]
+    return (places + torch.tensor([100 * source + target, 0])).to(dtype)
+
+
+def check_rows_in_rounds(comm: Communicator) -> None:
+    """Messages of at most 5 rows stand for messages of at most 2^30 bytes."""
+    largest = mpi_communicator.LARGEST_MESSAGE_BYTES
+    mpi_communicator.LARGEST_MESSAGE_BYTES = 5 * 3 * 8 + 1
+    try:
+        sends = [[7 * ((r + q) % 3) for q in range(SIZE)] for r in range(SIZE)]
+        mine = torch.cat([torch.arange(3.0 * n).view(n, 3) + 100 * RANK for n in sends[RANK]]).double()
+        wanted = torch.cat([torch.arange(3.0 * sends[r][RANK]).view(-1, 3) + 100 * r for r in range(SIZE)]).double()
+        equal(comm.all_to_all_rows(mine, sends[RANK], [sends[r][RANK] for r in range(SIZE)]), wanted)
+    finally:
+        mpi_communicator.LARGEST_MESSAGE_BYTES = largest
+
+
+def check_node_shared(comm: Communicator) -> None:
+    for dtype in FLOATS:
+        shared = comm.node_shared_tensor((5, 3), dtype)
+        assert (shared.local_rank, shared.local_world_size, shared.fills) == (RANK, SIZE, RANK == 0)
+        if shared.fills:
+            shared.tensor.copy_(torch.arange(15).view(5, 3))
+        shared.publish()
+        equal(shared.tensor, torch.arange(15).view(5, 3))
+        comm.barrier()
+        if RANK == LAST:  # the same memory, not copies of it
+            shared.tensor[4, 2] = 70
+        shared.publish()
+        equal(shared.tensor[4, 1:], [13, 70])
+        shared.close()
+    empty = comm.node_shared_tensor((0, 3), torch.float32)
+    assert empty.tensor.shape == (0, 3)
+    empty.close()
+    comm.node_shared_tensor((4,), torch.float32)  # never closed: the end of the ranks must not mind
+
+
+def check_shared_memory_room(comm: Communicator) -> None:
+    error = error_of(lambda: comm.node_shared_tensor((1 << 55,), torch.float32))
+    assert isinstance(error, LaunchError)
+    assert is_agreed(error)
+    assert "let each rank keep its own copy" in str(error)
+
+
+def check_no_shared_memory(comm: Communicator) -> None:
+    refused(LaunchError, "needs MPI", lambda: comm.node_shared_tensor((2,), torch.float32))
+
+
+class CountingComm:
+    """Counts the bytes that this rank hands to MPI to be sent to others."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm, self.sent_bytes = comm, 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._comm, name)
+
+    def Alltoallv(self, sent: list, received: list) -> None:
+        self.sent_bytes += sum(count for rank, count in enumerate(sent[1]) if rank != RANK)
+        self._comm.Alltoallv(sent, received)
+
+    def Allgatherv(self, sent: MPI.buffer, received: list) -> None:
+        self.sent_bytes += sent.nbytes * (SIZE - 1)
+        self._comm.Allgatherv(sent, received)
+
+
+def check_half_precision(comm: Communicator) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        for num_values in (1, 2, 7, 64, 1001):
+            rows = half_rows(num_values, dtype)
+            total = sum(row.float() for row in rows)  # in rank order, as every rank must
+            for name, wanted in (("sum", total), ("min", rows.amin(0)), ("max", rows.amax(0))):
+                tensor = rows[RANK].clone()
+                comm.all_reduce(tensor, name)
+                equal(tensor.view(torch.int16), wanted.to(dtype).view(torch.int16))
+    # Rounded once: each step of 1 + 2^-9 + ... in float16 would fall back to 1 or drift.
+    small = torch.full((3,), 1.0 if RANK == 0 else 2.0**-11, dtype=torch.float16)
+    comm.all_reduce(small)
+    equal(small, torch.tensor(1 + (SIZE - 1) * 2.0**-11).half().expand(3))
+
+
+def half_rows(num_values: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(6)
+    return torch.randn(SIZE, num_values, generator=generator).to(dtype)
+
+
+def check_width_on_the_wire(comm: MpiCommunicator) -> None:
+    counting, num_values = CountingComm(comm.mpi_comm), 1000
+    values = torch.ones(num_values, dtype=torch.bfloat16)
+    all_reduce_halves(counting, TensorMemory(MPI), values, "sum")
+    equal(values, [SIZE] * num_values)
+    sent_bytes = comm.all_gather_object(counting.sent_bytes)
+    # Each value leaves a rank at most twice, once to be added and once as a result of this rank's part.
+    assert sum(sent_bytes) == 2 * 2 * num_values * (SIZE - 1), sent_bytes
+    pieces, half_precision.PIECE_VALUES = half_precision.PIECE_VALUES, 7
+    values = torch.arange(100, dtype=torch.float16)
+    all_reduce_halves(counting, TensorMemory(MPI), values, "sum", SIZE)
+    half_precision.PIECE_VALUES = pieces
+    equal(values, list(range(100)))
+
+
 def check_refusals(comm: Communicator) -> None:
-    refused(
-        TypeError, "MPI has no sum for torch.bfloat16", lambda: comm.all_reduce(torch.ones(2, dtype=torch.bfloat16))
-    )
+    refused(TypeError, "MPI has no sum for torch.bool", lambda: comm.all_reduce(torch.ones(2, dtype=torch.bool)))
     refused(ValueError, "contiguous", lambda: comm.all_reduce(torch.ones(2, 3).t()))
 
 
@@ -159,9 +275,54 @@ def group_all_reduce() -> None:
     equal(counted, [SIZE * (SIZE - 1) // 2])
 
 
+def group_half_precision() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        rows = half_rows(33, dtype)
+        total = sum(row.float() for row in rows)
+        wanted = {
+            dist.ReduceOp.SUM: total, dist.ReduceOp.AVG: total / SIZE, dist.ReduceOp.MAX: rows.amax(0),
+            dist.ReduceOp.PRODUCT: math.prod(row.float() for row in rows),
+        }  # fmt: skip
+        for operation, value in wanted.items():
+            tensor = rows[RANK].clone()
+            dist.all_reduce(tensor, operation)
+            equal(tensor, value.to(dtype))
+        at_last = rows[RANK].clone()
+        dist.reduce(at_last, LAST)
+        equal(at_last, total.to(dtype) if RANK == LAST else rows[RANK])
+        part = torch.empty(3, dtype=dtype)
+        reduce_scatter_single(part, rows[RANK][:3].repeat(SIZE), dist.ReduceOp.AVG)
+        equal(part, (total[:3] / SIZE).to(dtype))
+
+
+def group_compressed_gradients() -> None:
+    """DistributedDataParallel's fp16 hook: half precision on the wire, so another gradient, but near."""
+    gradients = []
+    for compressed in (False, True):
+        torch.manual_seed(3)
+        model = DistributedDataParallel(nn.Linear(5, 6))
+        if compressed:
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        model(torch.full((4, 5), 0.1 * (RANK + 1))).square().mean().backward()
+        gradients.append(model.module.weight.grad.clone())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=5e-3, atol=1e-4)
+    assert not torch.equal(gradients[1], gradients[0])
+
+
+def group_finished_work() -> None:
+    """A work that is handed out holds its own call's tensors; a synchronous call makes none."""
+    first, second = torch.ones(2), torch.ones(3)
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in (first, second)]
+    for work, tensor in zip(works, (first, second), strict=True):
+        (held,) = work.get_future().value()
+        assert held.data_ptr() == tensor.data_ptr()
+    leaf = torch.nn.Parameter(torch.ones(2))
+    dist.all_reduce(leaf)
+    equal(leaf.detach(), [SIZE] * 2)
+
+
 def group_refusals() -> None:
-    for dtype in (torch.bfloat16, torch.float16):
-        refused(TypeError, "MPI has no sum", lambda dtype=dtype: dist.all_reduce(torch.ones(2, dtype=dtype)))
+    refused(TypeError, "MPI has no sum", lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool)))
     refused(ValueError, "no reduction", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BXOR))
 
 
@@ -289,14 +450,17 @@ def _network() -> nn.Module:
 
 
 def communicator_checks(comm: Communicator, results: Path, name: str) -> dict[str, Check]:
-    verbs = (check_all_reduce, check_all_gather, check_exchange, check_broadcast, check_objects, check_together)
+    verbs = (
+        check_all_reduce, check_all_gather, check_all_to_all_rows, check_exchange, check_broadcast, check_objects,
+        check_together,
+    )  # fmt: skip
     named = {f"{name} {verb.__name__.removeprefix('check_')}": lambda verb=verb: verb(comm) for verb in verbs}
     return {**named, f"{name} reducers": lambda: check_reducers(comm, results, name)}
 
 
 def group_checks() -> dict[str, Check]:
     checks = (
-        group_all_reduce, group_refusals, group_reduce, group_broadcast, group_gathers, group_scatters,
+        group_all_reduce, group_half_precision, group_compressed_gradients, group_finished_work, group_refusals, group_reduce, group_broadcast, group_gathers, group_scatters,
         group_all_to_all, group_point_to_point, group_objects, group_subgroups, group_data_parallel,
     )  # fmt: skip
     return {f"group {check.__name__.removeprefix('group_')}": check for check in checks}
@@ -316,7 +480,9 @@ def main(results: Path) -> None:
     torch.set_num_threads(1)
     mpi = MpiCommunicator(MPI.COMM_WORLD)
     run(communicator_checks(mpi, results, "mpi"), results)
-    run({"mpi refusals": lambda: check_refusals(mpi)}, results)
+    own = (check_refusals, check_rows_in_rounds, check_half_precision, check_width_on_the_wire, check_node_shared,
+           check_shared_memory_room)  # fmt: skip
+    run({f"mpi {check.__name__}": lambda check=check: check(mpi) for check in own}, results)
     mpi.yields_while_waiting = True
     run(communicator_checks(mpi, results, "mpi yielding"), results)
     register_mpi_backend(mpi.mpi_comm)
@@ -329,6 +495,7 @@ def main(results: Path) -> None:
     dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE, timeout=TIMEOUT)
     gloo = TorchCommunicator()
     run(communicator_checks(gloo, results, "gloo"), results)
+    run({"gloo no shared memory": lambda: check_no_shared_memory(gloo)}, results)
     gloo.close()
     mpi.close()
 

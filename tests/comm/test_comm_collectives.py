@@ -10,13 +10,17 @@ from order_sensitive_rows import order_sensitive_rows, tree_sum
 PROGRAM = Path(__file__).parent / "collectives_program.py"
 RANK_COUNTS = [1, 2, 3, 4, 8]
 CARRIERS = ["mpi", "mpi yielding", "mpi4py group", "gloo"]
-VERBS = ["all_reduce", "all_gather", "exchange", "broadcast", "objects", "together", "reducers"]
+VERBS = ["all_reduce", "all_gather", "all_to_all_rows", "exchange", "broadcast", "objects", "together", "reducers"]
 GROUP = [
-    "all_reduce", "refusals", "reduce", "broadcast", "gathers", "scatters", "all_to_all", "point_to_point", "objects",
+    "all_reduce", "half_precision", "compressed_gradients", "finished_work", "refusals", "reduce", "broadcast", "gathers", "scatters", "all_to_all", "point_to_point", "objects",
     "subgroups", "data_parallel",
 ]  # fmt: skip
+MPI_ALONE = [
+    "refusals", "rows_in_rounds", "half_precision", "width_on_the_wire", "node_shared", "shared_memory_room",
+]  # fmt: skip
 CHECKS = {
-    "mpi refusals",
+    *(f"mpi check_{name}" for name in MPI_ALONE),
+    "gloo no shared memory",
     *(f"{carrier} {verb}" for carrier in CARRIERS for verb in VERBS),
     *(f"group {c}" for c in GROUP),
 }

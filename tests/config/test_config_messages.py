@@ -119,9 +119,8 @@ BAD_FILES = [
         "@:2: training.reduction: fixed: not possible with distributed.strategy=ddp; remove one of them",
     ),
     (
-        "model: {input_size: 8}",
-        "@:1: model.input_size: 8: icenet has 7, unless variables.input_variables names others; "
-        "remove the key or give 7",
+        "model: {input_size: 8}\nvariables: {input_variables: [sst, sss]}",
+        "@:1: model.input_size: 8: variables.input_variables names 2; remove the key or give 2",
     ),
     (
         "semantics: reference\ntraining:\n  shuffle: true\n  batch_size: 4",

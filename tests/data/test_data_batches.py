@@ -1,11 +1,13 @@
 """Batches: every sample once an epoch, slices of one shape, padding that weighs nothing."""
 
+import numpy as np
 import pytest
 import torch
 
 from mpitrain.data.batches import BatchPlan, VirtualRankBatches, plan_batches
 from mpitrain.data.keyed_random import keyed_permutation
 from mpitrain.data.partition import members_of
+from mpitrain.data.virtual_rank_samples import VirtualRankSamples
 
 NUM_FEATURES = 3
 
@@ -32,8 +34,14 @@ def all_batches(num_samples, plan, seed=3, shuffle=True):
     for v in range(plan.num_virtual_ranks):
         numbers = torch.from_numpy(members_of(v, plan.num_virtual_ranks, num_samples)) + 1.0
         inputs = numbers[:, None].expand(-1, NUM_FEATURES)
-        batches.append(VirtualRankBatches(v, inputs, numbers, plan, seed, shuffle))
+        batches.append(VirtualRankBatches(samples_in_memory(v, inputs, numbers), plan, seed, shuffle))
     return batches
+
+
+def samples_in_memory(v, inputs, targets):
+    padded = [torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))]) for rows in (inputs, targets[:, None])]
+    weights = torch.cat([torch.ones_like(targets), targets.new_zeros(1)])[:, None]
+    return VirtualRankSamples(v, *padded, weights, np.arange(len(targets)))
 
 
 def epoch_of(batches, plan, epoch):
@@ -57,10 +65,10 @@ def test_every_sample_is_seen_once_an_epoch(num_samples, batch_size, shuffle):
         assert sorted(samples_of(pieces)) == list(range(1, num_samples + 1))
         for piece in pieces:
             assert piece.inputs.shape == (plan.slice_rows, NUM_FEATURES)
-            assert piece.targets.shape == piece.weights.shape == (plan.slice_rows,)
-            padding = piece.weights == 0
-            assert torch.equal(padding, piece.targets == 0), "weight and sample do not go together"
-            assert torch.equal(piece.inputs, piece.targets[:, None].expand(-1, NUM_FEATURES))
+            assert piece.targets.shape == piece.weights.shape == (plan.slice_rows, 1)
+            padding = piece.weights[:, 0] == 0
+            assert torch.equal(padding, piece.targets[:, 0] == 0), "weight and sample do not go together"
+            assert torch.equal(piece.inputs, piece.targets.expand(-1, NUM_FEATURES))
             assert not padding[:-1].logical_and(~padding[1:]).any(), "padding lies before a sample"
 
 
@@ -71,7 +79,7 @@ def test_each_epoch_and_each_virtual_rank_has_its_own_order():
     for epoch in range(3):
         pieces = epoch_of(batches, plan, epoch)
         for v, piece in enumerate(pieces):
-            ranked = ((piece.targets - 1 - v) / 8).long()
+            ranked = ((piece.targets[:, 0] - 1 - v) / 8).long()
             assert ranked.tolist() == keyed_permutation((3, 2, epoch, v), 100).tolist()
             orders.append(tuple(ranked.tolist()))
     assert len(set(orders)) == 24
@@ -94,8 +102,10 @@ def test_without_shuffling_samples_keep_the_files_order():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_batches_keep_the_dtype(dtype):
     plan = plan_batches(9, 8, 8)
-    own = VirtualRankBatches(1, torch.ones((1, 3), dtype=dtype), torch.ones(1, dtype=dtype), plan, 0, True)
+    own = VirtualRankBatches(
+        samples_in_memory(1, torch.ones((1, 3), dtype=dtype), torch.ones(1, dtype=dtype)), plan, 0, True
+    )
     own.start_epoch(0)
     piece = own.slice(1)
     assert {piece.inputs.dtype, piece.targets.dtype, piece.weights.dtype} == {dtype}
-    assert piece.weights.tolist() == [0]
+    assert piece.weights.tolist() == [[0]]

@@ -29,7 +29,7 @@ def merged_over(num_ranks, shares):
 
     def body(communicator):
         plan = VirtualRanks(len(shares), num_ranks, communicator.rank)
-        return allreduce_moments([moments_of(shares[v]) for v in plan.owned], communicator, plan)
+        return allreduce_moments([moments_of(shares[v].T) for v in plan.owned], communicator, plan)
 
     return on_played_ranks(num_ranks, body)
 
@@ -47,8 +47,8 @@ def rows_like_sea_ice(num_rows):
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 1000, 10_007])
 def test_moments_are_exact_to_rounding(num_rows):
     rows = rows_like_sea_ice(num_rows)
-    moments = moments_of(rows)
-    assert moments.count == num_rows
+    moments = moments_of(rows.T)
+    assert moments.count.tolist() == [num_rows] * 4
     for c, column in enumerate(rows.T.astype(np.float64)):
         mean, std = exact_mean_and_std(column.tolist())
         assert abs(moments.mean[c] - mean) <= 1e-15 * np.abs(column).max()
@@ -70,7 +70,7 @@ def test_a_large_offset_costs_few_digits():
     exact = [Fraction(value) for value in rows[:, 0].tolist()]
     mean = sum(exact) / len(exact)
     std = math.sqrt(sum((value - mean) ** 2 for value in exact) / len(exact))
-    for moments in (moments_of(rows), merged_over(1, [rows[v::8] for v in range(8)])[0]):
+    for moments in (moments_of(rows.T), merged_over(1, [rows[v::8] for v in range(8)])[0]):
         assert abs(moments.std[0] - std) <= 1e-9 * std
         assert abs(moments.mean[0] - float(mean)) <= 1e-15 * 1e6
     one_pass = math.sqrt(abs(np.mean(rows**2) - np.mean(rows) ** 2))
@@ -91,8 +91,8 @@ def test_empty_virtual_ranks_change_nothing(filled):
     rows = rows_like_sea_ice(60)
     parts = dict(zip(sorted(filled), np.array_split(rows, len(filled)), strict=True))
     merged = merged_over(2, [parts.get(v, rows[:0]) for v in range(NUM_VIRTUAL_RANKS)])[0]
-    whole = moments_of(rows)
-    assert merged.count == 60
+    whole = moments_of(rows.T)
+    assert merged.count.tolist() == [60] * 4
     np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-14, atol=1e-16)
     np.testing.assert_allclose(merged.m2, whole.m2, rtol=1e-13)
     np.testing.assert_array_equal(merged.minimum, whole.minimum)
@@ -103,7 +103,7 @@ def test_empty_virtual_ranks_change_nothing(filled):
 
 def test_nobody_has_samples():
     merged = merged_over(2, [np.empty((0, 2), dtype=np.float32)] * 8)[0]
-    assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (0, [0, 0], [0, 0])
+    assert (merged.count.tolist(), merged.mean.tolist(), merged.m2.tolist()) == ([0, 0],) * 3
     assert (merged.minimum.tolist(), merged.maximum.tolist()) == ([math.inf] * 2, [-math.inf] * 2)
 
 

@@ -13,9 +13,9 @@ def test_selected_points_in_file_order(tmp_path):
     samples = read_samples(write_tiny_history(tmp_path / "h.nc"), "north", True)
     assert samples.grid_index.tolist() == [0, 3, 5]
     assert samples.inputs.tolist() == [[100 * c + i for c in range(7)] for i in (0, 3, 5)]
-    assert samples.targets.tolist() == [0.5] * 3
+    assert samples.targets.tolist() == [[0.5]] * 3
     assert samples.inputs.dtype == samples.targets.dtype == np.float32
-    assert samples.feature_names == INPUTS
+    assert samples.input_names == INPUTS
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_every_sample_of_an_npz_file_is_selected(tmp_path, shape):
     inputs, targets = np.arange(10.0).reshape(5, 2), np.arange(5.0).reshape(shape)
     samples = read_samples(save_npz(tmp_path / "s.npz", inputs=inputs, targets=targets), "north", True)
     assert samples.inputs.tolist() == inputs.tolist()
-    assert samples.targets.tolist() == list(range(5))
+    assert samples.targets.tolist() == [[value] for value in range(5)]
     assert samples.grid_index.tolist() == list(range(5))
     assert samples.inputs.dtype == np.float32
-    assert samples.feature_names == ("inputs[:, 0]", "inputs[:, 1]")
+    assert samples.input_names == ("inputs[:, 0]", "inputs[:, 1]")
 
 
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
         ({"inputs": np.zeros((3, 2))}, "needs the arrays inputs"),
-        ({"inputs": np.zeros((3, 2)), "targets": np.zeros(4)}, r"inputs \(3, 2\) and targets \(4,\) do not fit"),
+        ({"inputs": np.zeros((3, 2)), "targets": np.zeros(4)}, r"inputs \(3, 2\) and targets \(4, 1\) do not fit"),
         ({"inputs": np.zeros(3), "targets": np.zeros(3)}, "do not fit"),
         ({"inputs": np.zeros((0, 2)), "targets": np.zeros(0)}, "do not fit"),
         ({"inputs": np.full((3, 2), "x"), "targets": np.zeros(3)}, "cannot be read"),
@@ -97,7 +97,7 @@ def samples_with(**changes):
         targets[2] = changes["target"]
     if "input" in changes:
         inputs[2, 1] = changes["input"]
-    return Samples(inputs, targets, np.arange(4), ("a", "b"))
+    return Samples(inputs, targets[:, None], np.arange(4), ("a", "b"))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e29])

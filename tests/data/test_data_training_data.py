@@ -6,9 +6,11 @@ import torch
 from played_ranks import on_played_ranks, played_session
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.ownership import take_run
 from mpitrain.data.partition import split_validation
+from mpitrain.data.reference_data import share_out_as_reference
 from mpitrain.data.samples import Samples
-from mpitrain.data.training_data import share_out, share_out_as_reference
+from mpitrain.data.training_data import share_out
 from mpitrain.errors import DataError
 
 FLOAT32, FLOAT64 = torch.float32, torch.float64
@@ -24,13 +26,14 @@ def make_samples(num_samples=203, **columns):
         inputs[:, position] = columns.get(name, inputs[:, position])
     # Samples are some of the grid's points, at uneven distances.
     grid_index = np.cumsum(generator.integers(1, 6, num_samples))
-    return Samples(inputs, columns.get("target", targets), grid_index, ("a", "b", "c"))
+    return Samples(inputs, columns.get("target", targets)[:, None], grid_index, ("a", "b", "c"))
 
 
 def shared_out(samples, num_ranks=1, split=0.2, seed=3, dtype=FLOAT32):
     def body(communicator):
         plan = VirtualRanks(V, num_ranks, communicator.rank)
-        return share_out(samples, played_session(communicator), plan, split, seed, dtype)
+        session = played_session(communicator)
+        return share_out(take_run(samples, session), session, plan, split, seed, dtype)
 
     return on_played_ranks(num_ranks, body)
 
@@ -45,8 +48,8 @@ def test_virtual_ranks_hold_their_samples_in_file_order():
     samples = make_samples()
     training, validation = split_validation(203, 0.2, 3)
     (data,) = shared_out(samples)
-    assert (data.num_training_samples, data.num_validation_samples) == (len(training), len(validation))
-    assert data.num_dropped_samples == 0
+    assert (data.summary.num_training_samples, data.summary.num_validation_samples) == (len(training), len(validation))
+    assert data.summary.num_dropped_samples == 0
     for shares, positions in ((data.training, training), (data.validation, validation)):
         assert [own.virtual_rank for own in shares] == list(range(V))
         for own in shares:
@@ -69,17 +72,20 @@ def test_nothing_but_the_owner_depends_on_the_number_of_ranks(num_ranks, dtype):
             assert torch.equal(own.targets, expected.targets)
             assert own.inputs.dtype == dtype
     for data in together:
-        assert torch.equal(data.normalization.mean, alone.normalization.mean)
-        assert torch.equal(data.normalization.std, alone.normalization.std)
-        assert data.target_mean == alone.target_mean
-        assert data.constant_features == ("c",)
-        assert (data.num_training_samples, data.num_dropped_samples) == (alone.num_training_samples, 0)
+        assert torch.equal(data.summary.normalization.mean, alone.summary.normalization.mean)
+        assert torch.equal(data.summary.normalization.std, alone.summary.normalization.std)
+        assert data.summary.target_mean == alone.summary.target_mean
+        assert data.summary.constant_features == ("c",)
+        assert (data.summary.num_training_samples, data.summary.num_dropped_samples) == (
+            alone.summary.num_training_samples,
+            0,
+        )
 
 
 def test_statistics_are_over_the_training_samples_alone():
     samples = make_samples()
     training, _ = split_validation(203, 0.2, 3)
-    normalization = shared_out(samples, dtype=FLOAT64)[0].normalization
+    normalization = shared_out(samples, dtype=FLOAT64)[0].summary.normalization
     rows = samples.inputs[training].astype(np.float64)
     np.testing.assert_allclose(normalization.mean, rows.mean(axis=0), rtol=1e-13)
     np.testing.assert_allclose(normalization.std, rows.std(axis=0), rtol=1e-12)
@@ -89,18 +95,18 @@ def test_statistics_are_over_the_training_samples_alone():
 @pytest.mark.parametrize("value", [0.0, 0.1, -273.15, 1e20])
 def test_a_constant_feature_is_centred_and_not_scaled(value):
     (data,) = shared_out(make_samples(b=np.float32(value)))
-    assert data.constant_features == ("b",)
-    assert data.normalization.std[1] == 1
-    assert abs(data.normalization.mean[1] - value) <= 2e-7 * abs(value)
-    assert (data.normalization.std[[0, 2]] != 1).all()
+    assert data.summary.constant_features == ("b",)
+    assert data.summary.normalization.std[1] == 1
+    assert abs(data.summary.normalization.mean[1] - value) <= 2e-7 * abs(value)
+    assert (data.summary.normalization.std[[0, 2]] != 1).all()
 
 
 def test_a_nearly_constant_feature_is_scaled():
     column = np.full(203, 5, dtype=np.float32)
     column[split_validation(203, 0.2, 3)[0][10]] = np.nextafter(np.float32(5), np.float32(6))
     (data,) = shared_out(make_samples(a=column))
-    assert data.constant_features == ()
-    assert 0 < data.normalization.std[0] < 1e-6
+    assert data.summary.constant_features == ()
+    assert 0 < data.summary.normalization.std[0] < 1e-6
 
 
 def test_unusable_samples_are_dropped_and_counted_before_the_split():
@@ -112,17 +118,17 @@ def test_unusable_samples_are_dropped_and_counted_before_the_split():
     kept = [row for row in range(203) if row not in (4, 50, 51, 202)]
     (data,) = shared_out(broken)
     (expected,) = shared_out(clean.take(np.array(kept)))
-    assert data.num_dropped_samples == 4
-    assert data.num_training_samples + data.num_validation_samples == 199
+    assert data.summary.num_dropped_samples == 4
+    assert data.summary.num_training_samples + data.summary.num_validation_samples == 199
     for own, wanted in zip(data.training, expected.training, strict=True):
         assert torch.equal(own.inputs, wanted.inputs)
-    assert torch.equal(data.normalization.std, expected.normalization.std)
+    assert torch.equal(data.summary.normalization.std, expected.summary.normalization.std)
 
 
 def test_virtual_ranks_without_samples_work():
     data = shared_out(make_samples(3), num_ranks=8, split=0.0)
     assert [len(own.targets) for part in data for own in part.training] == [1, 1, 1, 0, 0, 0, 0, 0]
-    assert all(torch.isfinite(part.normalization.mean).all() for part in data)
+    assert all(torch.isfinite(part.summary.normalization.mean).all() for part in data)
 
 
 def test_nothing_left_to_train_on_is_said():
@@ -153,7 +159,7 @@ def test_reference_statistics_are_the_one_pass_formula(num_ranks):
     generator = np.random.default_rng(3)
     samples = make_samples(60)
     samples.inputs[:] = generator.integers(-20, 20, size=(60, 3))
-    samples = Samples(samples.inputs, samples.targets, np.arange(60), samples.feature_names)
+    samples = Samples(samples.inputs, samples.targets, np.arange(60), samples.input_names)
     rows, total = samples.inputs, np.float32(60)
     mean = rows.sum(axis=0) / total
     std = np.sqrt((rows**2).sum(axis=0) / total - mean**2)
@@ -179,13 +185,15 @@ def test_reference_refuses_a_feature_without_spread():
     # Sums that float32 holds exactly, whose quotients round to a variance of -1/32: its root is NaN.
     column = np.full(31, 565, dtype=np.float32)
     column[7] = 566
-    assert shared_out(make_samples(31, c=column))[0].normalization.std[2] > 0, "standard semantics can train on it"
+    assert shared_out(make_samples(31, c=column))[0].summary.normalization.std[2] > 0, (
+        "standard semantics can train on it"
+    )
     with pytest.raises(DataError, match="feature 'c' has standard deviation nan"):
         as_reference(make_samples(31, c=column))
 
 
 def test_reference_refuses_a_rank_without_samples():
     samples = make_samples(6).take(np.arange(6))
-    on_even_points = Samples(samples.inputs, samples.targets, np.arange(6) * 2, samples.feature_names)
+    on_even_points = Samples(samples.inputs, samples.targets, np.arange(6) * 2, samples.input_names)
     with pytest.raises(DataError, match="of 6 samples on 2 ranks one rank has none; use fewer ranks"):
         as_reference(on_even_points, 2)

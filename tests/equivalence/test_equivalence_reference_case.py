@@ -19,7 +19,7 @@ from cpp_program import PATIENT_RANKS, START, cpp_program, openmpi_python, read_
 
 from mpitrain.data.samples import read_samples
 from mpitrain.models.icenet import build_icenet
-from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.models.torchscript import load_model
 
 RANK_COUNTS = (1, 2, 3, 4)
@@ -103,7 +103,7 @@ def predict(model: Path) -> tuple[np.ndarray, np.ndarray]:
     network = build_icenet(7, 16, "none", seed=0)
     network.load_state_dict(load_model(model).state_dict())
     samples = read_samples(HISTORY, "north", True)
-    outputs, jacobian = input_jacobian(network, torch.from_numpy(samples.inputs))
+    outputs, jacobian = scalar_jacobian(network, torch.from_numpy(samples.inputs))
     return outputs.numpy(), jacobian.numpy()
 
 

@@ -102,4 +102,4 @@ def test_double_precision_starts_from_the_same_weights():
 
 def test_an_unknown_activation_is_not_guessed():
     with pytest.raises(KeyError):
-        IceNet(7, 4, hidden_activation="tanh")
+        IceNet(7, 4, hidden_activation="softplus")

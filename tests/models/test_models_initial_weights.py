@@ -1,14 +1,19 @@
 """Weights from a NetCDF file."""
 
+import pickle
+
 import netCDF4
 import numpy as np
 import pytest
 import torch
 from conftest import REFERENCE_CASE
 
+from mpitrain.config import ModelSection
 from mpitrain.errors import DataError
+from mpitrain.models.build import build_model
 from mpitrain.models.icenet import build_icenet
 from mpitrain.models.initial_weights import load_initial_weights
+from mpitrain.models.torchscript import save_model
 
 
 def write_weights(path, without="", **changed):
@@ -80,3 +85,60 @@ def test_a_damaged_block(tmp_path):
     path.write_bytes(path.read_bytes()[:-3000])
     with pytest.raises(DataError, match=r"w.nc: cannot be read"):
         load_initial_weights(build_icenet(3, 2, "none", seed=1), path)
+
+
+def mlp(seed, **settings):
+    return build_model(ModelSection(name="mlp", **settings), 3, 2, seed)
+
+
+def test_a_model_file_gives_what_was_learnt_and_not_the_normalisation(tmp_path):
+    source, model = mlp(1, batch_norm=True), mlp(2, batch_norm=True)
+    source.set_normalization(*map(torch.ones, (3, 3, 2, 2)))
+    source.network.layers[0].norm.running_mean.fill_(7)
+    save_model(source, tmp_path / "model.pt")
+    (tmp_path / "model.pt").rename(tmp_path / "weights")
+    load_initial_weights(model, tmp_path / "weights")
+    for name, value in model.state_dict().items():
+        is_normalisation = name.startswith(("input_", "output_"))
+        assert torch.equal(value, (mlp(2, batch_norm=True) if is_normalisation else source).state_dict()[name]), name
+
+
+def test_a_model_file_that_does_not_fit(tmp_path):
+    path = tmp_path / "model.pt"
+    save_model(mlp(1), path)
+    with pytest.raises(DataError, match=r"no tensor 'fc1.weight'; it has input_mean, .*network.layers.0.linear.weight"):
+        load_initial_weights(build_icenet(3, 2, "none", seed=1), path)
+    with pytest.raises(DataError, match=r"'network.layers.0.linear.weight' has shape \(16, 3\), .*\(8, 3\)"):
+        load_initial_weights(mlp(1, hidden_size=8), path)
+    broken = mlp(1)
+    with torch.no_grad():
+        broken.network.layers[0].linear.bias[3] = float("inf")
+    save_model(broken, path)
+    with pytest.raises(DataError, match=r"'network.layers.0.linear.bias' holds a value that is not finite"):
+        load_initial_weights(mlp(1), path)
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("write", ["new", "old", "plain", "text"])
+def test_a_pickle_is_refused_and_never_run(tmp_path, write):
+    path, trace = tmp_path / "w.pt", tmp_path / "trace"
+    content = {"fc1.weight": torch.zeros(2, 3), "bomb": Bomb(trace)}
+    if write in ("new", "old"):
+        torch.save(content, path, _use_new_zipfile_serialization=write == "new")
+    else:
+        path.write_bytes(pickle.dumps(Bomb(trace)) if write == "plain" else b"no model")
+    with pytest.raises(
+        DataError, match=r"w.pt: is no TorchScript file .*give the model.pt of a run, or NetCDF"
+    ) as caught:
+        load_initial_weights(build_icenet(3, 2, "none", seed=1), path)
+    assert "\n" not in str(caught.value)
+    assert not trace.exists()

@@ -10,6 +10,7 @@ from played_ranks import on_played_ranks, played_session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
 from mpitrain.data.batches import plan_batches
+from mpitrain.data.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.data.training_data import share_out
 from mpitrain.errors import MissingDependencyError
@@ -19,6 +20,7 @@ from mpitrain.train.dense_kernel import load_kernel
 from mpitrain.train.eager_engine import EagerEngine
 from mpitrain.train.engine_choice import choose_engine, dense_network_of
 from mpitrain.train.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+from mpitrain.train.standard_engine import EngineParts
 
 V = 8
 _ONE_AT_A_TIME = threading.Lock()  # torch's random state is the process's, not the thread's
@@ -28,7 +30,7 @@ def make_samples(num_samples=331):
     generator = np.random.default_rng(5)
     inputs = generator.normal(size=(num_samples, 7)).astype(np.float32)
     targets = 1 / (1 + np.exp(-inputs @ np.linspace(-1, 1, 7))) + generator.normal(scale=0.05, size=num_samples)
-    return Samples(inputs, targets.astype(np.float32), np.arange(num_samples), tuple("abcdefg"))
+    return Samples(inputs, targets.astype(np.float32)[:, None], np.arange(num_samples), tuple("abcdefg"))
 
 
 class Trained:
@@ -39,16 +41,18 @@ class Trained:
         dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
         session = played_session(communicator, reduction)
         layout = VirtualRanks(V, communicator.size, communicator.rank)
-        data = share_out(make_samples(), session, layout, 0.1, config.seed, dtype)
+        data = share_out(take_run(make_samples(), session), session, layout, 0.1, config.seed, dtype)
         with _ONE_AT_A_TIME:
-            self.model = build_icenet(7, 19, config.model.hidden_activation, config.seed, dtype)
+            self.model = build_icenet(7, 19, config.model.hidden_activation or "none", config.seed, dtype)
             kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None
         with torch.no_grad():
-            self.model.set_normalization(data.normalization.mean, data.normalization.std)
+            self.model.set_normalization(data.summary.normalization.mean, data.summary.normalization.std)
         self.optimizer = build_optimizer(self.model.parameters(), config.training.optimizer, "standard")
-        plan = plan_batches(data.num_training_samples, 48, V)
+        plan = plan_batches(data.summary.num_training_samples, 48, V)
         more = (dense_network_of(config, self.model), kernel) if kernel else ()
-        self.engine = engine_class(self.model, self.optimizer, data, plan, layout, session, config, *more)
+        sources = (data.slice_sources(plan, config.seed, True), data.evaluation_sources())
+        parts = EngineParts(self.model, self.optimizer, *sources, plan, layout, session, config)
+        self.engine = engine_class(parts, *more)
         self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
 
     def run_epoch(self, epoch):
@@ -136,8 +140,9 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
         return on_played_ranks(1, lambda ranks: choose_engine(config, played_session(ranks), model, resumed))[0]
 
     assert choose("auto").name == "eager"
-    assert "apt-get install g++" in choose("auto").notice
-    assert choose("eager").notice is None
+    assert choose("auto").is_second_best
+    assert "apt-get install g++" in choose("auto").reason
+    assert not choose("eager").is_second_best
     for asked in (("compiled", None), ("auto", "compiled")):
         with pytest.raises(MissingDependencyError, match="no C\\+\\+ compiler"):
             choose(*asked)

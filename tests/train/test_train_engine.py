@@ -11,11 +11,14 @@ from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import Slice, VirtualRankBatches, plan_batches
+from mpitrain.data.batches import SampleBlocks, Slice, VirtualRankBatches, plan_batches
+from mpitrain.data.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.data.training_data import share_out
 from mpitrain.models.icenet import build_icenet
-from mpitrain.train.eager_engine import EagerEngine, sum_losses, weighted_loss_sum
+from mpitrain.train.eager_engine import EagerEngine
+from mpitrain.train.losses import WeightedLoss
+from mpitrain.train.standard_engine import EngineParts, sum_losses
 
 V, SEED, RATE = 8, 3, 0.05
 _ONE_AT_A_TIME = threading.Lock()
@@ -25,7 +28,7 @@ def make_samples(num_samples):
     generator = np.random.default_rng(7)
     inputs = generator.normal([0, 30, -10], [1, 2, 0.1], size=(num_samples, 3)).astype(np.float32)
     targets = generator.random(num_samples).astype(np.float32)
-    return Samples(inputs, targets, np.arange(num_samples), ("a", "b", "c"))
+    return Samples(inputs, targets[:, None], np.arange(num_samples), ("a", "b", "c"))
 
 
 class Played:
@@ -34,18 +37,22 @@ class Played:
     def __init__(self, communicator, num_samples, batch_size, dtype, reduction="fixed", split=0.2):
         self.session = played_session(communicator, reduction)
         self.layout = VirtualRanks(V, communicator.size, communicator.rank)
-        self.data = share_out(make_samples(num_samples), self.session, self.layout, split, SEED, dtype)
+        own = take_run(make_samples(num_samples), self.session)
+        self.data = share_out(own, self.session, self.layout, split, SEED, dtype)
         with _ONE_AT_A_TIME:  # torch's random state is the process's, not the thread's
             self.model = build_icenet(3, 5, "none", SEED, dtype)
         with torch.no_grad():
-            self.model.set_normalization(self.data.normalization.mean, self.data.normalization.std)
-        self.plan = plan_batches(self.data.num_training_samples, batch_size, V)
+            normalization = self.data.summary.normalization
+            self.model.set_normalization(normalization.mean, normalization.std)
+        self.plan = plan_batches(self.data.summary.num_training_samples, batch_size, V)
         self.make_engine()
 
     def make_engine(self):
         optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
+        config = RunConfig(seed=SEED)
         self.engine = EagerEngine(
-            self.model, optimizer, self.data, self.plan, self.layout, self.session, RunConfig(seed=SEED)
+            EngineParts(self.model, optimizer, batches, held_out, self.plan, self.layout, self.session, config)
         )
 
     def flat(self, what="data"):
@@ -55,17 +62,18 @@ class Played:
         """Inputs and targets of one batch of epoch 0: all virtual ranks' slices without their padding."""
         slices = []
         for own in self.data.training:
-            batches = VirtualRankBatches(own.virtual_rank, own.inputs, own.targets, self.plan, SEED, True)
+            batches = VirtualRankBatches(own, self.plan, SEED, True)
             batches.start_epoch(0)
             slices.append(batches.slice(step))
         inputs, targets, weights = (
             torch.cat([getattr(piece, n) for piece in slices]) for n in ("inputs", "targets", "weights")
         )
-        return inputs[weights == 1], targets[weights == 1]
+        is_sample = weights[:, 0] == 1
+        return inputs[is_sample], targets[is_sample]
 
 
 def mean_loss(model, inputs, targets):
-    return nn.functional.mse_loss(model(inputs).view(-1), targets)
+    return nn.functional.mse_loss(model(inputs), targets)
 
 
 @pytest.mark.parametrize("batch_size", ["full", 24, 61])
@@ -86,7 +94,7 @@ def test_the_applied_gradient_is_the_exact_mean_over_the_batch(num_samples, batc
             torch.testing.assert_close(before - played.flat(), RATE * expected, rtol=1e-9, atol=1e-15)
             assert result.loss == pytest.approx(loss.item(), rel=1e-13)
             assert result.stop_requested is False
-        assert seen == played.data.num_training_samples
+        assert seen == played.data.summary.num_training_samples
 
     on_played_ranks(1, body)
 
@@ -115,7 +123,7 @@ def two_epochs(num_ranks, reduction="fixed", num_samples=203):
             played.engine.start_epoch(epoch)
             losses += [played.engine.step(step, RATE, False).loss for step in range(played.engine.steps_per_epoch)]
             losses += [played.engine.epoch_loss(), played.engine.validation_loss()]
-        return played.flat(), losses, played.engine.gather_loss_sums()
+        return played.flat(), losses, played.engine.gather_state()["epoch_loss_sums"]
 
     return on_played_ranks(num_ranks, body)
 
@@ -146,7 +154,9 @@ def test_losses_of_an_epoch_are_over_all_samples():
             batch = played.batch(step)
             expected += mean_loss(played.model, *batch).item() * len(batch[1])
             played.engine.step(step, RATE, False)
-        assert played.engine.epoch_loss() == pytest.approx(expected / played.data.num_training_samples, rel=1e-12)
+        assert played.engine.epoch_loss() == pytest.approx(
+            expected / played.data.summary.num_training_samples, rel=1e-12
+        )
         held_out = [torch.cat([getattr(own, n) for own in played.data.validation]) for n in ("inputs", "targets")]
         assert played.engine.validation_loss() == pytest.approx(mean_loss(played.model, *held_out).item(), rel=1e-12)
         played.engine.start_epoch(1)
@@ -179,16 +189,16 @@ def test_losses_survive_a_checkpoint_on_another_number_of_ranks():
         engine = Played(communicator, 203, 48, torch.float32).engine
         engine.start_epoch(0)
         engine.step(0, RATE, False)
-        return engine.gather_loss_sums(), engine.epoch_loss()
+        return engine.gather_state()["epoch_loss_sums"], engine.epoch_loss()
 
     def second(communicator):
         engine = Played(communicator, 203, 48, torch.float32).engine
         engine.start_epoch(0)
-        engine.restore_loss_sums(sums)
+        engine.restore_state({"epoch_loss_sums": sums})
         return engine.epoch_loss()
 
     (sums, loss), *others = on_played_ranks(2, first)
-    assert sums.shape == (V,)
+    assert sums.shape == (V, 2)
     assert sums.dtype == torch.float64
     assert torch.equal(others[0][0], sums)
     assert on_played_ranks(3, second) == [loss] * 3
@@ -198,7 +208,7 @@ def test_a_failure_names_rank_and_virtual_ranks():
     def body(communicator):
         played = Played(communicator, 203, 48, torch.float32)
         if communicator.rank == 1:  # its third virtual rank, number 6
-            played.data.training[2].inputs.fill_(math.nan)
+            played.data.training[2].padded_inputs.fill_(math.nan)
             played.make_engine()
         played.engine.start_epoch(0)
         result = played.engine.step(0, RATE, False)
@@ -209,8 +219,9 @@ def test_a_failure_names_rank_and_virtual_ranks():
 
 def test_padding_weighs_nothing_even_where_its_error_is_large():
     outputs = torch.tensor([[0.5], [0.25], [1000.0]], requires_grad=True)
-    piece = Slice(0, torch.zeros(3, 1), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 0.0]))
-    loss = weighted_loss_sum(outputs, piece)
+    piece = Slice(0, torch.zeros(3, 1), torch.tensor([[1.0], [0.0], [0.0]]), torch.tensor([[1.0], [1.0], [0.0]]))
+    loss, weight = WeightedLoss("mse").sums(outputs, piece)
+    assert weight.item() == 2
     assert loss.item() == 0.25 + 0.0625
     (gradient,) = torch.autograd.grad(loss, outputs)
     assert gradient.view(-1).tolist() == [-1.0, 0.5, 0.0]
@@ -221,9 +232,10 @@ def test_losses_of_samples_add_in_double_precision():
         played = Played(communicator, 203, 48, torch.float32)
         own = played.data.validation[1]
         with torch.no_grad():
-            errors = played.model(own.inputs).view(-1) - own.targets
-        found = sum_losses(played.model, own)
+            errors = (played.model(own.inputs) - own.targets)[:, 0]
+        found, weight = sum_losses(played.model, WeightedLoss("mse"), SampleBlocks(own))
         assert found.dtype == torch.float64
+        assert weight.item() == len(own)
         assert found.item() == pytest.approx(math.fsum((errors**2).tolist()), rel=1e-14)
 
     on_played_ranks(1, body)

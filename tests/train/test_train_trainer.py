@@ -27,7 +27,7 @@ class ScriptedEngine:
         self.model, self.validation, self.losses, self.stop_at = model, list(validation), list(losses), stop_at
         self.calls, self.loss_sums = [], 0.0
 
-    def start_epoch(self, epoch):
+    def start_epoch(self, epoch, first_step=0):
         self.calls.append(("start", epoch))
         self.loss_sums = 0.0
 
@@ -48,11 +48,11 @@ class ScriptedEngine:
     def describe_failure(self):
         return "rank 0 on here"
 
-    def gather_loss_sums(self):
-        return torch.tensor([self.loss_sums], dtype=torch.float64)
+    def gather_state(self):
+        return {"epoch_loss_sums": torch.tensor([self.loss_sums], dtype=torch.float64)}
 
-    def restore_loss_sums(self, sums):
-        self.loss_sums = float(sums[0])
+    def restore_state(self, state):
+        self.loss_sums = float(state["epoch_loss_sums"][0])
 
 
 class Recorder:

@@ -14,7 +14,7 @@
 namespace {
 
 using Real = REAL;
-enum Activation { identity, sigmoid, relu, gelu };
+enum Activation { identity, sigmoid, tanh, relu, gelu };
 enum Loss { mse, mae, huber };
 
 constexpr int sizes[] = {LAYER_SIZES};
@@ -97,6 +97,7 @@ Real horizontal_sum(Vector v) {
 template <Activation kind>
 Real activate(Real z) {
     if constexpr (kind == sigmoid) return 1 / (1 + std::exp(-z));
+    if constexpr (kind == tanh) return std::tanh(z);
     if constexpr (kind == relu) return z > 0 ? z : 0;
     if constexpr (kind == gelu) return z * Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440)));
     return z;
@@ -106,6 +107,7 @@ Real activate(Real z) {
 template <Activation kind>
 Real slope(Real z, Real y) {
     if constexpr (kind == sigmoid) return y * (1 - y);
+    if constexpr (kind == tanh) return 1 - y * y;
     if constexpr (kind == relu) return z > 0 ? 1 : 0;
     if constexpr (kind == gelu) {
         const Real density = std::exp(Real(-0.5) * z * z) * Real(0.39894228040143267794);
@@ -222,18 +224,45 @@ void backward_layer(Workspace& work, int R) {
     }
 }
 
-/// The losses of a tile and the output layer's delta; returns nothing but adds to loss_sum and weight_sum.
-void start_backward(Workspace& work, int R, const Real* targets, const Real* weights, const std::int64_t* order, Real& loss_sum,
-                    Real& weight_sum) {
-    constexpr int J = sizes[num_layers];
+/// Rows of one virtual rank in physical units: inputs [rows][F], targets [rows][O], weights [rows], 0 for padding.
+struct Rows {
+    const Real* inputs;
+    const Real* targets;
+    const Real* weights;
+};
+
+/// What normalises inputs and targets: input mean [F], input std [F], target mean [O], target std [O].
+struct Statistics {
+    const Real* numbers;
+    const Real* input_mean() const { return numbers; }
+    const Real* input_std() const { return numbers + sizes[0]; }
+    const Real* target_mean() const { return numbers + 2 * sizes[0]; }
+    const Real* target_std() const { return numbers + 2 * sizes[0] + sizes[num_layers]; }
+};
+
+/// Sets the inputs of a tile; what lies behind a row's F inputs stays zero.
+void gather_inputs(Workspace& work, int R, const Rows& rows, const std::int64_t* order, const Statistics& statistics) {
+    constexpr int F = sizes[0];
+    const Real *mean = statistics.input_mean(), *std = statistics.input_std();
     for (int r = 0; r < R; ++r) {
-        const Real weight = weights[order[r]];
-        weight_sum += weight;
-        for (int j = 0; j < J; ++j) {
-            const Real y = work.after[num_layers][r][j], error = y - targets[order[r] * J + j];
+        const Real* x = rows.inputs + order[r] * F;
+        for (int f = 0; f < F; ++f) work.after[0][r][f] = (x[f] - mean[f]) / std[f];
+    }
+}
+
+/// Adds the losses of a tile to loss_sum, and sets the output layer's delta.
+void start_backward(Workspace& work, int R, const Rows& rows, const std::int64_t* order, const Statistics& statistics,
+                    Real& loss_sum, Real& weight_sum) {
+    constexpr int O = sizes[num_layers];
+    const Real *mean = statistics.target_mean(), *std = statistics.target_std();
+    for (int r = 0; r < R; ++r) {
+        const Real weight = rows.weights[order[r]];
+        weight_sum += weight * O;
+        for (int o = 0; o < O; ++o) {
+            const Real y = work.after[num_layers][r][o], error = y - (rows.targets[order[r] * O + o] - mean[o]) / std[o];
             loss_sum += weight * loss_of(error);
-            work.delta[(num_layers - 1) % 2][r][j] =
-                weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][j], y);
+            work.delta[(num_layers - 1) % 2][r][o] =
+                weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y);
         }
     }
 }
@@ -244,14 +273,14 @@ extern "C" {
 
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
 std::int64_t parameter_count() { return num_parameters(); }
-std::int64_t input_width() { return width(sizes[0]); }
 
 /// partials[k][n + 3]: each slice's gradient of its summed weighted loss, the loss sum, the weight sum, the stop flag.
-/// inputs [rows][input_width()], zero-padded; order [k][b] holds row numbers of inputs, targets and weights.
-void slice_partials(void* memory, const Real* parameters, const Real* inputs, const Real* targets, const Real* weights,
+/// sources [k]: where each slice's rows are; order [k][b]: which of them, `order_stride` numbers apart.
+void slice_partials(void* memory, const Real* parameters, const Real* statistics_numbers, const Rows* sources,
                     const std::int64_t* order, std::int64_t order_stride, std::int64_t num_slices, std::int64_t slice_rows,
                     Real stop_flag, Real* partials) {
     Workspace& work = *static_cast<Workspace*>(memory);
+    const Statistics statistics{statistics_numbers};
     spread_weights(work, parameters);
     for (std::int64_t s = 0; s < num_slices; ++s) {
         const std::int64_t* rows = order + s * order_stride;
@@ -259,10 +288,9 @@ void slice_partials(void* memory, const Real* parameters, const Real* inputs, co
         clear_gradients(work);
         for (std::int64_t first = 0; first < slice_rows; first += tile_rows) {
             const int R = static_cast<int>(slice_rows - first < tile_rows ? slice_rows - first : tile_rows);
-            for (int r = 0; r < R; ++r)
-                std::memcpy(work.after[0][r], inputs + rows[first + r] * width(sizes[0]), sizeof(Real) * width(sizes[0]));
+            gather_inputs(work, R, sources[s], rows + first, statistics);
             forward_layer<0>(work, R);
-            start_backward(work, R, targets, weights, rows + first, loss_sum, weight_sum);
+            start_backward(work, R, sources[s], rows + first, statistics, loss_sum, weight_sum);
             backward_layer<num_layers - 1>(work, R);
         }
         Real* partial = partials + s * (num_parameters() + extra_entries);
@@ -273,11 +301,12 @@ void slice_partials(void* memory, const Real* parameters, const Real* inputs, co
     }
 }
 
-/// Adds loss sums to the epoch's, in double, and combines the k rows into row 0: in the pairwise tree (k a power of two),
+/// Adds loss and weight sums to the epoch's [k][2], in double, and combines the k rows into row 0: in the pairwise tree (k a power of two),
 /// or one after the other.
 void combine_partials(Real* partials, std::int64_t num_slices, std::int64_t in_tree, double* loss_sums) {
     constexpr int length = num_parameters() + extra_entries;
-    for (std::int64_t s = 0; s < num_slices; ++s) loss_sums[s] += static_cast<double>(partials[s * length + num_parameters()]);
+    for (std::int64_t s = 0; s < num_slices; ++s)
+        for (int i = 0; i < 2; ++i) loss_sums[2 * s + i] += static_cast<double>(partials[s * length + num_parameters() + i]);
     const auto add = [&](std::int64_t to, std::int64_t from) {
         Real* target = partials + to * length;
         const Real* source = partials + from * length;

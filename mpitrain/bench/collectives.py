@@ -1,0 +1,240 @@
+"""Times, bandwidths and wrong values of collectives over all transports of this launch, in one run.
+
+algbw = bytes / time      busbw = algbw * factor: what the wires carry, to be compared with the hardware's rate
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
+from mpitrain.bench.measurement import Candidate, Plan, Ranks, Timing, measure_interleaved, timing_record
+from mpitrain.bench.table import check_writable, format_bytes, render_table, write_bytes, write_json
+from mpitrain.comm.agreement import mark_agreed, on_root
+from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.transports import Call, Transport, available_transports, start_transports
+from mpitrain.comm.world import World
+from mpitrain.errors import LaunchError, UserError
+
+_TIMEOUT_S = 120.0
+_VALUE_BYTES = 4  # float32
+_NOT_WRITTEN = -1.0
+
+
+@dataclass(frozen=True)
+class CollectivesRequest:
+    """What the command line asks for; no transports: all that the launch offers."""
+
+    collectives: tuple[str, ...]
+    transports: tuple[str, ...] | None
+    min_bytes: int
+    max_bytes: int
+    factor: int
+    plan: Plan
+    json_path: Path | None = None
+    plot_path: Path | None = None
+
+
+@dataclass(frozen=True)
+class CollectiveResult:
+    """One collective over one transport at one size; `wrong_values` counts those of all ranks, before and after."""
+
+    collective: str
+    transport: str
+    num_bytes: int
+    timing: Timing
+    bus_factor: float
+    wrong_values: int
+
+    @property
+    def algbw_gb_s(self) -> float:
+        """Bytes of the message over the median time, in 10^9 bytes a second."""
+        return self.num_bytes / self.timing.median_s / 1e9
+
+    @property
+    def busbw_gb_s(self) -> float:
+        """`algbw_gb_s` times the collective's factor."""
+        return self.algbw_gb_s * self.bus_factor
+
+
+def bench_collectives(world: World, request: CollectivesRequest) -> int:
+    """Measure as requested; rank 0 prints and writes. Returns exit code 0. Collective.
+
+    Raises LaunchError on all ranks for wrong values, after everything has been printed and written.
+    """
+    world.together(lambda: _check(request))
+    names = choose_transports(request.transports, available_transports(world))
+    torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
+    transports = start_transports(world, names, _TIMEOUT_S)
+    for notice in world.notices:
+        world.say(f"note: {notice}", error=True)
+    results: list[CollectiveResult] = []
+    for name in request.collectives:
+        found = [
+            result
+            for num_values in message_sizes(KINDS[name], request, world.communicator.size)
+            for result in measure_collective(world.communicator, KINDS[name], num_values, transports, request.plan)
+        ]
+        world.say(_render(name, found, world))
+        results += found
+    on_root(world.communicator, lambda: _write(request, results, world, names))
+    _raise_if_wrong(results)
+    return 0
+
+
+def _check(request: CollectivesRequest) -> None:
+    if request.min_bytes > request.max_bytes:
+        raise UserError(f"--min-bytes {request.min_bytes} is larger than --max-bytes {request.max_bytes}; exchange them")
+    check_writable(request.json_path, "--json")
+    check_writable(request.plot_path, "--plot")
+
+
+def choose_transports(requested: Sequence[str] | None, available: Sequence[str]) -> list[str]:
+    """Return what to measure. Raises LaunchError, alike on all ranks, for one that this launch does not offer."""
+    missing = [name for name in requested or () if name not in available]
+    if missing:
+        needs = "one GPU for each rank" if missing[0] == "nccl" else "ranks started by mpirun or srun --mpi=pmi2"
+        raise mark_agreed(LaunchError(f"--transports {missing[0]}: needs {needs}; here: {','.join(available)}"))
+    return list(requested or available)
+
+
+def message_sizes(kind: CollectiveKind, request: CollectivesRequest, size: int) -> list[int]:
+    """Return the messages' numbers of values, smallest first; those that rounding makes equal once."""
+    numbers, num_bytes = [], request.min_bytes
+    while num_bytes <= request.max_bytes:
+        numbers.append(kind.num_values(num_bytes, size))
+        num_bytes *= request.factor
+    return sorted(set(numbers))
+
+
+def measure_collective(
+    communicator: Communicator, kind: CollectiveKind, num_values: int, transports: Sequence[Transport], plan: Plan
+) -> list[CollectiveResult]:
+    """Check, time and check again one collective of `num_values` float32 over all transports. Collective."""
+    trials = [_Trial(communicator, kind, num_values, transport) for transport in transports]
+    wrong = [trial.count_wrong() for trial in trials]
+    for trial in trials:
+        trial.clear()
+    candidates = {trial.transport.name: Candidate(trial.call, trial.transport.finish) for trial in trials}
+    ranks = Ranks(communicator.barrier, lambda values: _slowest(communicator, values))
+    timings = measure_interleaved(candidates, plan, ranks)
+    wrong = [before + trial.count_wrong() for before, trial in zip(wrong, trials, strict=True)]
+    factor = kind.bus_factor(communicator.size)
+    return [
+        CollectiveResult(kind.name, name, num_values * _VALUE_BYTES, timings[name], factor, number)
+        for name, number in zip(candidates, wrong, strict=True)
+    ]
+
+
+class _Trial:
+    """The buffers of one collective over one transport."""
+
+    def __init__(
+        self, communicator: Communicator, kind: CollectiveKind, num_values: int, transport: Transport
+    ) -> None:
+        self.transport = transport
+        self._communicator = communicator
+        place = (num_values, communicator.size, communicator.rank)
+        self._input = kind.sent(*place)
+        self._expected = kind.expected(*place).to(transport.device)
+        self._sent = torch.zeros_like(self._input, device=transport.device)
+        self._received = self._sent if kind.works_in_place else torch.zeros_like(self._expected)
+        self.call: Call = transport.prepare(kind.name, self._sent, self._received)
+
+    def count_wrong(self) -> int:
+        """Run once on values of known result; return how many are wrong, on all ranks together. Collective."""
+        self._received.fill_(_NOT_WRITTEN)
+        self._sent.copy_(self._input)
+        self.call()
+        self.transport.finish()
+        number = (self._received != self._expected).sum().cpu()
+        self._communicator.all_reduce(number)
+        return int(number)
+
+    def clear(self) -> None:
+        """Leave zeros for the timed calls: sums in place would grow beyond all bounds."""
+        self._sent.zero_()
+
+
+def _slowest(communicator: Communicator, values: Sequence[float]) -> list[float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    communicator.all_reduce(tensor, "max")
+    return [float(value) for value in tensor]
+
+
+def _raise_if_wrong(results: Sequence[CollectiveResult]) -> None:
+    wrong = [result for result in results if result.wrong_values]
+    if wrong:
+        first = wrong[0]
+        raise mark_agreed(
+            LaunchError(
+                f"{first.collective} of {first.num_bytes} bytes over {first.transport}: {first.wrong_values} wrong "
+                f"values ({len(wrong)} of {len(results)} measurements have some); do not train over {first.transport} "
+                "here, and run mpitrain doctor"
+            )
+        )
+
+
+def _render(name: str, results: Sequence[CollectiveResult], world: World) -> str:
+    ranks, nodes = world.ranks.world_size, world.ranks.num_nodes
+    title = f"{name}: {ranks} rank(s) on {nodes} node(s), float32, median and 10th to 90th percentile"
+    columns = ("transport", "size", "median us", "10-90 % us", "algbw GB/s", "busbw GB/s", "wrong", "x first")
+    first_s = {result.num_bytes: result.timing.median_s for result in reversed(results)}
+    rows = [
+        (
+            result.transport,
+            format_bytes(result.num_bytes),
+            f"{result.timing.median_s * 1e6:.1f}",
+            f"{result.timing.p10_s * 1e6:.1f}-{result.timing.p90_s * 1e6:.1f}",
+            f"{result.algbw_gb_s:.3g}",
+            f"{result.busbw_gb_s:.3g}",
+            str(result.wrong_values),
+            f"{result.timing.median_s / first_s[result.num_bytes]:.2f}",
+        )
+        for result in results
+    ]
+    return render_table(title, columns, rows)
+
+
+def _write(
+    request: CollectivesRequest, results: Sequence[CollectiveResult], world: World, names: Sequence[str]
+) -> None:
+    records = [to_record(result) for result in results]
+    if request.json_path is not None:
+        write_json(request.json_path, {**_surroundings(world), "transports": list(names), "results": records})
+    if request.plot_path is not None:
+        from mpitrain.bench.collectives_plot import draw_collectives
+
+        write_bytes(request.plot_path, draw_collectives(records))
+
+
+def _surroundings(world: World) -> dict[str, Any]:
+    return {
+        "benchmark": "collectives",
+        "num_ranks": world.ranks.world_size,
+        "num_nodes": world.ranks.num_nodes,
+        "num_cores": world.node_cores,
+        "host": world.host,
+        "processor": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "dtype": "float32",
+    }
+
+
+def to_record(result: CollectiveResult) -> dict[str, Any]:
+    """Return one result for a JSON file."""
+    return {
+        "collective": result.collective,
+        "transport": result.transport,
+        "num_bytes": result.num_bytes,
+        **timing_record(result.timing),
+        "algbw_gb_s": result.algbw_gb_s,
+        "busbw_gb_s": result.busbw_gb_s,
+        "wrong_values": result.wrong_values,
+    }

@@ -1,0 +1,106 @@
+"""`mpitrain bench collectives`: its flags and its handler."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+TRANSPORTS = ("mpi4py", "mpi", "gloo", "nccl")
+
+
+def add_collectives_action(actions: Any) -> None:
+    """Add `collectives` to the actions of `mpitrain bench`."""
+    parser = actions.add_parser(
+        "collectives",
+        help="time and check collectives between the ranks",
+        description="Time collectives over bare mpi4py, over torch.distributed with the mpi backend, gloo and nccl, "
+        "interleaved in one run, and check every value: mpirun -np 2 python -m mpitrain bench collectives. "
+        "algbw = bytes / time, busbw = algbw times the collective's factor, as nccl-tests define them. "
+        "Exit codes: 0 all values right, 3 wrong values or a wrong launch.",
+    )
+    for flag, default, meaning in (
+        ("--min-bytes", "4", "smallest size"),
+        ("--max-bytes", "64M", "largest size"),
+    ):
+        text = f"{meaning}, of all ranks' parts together where each has one; K, M and G are binary (default: {default})"
+        parser.add_argument(flag, type=num_bytes, default=num_bytes(default), metavar="BYTES", help=text)
+    for flag, default_number, lowest, meaning in (
+        ("--factor", 4, 2, "ratio of neighbouring sizes"),
+        ("--rounds", 11, 1, "samples of each transport and size"),
+        ("--warm-up", 2, 0, "rounds before those, not counted"),
+    ):
+        text = f"{meaning} (default: {default_number})"
+        parser.add_argument(flag, type=at_least(lowest), default=default_number, metavar="N", help=text)
+    parser.add_argument(
+        "--sample-ms", type=at_least(1), default=4, metavar="MS", help="duration of a sample's calls (default: 4)"
+    )
+    parser.add_argument(
+        "--collectives",
+        type=names_of(COLLECTIVES),
+        default=("all_reduce",),
+        metavar="LIST",
+        help=f"all, or some of {','.join(COLLECTIVES)} (default: all_reduce)",
+    )
+    parser.add_argument(
+        "--transports",
+        type=names_of(TRANSPORTS),
+        metavar="LIST",
+        help=f"some of {','.join(TRANSPORTS)} (default: all that this launch offers)",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw time and busbw against size there")
+    parser.set_defaults(handler=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from mpitrain.bench.collectives import CollectivesRequest, bench_collectives
+    from mpitrain.bench.measurement import Plan
+    from mpitrain.comm.world import run_on_all_ranks
+
+    request = CollectivesRequest(
+        options.collectives,
+        options.transports,
+        options.min_bytes,
+        options.max_bytes,
+        options.factor,
+        Plan(options.rounds, options.warm_up, options.sample_ms / 1e3),
+        options.json,
+        options.plot,
+    )
+    return run_on_all_ranks(lambda world: bench_collectives(world, request))
+
+
+def num_bytes(text: str) -> int:
+    """Read 4, 64K, 16M, 1G. Raises argparse's error for anything else."""
+    found = re.fullmatch(r"([0-9]+)([KMG]?)i?B?", text, re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text}: give a number of bytes such as 4, 64K or 16M")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def at_least(lowest: int) -> Any:
+    """Return argparse's reader for a whole number not below `lowest`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text}: give a whole number of at least {lowest}")
+        return int(text)
+
+    return read
+
+
+def names_of(known: tuple[str, ...]) -> Any:
+    """Return argparse's reader for "all" or a comma-separated list of `known` names; keeps their order."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = known if text == "all" else tuple(text.split(","))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return tuple(name for name in known if name in names)
+
+    return read

@@ -1,0 +1,138 @@
+"""Times of several candidates in one run: interleaved, so that whatever disturbs the machine disturbs all of them.
+
+A sample is the mean time of a few calls in a row; a candidate's figures are the median and the 10th and 90th percentile
+of its samples, one a round. In each round another candidate goes first.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+FEWEST_CALLS, MOST_CALLS = 1, 2000
+SINGLE_CALLS = 4  # of which the first opens connections and the others tell how many calls fill a sample
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is timed: `run` is one call, `finish` waits for what calls have left going (a GPU's work)."""
+
+    run: Callable[[], object]
+    finish: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: one sample a round, without the warm-up; `first_call_s` is the very first call alone."""
+
+    samples_s: tuple[float, ...]
+    calls_per_sample: int
+    first_call_s: float
+
+    @property
+    def median_s(self) -> float:
+        """The median of the samples."""
+        return statistics.median(self.samples_s)
+
+    @property
+    def p10_s(self) -> float:
+        """The 10th percentile of the samples."""
+        return percentile(self.samples_s, 10)
+
+    @property
+    def p90_s(self) -> float:
+        """The 90th percentile of the samples."""
+        return percentile(self.samples_s, 90)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured, the same on all ranks."""
+
+    num_rounds: int = 11
+    warm_up_rounds: int = 2
+    sample_s: float = 0.004  # the calls of a sample take about so long together
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How ranks that measure together meet; as it stands, for one process alone.
+
+    `align` lets them begin a sample together; `slowest` returns the element-wise maximum over ranks. Both collective.
+    """
+
+    align: Callable[[], object] = lambda: None
+    slowest: Callable[[Sequence[float]], list[float]] = list
+
+
+def measure_interleaved(candidates: Mapping[str, Candidate], plan: Plan, ranks: Ranks) -> dict[str, Timing]:
+    """Return each candidate's times, on every rank those of the slowest. Collective.
+
+    The candidates and their order, and `plan`, must agree on all ranks.
+    """
+    single_s = [
+        ranks.slowest([_sample_s(candidate, 1, ranks) for candidate in candidates.values()])
+        for _ in range(SINGLE_CALLS)
+    ]
+    # Ranks that disagreed on the number of calls would wait for each other for ever: hence from the agreed times. The
+    # shortest, since one call that was interrupted would leave each sample with a single call.
+    calls = {
+        name: calls_for(plan.sample_s, min(times[1:]))
+        for name, times in zip(candidates, zip(*single_s, strict=True), strict=True)
+    }
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    for index in range(plan.warm_up_rounds + plan.num_rounds):
+        for name in rotated(list(candidates), index):
+            sample_s = _sample_s(candidates[name], calls[name], ranks)
+            if index >= plan.warm_up_rounds:
+                samples[name].append(sample_s)
+    return {
+        name: Timing(tuple(ranks.slowest(samples[name])), calls[name], first)
+        for name, first in zip(candidates, single_s[0], strict=True)
+    }
+
+
+def _sample_s(candidate: Candidate, num_calls: int, ranks: Ranks) -> float:
+    run = candidate.run
+    ranks.align()
+    started_s = time.perf_counter()
+    for _ in range(num_calls):
+        run()
+    candidate.finish()
+    return (time.perf_counter() - started_s) / num_calls
+
+
+def calls_for(sample_s: float, once_s: float) -> int:
+    """Return how many calls of `once_s` seconds fill a sample."""
+    return min(MOST_CALLS, max(FEWEST_CALLS, round(sample_s / max(once_s, 1e-9))))
+
+
+def rotated(names: Sequence[Item], index: int) -> list[Item]:
+    """Return `names` in the order of round `index`: each goes first once in as many rounds as there are names."""
+    start = index % len(names) if names else 0
+    return [*names[start:], *names[:start]]
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """Return the value below which `percent` of the samples lie, by linear interpolation (numpy's default)."""
+    ordered = sorted(samples)
+    place = (len(ordered) - 1) * percent / 100
+    lower = int(place)
+    upper = min(lower + 1, len(ordered) - 1)
+    return ordered[lower] + (ordered[upper] - ordered[lower]) * (place - lower)
+
+
+def timing_record(timing: Timing) -> dict[str, Any]:
+    """Return a timing for a JSON file, in microseconds."""
+    return {
+        "median_us": timing.median_s * 1e6,
+        "p10_us": timing.p10_s * 1e6,
+        "p90_us": timing.p90_s * 1e6,
+        "first_call_us": timing.first_call_s * 1e6,
+        "num_samples": len(timing.samples_s),
+        "calls_per_sample": timing.calls_per_sample,
+    }

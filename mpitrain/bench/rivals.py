@@ -1,0 +1,89 @@
+"""The loop that users of plain PyTorch write: DataLoader, DistributedDataParallel, torch.optim.Adam.
+
+N  samples      F  input features      b  samples of this rank in a batch
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from mpitrain.bench.step_cases import Network
+from mpitrain.comm.session import Session
+from mpitrain.data.samples import Samples
+from mpitrain.errors import UserError
+
+_ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
+_LEARNING_RATE = 1e-3
+
+
+class PlainLoop:
+    """The loop on this rank's part of each batch, over the process group that `session` has started (gloo on CPUs)."""
+
+    def __init__(self, session: Session, network: Network, samples: Samples, global_batch_size: int | str) -> None:
+        """Build model, optimiser and loader. Collective.
+
+        Raises UserError where the ranks cannot have equal parts of a batch.
+        """
+        torch.manual_seed(0)
+        self._model = DistributedDataParallel(_sequential(network))
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_LEARNING_RATE)
+        self._batches = _endless(session, samples, _rank_batch_size(session, samples, global_batch_size))
+
+    def time_steps(self, num_steps: int) -> list[float]:
+        """Train `num_steps` steps and return the time of each in microseconds, its batch's loading included.
+
+        Collective.
+        """
+        ends_s = [time.perf_counter()]
+        for inputs, targets in itertools.islice(self._batches, num_steps):
+            self._optimizer.zero_grad()
+            loss = nn.functional.mse_loss(self._model(inputs), targets)
+            loss.backward()
+            self._optimizer.step()
+            ends_s.append(time.perf_counter())
+        return [float(step_s) * 1e6 for step_s in np.diff(ends_s)]
+
+
+def _rank_batch_size(session: Session, samples: Samples, global_batch_size: int | str) -> int:
+    rows = len(samples) if global_batch_size == "full" else int(global_batch_size)
+    world_size = session.ranks.world_size
+    if rows % world_size:
+        raise UserError(f"batch {rows}: {world_size} ranks cannot share it equally; give a multiple")
+    return rows // world_size
+
+
+def _sequential(network: Network) -> nn.Sequential:
+    """Return the layers; users normalise their data before, so no layer does."""
+    pairs = list(itertools.pairwise(network.sizes))
+    activations = [network.hidden_activation] * (len(pairs) - 1) + [network.output_activation]
+    layers: list[nn.Module] = []
+    for (inputs, outputs), activation in zip(pairs, activations, strict=True):
+        layers.append(nn.Linear(inputs, outputs))
+        if activation != "none":
+            layers.append(_ACTIVATIONS[activation]())
+    return nn.Sequential(*layers)
+
+
+def _endless(session: Session, samples: Samples, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Give batches (b, F), (b, 1), epoch after epoch, in a new order each time."""
+    dataset = TensorDataset(
+        torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets.reshape(len(samples), -1))
+    )
+    ranks = session.ranks
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] | None = None
+    if ranks.world_size > 1:
+        sampler = DistributedSampler(dataset, ranks.world_size, ranks.rank)
+    loader = DataLoader(dataset, batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True)
+    for epoch in itertools.count():
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        yield from loader

@@ -1,0 +1,141 @@
+"""`mpitrain bench step` and `scaling`: launch both programs in turn, round after round, and keep their times."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mpitrain.bench.measurement import rotated
+from mpitrain.bench.step_cases import StepCase
+from mpitrain.bench.step_results import StepResult, summarise
+from mpitrain.cluster.inherited import without_inherited
+from mpitrain.cluster.launchers import read_claims
+from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError
+from mpitrain.native.benchmark import CppBenchmark, time_cpp_steps
+from mpitrain.native.build import build_program, program_path
+from mpitrain.native.program import json_line_of, run_under_mpi
+from mpitrain.native.toolchain import find_mpirun, find_toolchain
+
+Say = Callable[[str], None]
+Key = tuple[str, str, int, str]
+
+
+@dataclass
+class _Recorded:
+    """What the rounds gave for one case: the times of each round's steps in microseconds, or what was in the way."""
+
+    rounds_us: list[list[float]] = field(default_factory=list)
+    error: str | None = None
+
+
+def measure_steps(
+    cases: Sequence[StepCase], num_rounds: int, longest_s: float, build: bool, say: Say
+) -> list[StepResult]:
+    """Measure every case in each of `num_rounds` rounds, on its ranks, and return the results in the cases' order.
+
+    A case of our engines ends after about `longest_s` seconds, with fewer steps. The C++ program is built if `build`
+    says so; else its cases are left out, with a line, unless it is built already. Raises LaunchError inside a launch.
+    """
+    check_not_launched(os.environ)
+    program = _find_program(cases, build, say)
+    if program is None:
+        cases = [case for case in cases if case.engine.kind != "cpp"]
+    recorded: dict[Key, _Recorded] = defaultdict(_Recorded)
+    with TemporaryDirectory(prefix="mpitrain_bench_") as folder:
+        for number in range(num_rounds):
+            for num_ranks in sorted({case.num_ranks for case in cases}):
+                say(f"round {number + 1} of {num_rounds}: {num_ranks} rank{'s' if num_ranks > 1 else ''}")
+                here = [case for case in cases if case.num_ranks == num_ranks]
+                here = rotated(here, number)
+                _measure_python([case for case in here if case.engine.kind != "cpp"], longest_s, Path(folder), recorded)
+                _measure_cpp([case for case in here if case.engine.kind == "cpp"], program, recorded)
+    return [summarise(case, recorded[case.key].rounds_us, recorded[case.key].error) for case in cases]
+
+
+def check_not_launched(environ: Mapping[str, str]) -> None:
+    """Raise LaunchError where this process is one of several ranks: it could not start others."""
+    for claim in without_inherited(read_claims(environ), environ):
+        if (claim.world_size or 1) > 1:
+            raise LaunchError(
+                f"{claim.source} started this as one of {claim.world_size} ranks; this command starts its own: "
+                "run it without mpirun or srun and give --ranks"
+            )
+
+
+def _find_program(cases: Sequence[StepCase], build: bool, say: Say) -> Path | None:
+    if not any(case.engine.kind == "cpp" for case in cases):
+        return None
+    try:
+        toolchain = find_toolchain()
+    except MissingDependencyError as error:
+        if build:
+            raise
+        say(f"note: the C++ engines are left out: {error}")
+        return None
+    program = build_program(toolchain, say) if build else program_path(toolchain)
+    if not program.exists():
+        say("note: the C++ engines are left out: the program is not built; give --build")
+        return None
+    return program
+
+
+def _measure_python(cases: Sequence[StepCase], longest_s: float, folder: Path, recorded: dict[Key, _Recorded]) -> None:
+    if not cases:
+        return
+    job_file = folder / "job.json"
+    job_file.write_text(json.dumps({"longest_s": longest_s, "cases": [_as_job(case) for case in cases]}))
+    command = [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)]
+    output = run_under_mpi(find_mpirun(), cases[0].num_ranks, command)
+    for case, answer in zip(cases, json.loads(json_line_of(output))["cases"], strict=True):
+        _record(recorded[case.key], answer.get("step_us"), answer.get("error"))
+
+
+def _as_job(case: StepCase) -> dict[str, object]:
+    return {
+        "kind": case.engine.kind,
+        "settings": case.settings,
+        "network": case.network.name,
+        "batch": case.global_batch_size,
+        "samples": case.num_samples,
+        "steps": case.num_steps,
+        "warmup": case.num_warmup_steps,
+    }
+
+
+def _measure_cpp(cases: Sequence[StepCase], program: Path | None, recorded: dict[Key, _Recorded]) -> None:
+    for case in cases:
+        if program is None or recorded[case.key].error:
+            continue
+        try:
+            step_us = time_cpp_steps(find_mpirun(), program, case.num_ranks, cpp_benchmark_of(case))
+            _record(recorded[case.key], step_us, None)
+        except MpitrainError as error:
+            _record(recorded[case.key], None, str(error))
+
+
+def cpp_benchmark_of(case: StepCase) -> CppBenchmark:
+    """Return the same case in the C++ program's terms."""
+    network = case.network
+    return CppBenchmark(
+        engine=case.engine.cpp_engine,
+        reduction=case.engine.cpp_reduction,
+        sizes=network.sizes,
+        hidden_activation=network.hidden_activation,
+        output_activation=network.output_activation,
+        global_batch_size=case.global_batch_size,
+        num_samples=case.num_samples,
+        num_steps=case.num_steps,
+        num_warmup_steps=case.num_warmup_steps,
+    )
+
+
+def _record(recorded: _Recorded, step_us: list[float] | None, error: str | None) -> None:
+    if step_us:
+        recorded.rounds_us.append(step_us)
+    recorded.error = recorded.error or error

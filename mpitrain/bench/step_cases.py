@@ -1,0 +1,132 @@
+"""What `mpitrain bench step` measures: networks, engines, and one training step of one on the other. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpitrain.errors import UserError
+
+FEATURES, OUTPUTS = 7, 1
+_MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 400, 8, 400_000
+NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A dense chain under one name; `settings` make our trainer build it."""
+
+    name: str
+    sizes: tuple[int, ...]
+    hidden_activation: str
+    output_activation: str
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to compute a training step.
+
+    `kind`: ours (with the trainer's settings), loop (plain PyTorch's, see rivals.py) or cpp (the C++ program's engine
+    and reduction).
+    """
+
+    name: str
+    kind: str
+    settings: tuple[str, ...] = ()
+    cpp_engine: str = ""
+    cpp_reduction: str = ""
+    note: str = ""
+
+
+def _ours(engine: str, reduction: str) -> Engine:
+    settings = (f"training.engine={engine}", f"training.reduction={reduction}")
+    return Engine(f"{engine}-{reduction}", "ours", settings, note=f"training.engine={engine}, reduction={reduction}")
+
+
+def _cpp(engine: str, reduction: str, note: str) -> Engine:
+    return Engine(f"cpp-{engine}-{reduction}", "cpp", cpp_engine=engine, cpp_reduction=reduction, note=note)
+
+
+_FIXED = "8 slices, added in the fixed tree"
+_ENGINES = (
+    _ours("compiled", "any"),
+    _ours("compiled", "fixed"),
+    _ours("eager", "any"),
+    _ours("eager", "fixed"),
+    _ours("ddp", "any"),
+    Engine("ddp-loop", "loop", note="plain PyTorch: DataLoader, DistributedDataParallel over gloo, torch.optim.Adam"),
+    _cpp("torch", "original", "C++ on libtorch, the original's way: one Allreduce for each parameter, libtorch's Adam"),
+    _cpp("torch", "any", "C++ on libtorch, one slice a rank and one Allreduce"),
+    _cpp("torch", "fixed", f"C++ on libtorch, {_FIXED}"),
+    _cpp("plain", "any", "C++ without libraries, one slice a rank and one Allreduce"),
+    _cpp("plain", "fixed", f"C++ without libraries, {_FIXED}"),
+)
+ENGINES = {engine.name: engine for engine in _ENGINES}
+DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in ("ddp-any", "cpp-torch-any"))
+DEFAULT_BASELINE = "compiled-any"
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """One engine on one network at one batch size on one number of ranks."""
+
+    network: Network
+    global_batch_size: int | str
+    num_ranks: int
+    engine: Engine
+    num_samples: int
+    num_steps: int
+    num_warmup_steps: int
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What tells this case from all others of a call."""
+        return (self.network.name, str(self.global_batch_size), self.num_ranks, self.engine.name)
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings with which our trainer, or the loop's session, is built."""
+        backend = "gloo" if self.engine.kind == "loop" else "auto"
+        return [
+            *self.network.settings,
+            *self.engine.settings,
+            f"training.global_batch_size={self.global_batch_size}",
+            *("training.threads_per_rank=1", "data.validation_split=0", "compute.device=cpu"),
+            f"compute.backend={backend}",
+        ]
+
+
+def network_of(name: str) -> Network:
+    """Return the network that a word of the command line names. Raises UserError."""
+    if name == "icenet":
+        return Network(name, (FEATURES, 16, OUTPUTS), "none", "sigmoid", ("model.name=icenet", "model.hidden_size=16"))
+    words = name.split("-")
+    sizes = tuple(int(word) for word in words if word.isdecimal())
+    hidden = set(sizes[1:-1])
+    is_chain = len(sizes) == len(words) >= 3 and (sizes[0], sizes[-1]) == (FEATURES, OUTPUTS)
+    if not is_chain or len(hidden) != 1 or min(sizes) < 1:
+        raise UserError(
+            f"--networks {name}: give {NETWORK_HELP} ({FEATURES} inputs, {OUTPUTS} output, hidden layers of one size)"
+        )
+    settings = (
+        "model.name=mlp",
+        f"model.hidden_layers={len(sizes) - 2}",
+        f"model.hidden_size={sizes[1]}",
+        *("model.hidden_activation=relu", "model.output_activation=none"),
+    )
+    return Network(name, sizes, "relu", "none", settings)
+
+
+def engines_of(names: Sequence[str]) -> list[Engine]:
+    """Return the engines of these names. Raises UserError."""
+    for name in names:
+        if name not in ENGINES:
+            raise UserError(f"--engines {name}: unknown; give some of {', '.join(ENGINES)}")
+    return [ENGINES[name] for name in names]
+
+
+def step_count(global_batch_size: int | str, num_samples: int) -> int:
+    """Return how many steps a run times unless told: fewer of large batches, which take longer."""
+    rows = num_samples if global_batch_size == "full" else int(global_batch_size)
+    return max(_FEWEST_STEPS, min(_MOST_STEPS, _ROWS_A_RUN // rows))

@@ -1,0 +1,118 @@
+"""The Python side of `mpitrain bench step`, started under mpirun: `python -m mpitrain.bench.step_job JOB.json`.
+
+One launch measures all engines, networks and batches of one number of ranks, one after the other; the root prints one
+line of JSON with the steps' times.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpitrain.bench.rivals import PlainLoop
+from mpitrain.bench.step_cases import FEATURES, network_of
+from mpitrain.comm.session import open_session
+from mpitrain.comm.world import World, run_on_all_ranks
+from mpitrain.config import load_run_config
+from mpitrain.data.samples import Samples
+from mpitrain.errors import MpitrainError
+from mpitrain.train.setup import build_parts
+
+_FEWEST_STEPS = 3
+_LEARNING_RATE = 1e-3
+
+
+class Timed(Protocol):
+    """Something that trains and tells the time of each step."""
+
+    def time_steps(self, num_steps: int) -> list[float]:
+        """Train `num_steps` steps and return the time of each in microseconds. Collective."""
+
+
+def main() -> int:
+    """Measure the cases of the file that the command line names; return the exit code."""
+    job = json.loads(Path(sys.argv[1]).read_text())
+    return run_on_all_ranks(lambda world: _measure_all(world, job))
+
+
+def _measure_all(world: World, job: Mapping[str, Any]) -> int:
+    results = [_measure_or_tell(world, case, float(job["longest_s"])) for case in job["cases"]]
+    if world.is_root:
+        print(json.dumps({"cases": results}), flush=True)  # noqa: T201
+    return 0
+
+
+def _measure_or_tell(world: World, case: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
+    """Return the times of one case, or what is in its way: raised on all ranks together. Collective."""
+    try:
+        return {"step_us": _measure(world, case, longest_s)}
+    except MpitrainError as error:
+        return {"error": str(error)}
+
+
+def _measure(world: World, case: Mapping[str, Any], longest_s: float) -> list[float]:
+    config = world.together(lambda: load_run_config(None, case["settings"]).config)
+    samples = synthetic_samples(case["samples"])
+    with open_session(world, config) as session:
+        timed: Timed
+        if case["kind"] == "loop":
+            timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
+        else:
+            timed = EngineLoop(build_parts(config, session, samples, None).engine)
+        warmup_us = timed.time_steps(case["warmup"])
+        session.barrier()
+        num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
+        step_us = timed.time_steps(num_steps)
+        session.barrier()
+    return step_us
+
+
+def affordable_steps(num_steps: int, warmup_us: list[float], longest_s: float) -> int:
+    """Return how many of `num_steps` fit into `longest_s` seconds, at least three."""
+    fitting = int(longest_s * 1e6 / float(np.median(warmup_us)))
+    return max(min(num_steps, fitting), min(num_steps, _FEWEST_STEPS))
+
+
+class EngineLoop:
+    """Our step engine, as the trainer calls it. What is done once an epoch is not part of a step's time."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._epoch, self._next_step = 0, 0
+        engine.start_epoch(0)
+
+    def time_steps(self, num_steps: int) -> list[float]:
+        """See `Timed.time_steps`."""
+        times_us = []
+        step: Callable[..., Any] = self._engine.step
+        for _ in range(num_steps):
+            self._turn_epoch()
+            start_s = time.perf_counter()
+            step(self._next_step, _LEARNING_RATE, False)
+            times_us.append((time.perf_counter() - start_s) * 1e6)
+            self._next_step += 1
+        return times_us
+
+    def _turn_epoch(self) -> None:
+        if self._next_step == self._engine.steps_per_epoch:
+            self._epoch, self._next_step = self._epoch + 1, 0
+            self._engine.start_epoch(self._epoch)
+
+
+def synthetic_samples(num_samples: int) -> Samples:
+    """Return samples whose target is a sigmoid of the inputs' sum, the same on all ranks."""
+    generator = np.random.default_rng(0)
+    inputs = generator.standard_normal((num_samples, FEATURES), dtype=np.float32)
+    targets = 1 / (1 + np.exp(-inputs.sum(axis=1, keepdims=True)))
+    names = tuple(f"x{feature}" for feature in range(FEATURES))
+    return Samples(inputs, targets.astype(np.float32), np.arange(num_samples), names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The figures of `mpitrain bench step` and `scaling`: medians, spread, ratios, efficiencies. Pure functions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mpitrain.bench.measurement import percentile
+from mpitrain.bench.step_cases import StepCase
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One case's times in microseconds a step: the median of each round; 10th and 90th percentile of all steps.
+
+    `num_steps` is how many the shortest round timed.
+    `ratio`: how many times as long as the baseline's step a step takes, the median over the rounds of each round's
+    ratio; None where the baseline is missing. `error`: why there are no times, or fewer.
+    """
+
+    case: StepCase
+    round_medians_us: tuple[float, ...]
+    p10_us: float | None
+    p90_us: float | None
+    num_steps: int
+    error: str | None = None
+    ratio: float | None = None
+
+    @property
+    def median_us(self) -> float | None:
+        """The median over the rounds; None without any."""
+        return statistics.median(self.round_medians_us) if self.round_medians_us else None
+
+    @property
+    def spread(self) -> float | None:
+        """(largest - least) / median of the rounds' medians."""
+        median_us = self.median_us
+        return (max(self.round_medians_us) - min(self.round_medians_us)) / median_us if median_us else None
+
+    def as_json(self) -> dict[str, object]:
+        """Return one row of the JSON output."""
+        median_us = self.median_us
+        return {
+            "network": self.case.network.name,
+            "global_batch_size": self.case.global_batch_size,
+            "ranks": self.case.num_ranks,
+            "engine": self.case.engine.name,
+            "median_us": median_us,
+            "round_medians_us": list(self.round_medians_us),
+            "spread": self.spread,
+            "p10_us": self.p10_us,
+            "p90_us": self.p90_us,
+            "steps_per_second": 1e6 / median_us if median_us else None,
+            "ratio": self.ratio,
+            "steps_a_round": self.num_steps,
+            "warmup_steps": self.case.num_warmup_steps,
+            "samples": self.case.num_samples,
+            "error": self.error,
+        }
+
+
+def summarise(case: StepCase, rounds_us: Sequence[Sequence[float]], error: str | None) -> StepResult:
+    """Return the result of one case from the times of each round's steps in microseconds."""
+    medians = tuple(statistics.median(step_us) for step_us in rounds_us)
+    pooled = [one_us for step_us in rounds_us for one_us in step_us]
+    p10_us, p90_us = (percentile(pooled, percent) if pooled else None for percent in (10, 90))
+    return StepResult(case, medians, p10_us, p90_us, min(map(len, rounds_us), default=0), error)
+
+
+def with_ratios(results: Sequence[StepResult], baseline: str) -> list[StepResult]:
+    """Return the results with their ratios to the engine `baseline` on the same network, batch and ranks."""
+    base = {result.case.key[:3]: result.round_medians_us for result in results if result.case.engine.name == baseline}
+    return [replace(result, ratio=_ratio(result.round_medians_us, base.get(result.case.key[:3]))) for result in results]
+
+
+def _ratio(medians_us: Sequence[float], base_us: Sequence[float] | None) -> float | None:
+    # Round by round: what slows the whole machine for a while slows both.
+    if not base_us or len(base_us) != len(medians_us):
+        return None
+    return statistics.median(own / base for own, base in zip(medians_us, base_us, strict=True))
+
+
+@dataclass(frozen=True)
+class ScalingResult:
+    """One engine's step on some ranks against its step on the fewest, round by round.
+
+    strong: the same batch on all ranks together, efficiency t1 p1 / (t p). weak: the same batch on each, t1 / t.
+    """
+
+    step: StepResult
+    scaling: str
+    speedup: float | None
+    efficiency: float | None
+
+    def as_json(self) -> dict[str, object]:
+        """Return one row of the JSON output."""
+        row = {key: value for key, value in self.step.as_json().items() if key != "ratio"}
+        return {"scaling": self.scaling, **row, "speedup": self.speedup, "efficiency": self.efficiency}
+
+
+def scaling_of(results: Sequence[StepResult], scaling: str) -> list[ScalingResult]:
+    """Return speed-up (samples a second against those on the fewest ranks) and efficiency of each result."""
+    groups: dict[tuple[str, str], list[StepResult]] = {}
+    for result in results:
+        groups.setdefault((result.case.network.name, result.case.engine.name), []).append(result)
+    return [_scaled(result, group, scaling) for group in groups.values() for result in group]
+
+
+def _scaled(result: StepResult, group: Sequence[StepResult], scaling: str) -> ScalingResult:
+    first = min(group, key=lambda other: other.case.num_ranks)
+    times = _ratio(result.round_medians_us, first.round_medians_us)
+    if not times:
+        return ScalingResult(result, scaling, None, None)
+    growth = result.case.num_ranks / first.case.num_ranks
+    speedup = (growth if scaling == "weak" else 1.0) / times
+    return ScalingResult(result, scaling, speedup, speedup / growth)

@@ -1,0 +1,61 @@
+"""Results as a table for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import OutputError
+
+_WIDTH = 118
+
+
+def render_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a plain-text table; the first column is words, flush left, the others flush right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    text = io.StringIO()
+    Console(file=text, width=_WIDTH, color_system=None, markup=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).rstrip() + "\n"
+
+
+def check_writable(path: Path | None, flag: str) -> None:
+    """Raise OutputError if `path` cannot be a file: better before an hour of measuring than after it."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise OutputError(f"{flag} {path}: is a folder; name a file")
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"{flag} {path}: there is no folder {path.absolute().parent}; make it, or name another file")
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write `record` whole or not at all. Raises OutputError."""
+    write_bytes(path, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all. Raises OutputError."""
+    try:
+        write_durably(path, content)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another file") from error
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Return 4, 64 KiB, 16 MiB: exact where it divides, else the plain number."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= size and num_bytes % size == 0:
+            return f"{num_bytes // size} {unit}"
+    return f"{num_bytes} B"

@@ -1,0 +1,37 @@
+"""torch's own data parallelism over a session's backend."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from mpitrain.comm.session import Session
+from mpitrain.config import DistributedSection
+
+
+def distributed_data_parallel(
+    model: nn.Module, session: Session, settings: DistributedSection
+) -> DistributedDataParallel:
+    """Wrap `model`, whose parameters must agree on all ranks, with the options of `settings`. Collective.
+
+    The wrapper averages gradients over the ranks during the backward pass; with `fp16_allreduce` they travel in half
+    precision.
+    """
+    wrapped = DistributedDataParallel(
+        model,
+        broadcast_buffers=settings.broadcast_buffers,
+        bucket_cap_mb=settings.bucket_cap_mb,  # type: ignore[arg-type]  # torch takes fractions of a MiB too
+        find_unused_parameters=settings.find_unused_parameters,
+        gradient_as_bucket_view=settings.gradient_as_bucket_view,
+        static_graph=settings.static_graph,
+    )
+    if settings.fp16_allreduce:
+        wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return wrapped
+
+
+def data_parallel(model: nn.Module) -> nn.Module:
+    """Return `model` spread over all GPUs that this process sees; itself where there is at most one."""
+    return DataParallel(model) if torch.cuda.device_count() > 1 else model

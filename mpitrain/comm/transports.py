@@ -1,0 +1,118 @@
+"""The ways for tensors between the ranks, side by side in one run, for measuring one against another."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from mpitrain.comm.mpi_communicator import MpiCommunicator
+from mpitrain.comm.mpi_process_group import BACKEND_NAME, register_mpi_backend
+from mpitrain.comm.rendezvous import open_store_over
+from mpitrain.comm.session import choose_device
+from mpitrain.comm.world import World
+from mpitrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Call = Callable[[], object]
+# torch 2.13's names; earlier versions know only the second ones, which it calls deprecated.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+@dataclass(frozen=True)
+class Transport:
+    """One way: "mpi4py" (bare), "mpi" (our backend of torch.distributed), "gloo" or "nccl".
+
+    `prepare(collective, sent, received)` returns what runs "all_reduce", "broadcast", "all_gather", "reduce_scatter"
+    or "all_to_all" once (Collective). The first two work in place on `received`, from rank 0 the second.
+    """
+
+    name: str
+    device: torch.device
+    prepare: Callable[[str, torch.Tensor, torch.Tensor], Call]
+
+    def finish(self) -> None:
+        """Wait for what this rank has started on its device. Not collective."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def available_transports(world: World) -> tuple[str, ...]:
+    """Return what this launch offers, the same on all ranks: nccl where every rank has a GPU of its own. Collective."""
+    own = world.communicator.all_gather_object((world.host, _own_gpu(world)))
+    has_gpus = all(gpu for _, gpu in own) and len(set(own)) == len(own)
+    through_mpi = ("mpi4py", "mpi") if isinstance(world.communicator, MpiCommunicator) else ()
+    return (*through_mpi, "gloo", *(("nccl",) if has_gpus else ()))
+
+
+def _own_gpu(world: World) -> str:
+    try:
+        device = choose_device("cuda", world.ranks.local_rank)
+    except LaunchError:
+        return ""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def start_transports(world: World, names: Sequence[str], timeout_s: float) -> list[Transport]:
+    """Start the named transports, which must be among those available. Collective.
+
+    torch.distributed's default group is initialised; `run_on_all_ranks` ends it.
+    """
+    control, timeout = world.communicator, datetime.timedelta(seconds=timeout_s)
+    if isinstance(control, MpiCommunicator):
+        if world.ranks.num_nodes == 1:
+            # As a session does: without it gloo resolves the host's own name, which many containers cannot.
+            loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        register_mpi_backend(control.mpi_comm)
+        store = open_store_over(control, timeout, world.ranks.num_nodes == 1)
+        dist.init_process_group(BACKEND_NAME, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
+    return [_start(world, name, timeout) for name in names]
+
+
+def _start(world: World, name: str, timeout: datetime.timedelta) -> Transport:
+    control, cpu = world.communicator, torch.device("cpu")
+    if name == "mpi4py" and isinstance(control, MpiCommunicator):
+        comm = control.mpi_comm
+        return Transport(name, cpu, lambda *arguments: _prepare_bare(comm, *arguments))
+    device = choose_device("cuda", world.ranks.local_rank) if name == "nccl" else cpu
+    if name == "nccl":
+        torch.cuda.set_device(device)
+    group = None if name == "mpi" else dist.new_group(backend=name, timeout=timeout)
+    return Transport(name, device, lambda *arguments: _prepare_in_group(group, *arguments))
+
+
+def _prepare_bare(comm: MPI.Intracomm, collective: str, sent: torch.Tensor, received: torch.Tensor) -> Call:
+    from mpi4py import MPI
+
+    source, target = sent.numpy(), received.numpy()
+    calls: dict[str, Call] = {
+        "all_reduce": lambda: comm.Allreduce(MPI.IN_PLACE, target),
+        "broadcast": lambda: comm.Bcast(target, 0),
+        "all_gather": lambda: comm.Allgather(source, target),
+        "reduce_scatter": lambda: comm.Reduce_scatter_block(source, target),
+        "all_to_all": lambda: comm.Alltoall(source, target),
+    }
+    return calls[collective]
+
+
+def _prepare_in_group(
+    group: dist.ProcessGroup | None, collective: str, sent: torch.Tensor, received: torch.Tensor
+) -> Call:
+    calls: dict[str, Call] = {
+        "all_reduce": lambda: dist.all_reduce(received, group=group),
+        "broadcast": lambda: dist.broadcast(received, 0, group=group),
+        "all_gather": lambda: _all_gather(received, sent, group=group),
+        "reduce_scatter": lambda: _reduce_scatter(received, sent, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(received, sent, group=group),
+    }
+    return calls[collective]

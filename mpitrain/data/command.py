@@ -1,0 +1,134 @@
+"""The command `mpitrain data`: its actions' flags and handlers. Loads nothing but argparse until one runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpitrain.errors import UserError
+
+_GENERATE_NUMBERS = (
+    ("seed", 0, "seed of all fields"),
+    ("latitudes", 160, "grid rows"),
+    ("longitudes", 240, "grid columns"),
+    ("times", 1, "time levels of each file"),
+    ("files", 1, "files, which follow one another in time and are numbered: FILE_0001.nc"),
+    ("compress", 0, "deflate level, 0 (none) to 9"),
+)
+_YAML = (".yaml", ".yml")
+
+
+def add_data_command(commands: Any) -> None:
+    """Add `data` and its actions to argparse's subparsers."""
+    data = commands.add_parser("data", help="write data files, or say what is in them", description="Data files.")
+    actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _add_generate(actions)
+    _add_inspect(actions)
+
+
+def _add_generate(actions: Any) -> None:
+    text = "write synthetic CICE history files, whose best possible error is known"
+    generate = actions.add_parser("generate", help=text, description=text)
+    generate.add_argument(
+        "file", nargs="?", default="cice_history.nc", metavar="FILE.nc", help="default: cice_history.nc"
+    )
+    for name, default, meaning in _GENERATE_NUMBERS:
+        generate.add_argument(
+            f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"
+        )
+    generate.add_argument(
+        "--chunks", metavar="T,J,I", help="store in blocks of so many times, rows, columns (default: without blocks)"
+    )
+    generate.set_defaults(handler=_run_generate)
+
+
+def _add_inspect(actions: Any) -> None:
+    text = "say what is in data files, and what the settings would select"
+    inspect = actions.add_parser("inspect", help=text, description=text)
+    inspect.add_argument(
+        "settings",
+        nargs="*",
+        metavar="FILE | FILE.yaml | key.path=value",
+        help="data files or patterns (default: data.data_path of the settings), then settings",
+    )
+    inspect.add_argument(
+        "--full", action="store_true", help="minimum, maximum and mean over all values, not a first part"
+    )
+    inspect.add_argument(
+        "--maps", metavar="FOLDER", help="draw each variable's first time level, with the selected points"
+    )
+    inspect.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    inspect.set_defaults(handler=_run_inspect)
+
+
+def _run_generate(options: argparse.Namespace) -> int:
+    from mpitrain.data.synthetic_history import Storage, write_synthetic_histories
+
+    if options.files < 1:
+        raise UserError(f"--files {options.files}: give 1 or more")
+    summaries = write_synthetic_histories(
+        _numbered(Path(options.file), options.files),
+        seed=options.seed,
+        num_latitudes=options.latitudes,
+        num_longitudes=options.longitudes,
+        num_times=options.times,
+        storage=Storage(_parse_chunks(options.chunks), options.compress),
+    )
+    for summary in summaries:
+        counts = f"{summary.num_samples_north} samples north, {summary.num_samples_south} south"
+        sys.stdout.write(f"{summary.path}: {counts}\n")
+    return 0
+
+
+def _run_inspect(options: argparse.Namespace) -> int:
+    from mpitrain.config import load_run_config
+    from mpitrain.data.inspection import inspect_data
+
+    files, yaml_files, overrides = _split_words(options.settings)
+    if len(yaml_files) > 1:
+        raise UserError(f"{yaml_files[1]}: give one file of settings")
+    loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
+    for line in loaded.notices:
+        sys.stderr.write(f"note: {line}\n")
+    data_path = files or loaded.config.data.data_path
+    if not data_path:
+        raise UserError("data inspect: give a data file, a pattern, or data.data_path=FILE")
+    data = loaded.config.data.model_copy(update={"data_path": data_path})
+    inspection = inspect_data(loaded.config.model_copy(update={"data": data}), options.full)
+    sys.stdout.write((inspection.render_json() if options.json else inspection.render_table()) + "\n")
+    if options.maps is not None:
+        from mpitrain.data.maps import draw_maps
+
+        for path in draw_maps(inspection, Path(options.maps)):
+            sys.stderr.write(f"{path}\n")
+    return 0
+
+
+def _split_words(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return data files, YAML files and overrides; a data file's own name may hold an equals sign."""
+    data: list[str] = []
+    yaml_files: list[str] = []
+    overrides: list[str] = []
+    for word in words:
+        is_setting = "=" in word and not Path(word).exists()
+        (overrides if is_setting else yaml_files if word.endswith(_YAML) else data).append(word)
+    return data, yaml_files, overrides
+
+
+def _numbered(path: Path, count: int) -> list[Path]:
+    if count == 1:
+        return [path]
+    digits = max(4, len(str(count)))
+    return [path.with_name(f"{path.stem}_{number:0{digits}d}{path.suffix}") for number in range(1, count + 1)]
+
+
+def _parse_chunks(text: str | None) -> tuple[int, int, int] | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
+        raise UserError(f"--chunks {text}: give times, rows and columns of a block, such as 1,160,240")
+    times, rows, columns = (int(word) for word in words)
+    return times, rows, columns

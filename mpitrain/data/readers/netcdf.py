@@ -1,0 +1,104 @@
+"""NetCDF files, classic and NetCDF-4, through netCDF4."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.classic_netcdf import read_variable_ends
+from mpitrain.data.readers.hdf5 import is_hdf5, list_variables, open_hdf5
+from mpitrain.data.readers.protocol import Slices, VariableInfo, plain_attribute
+from mpitrain.errors import DataError
+
+# The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
+_library = threading.Lock()
+
+
+class NetcdfFile:
+    """One open NetCDF file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`. Raises DataError where it is no whole NetCDF file."""
+        os.environ.setdefault(
+            "HDF5_USE_FILE_LOCKING", "FALSE"
+        )  # before the library loads: locks fail on Lustre and NFS
+        import netCDF4
+
+        self.path = path
+        self.refused = _refused_in_hdf5(path)
+        try:
+            with _library:
+                self._dataset = netCDF4.Dataset(str(path))
+                self._dataset.set_auto_maskandscale(False)
+                self._variables = dict(_walk(self._dataset))
+                self.variables = {name: _describe(name, variable) for name, variable in self._variables.items()}
+            self._ends = read_variable_ends(path)
+        except (OSError, EOFError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{path}: cannot be read as NetCDF ({reason}); is it a complete NetCDF file?") from error
+        for name in self.refused:
+            self.variables.pop(name, None)
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
+        """Return a part of a variable as stored."""
+        if self._ends.get(name, 0) > (size_bytes := self.path.stat().st_size):
+            raise DataError(
+                f"{self.path}: cannot be read to the end: variable '{name}' ends at byte {self._ends[name]}, the file "
+                f"at {size_bytes}; is the file complete?"
+            )
+        try:
+            with _library:
+                return np.asarray(self._variables[name][slices])
+        except (OSError, RuntimeError, EOFError) as error:
+            raise DataError(
+                f"{self.path}: variable '{name}' cannot be read ({error}); is the file complete?"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        with _library:
+            self._dataset.close()
+
+
+def _refused_in_hdf5(path: Path) -> dict[str, str]:
+    """Return what must not be read: NetCDF-4 is HDF5, and HDF5 can point at any other file."""
+    if not is_hdf5(path):
+        return {}
+    file = open_hdf5(path, "NetCDF")
+    with file:
+        return list_variables(file)[1]
+
+
+def _walk(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, variable in group.variables.items():
+        yield above + name, variable
+    for name, below in group.groups.items():
+        yield from _walk(below, f"{above}{name}/")
+
+
+def _describe(name: str, variable: Any) -> VariableInfo:
+    import netCDF4
+
+    attributes = {key: plain_attribute(variable.getncattr(key)) for key in variable.ncattrs()}
+    chunking = variable.chunking()
+    # A variable of length 0 along an unlimited dimension still has chunks; contiguous and classic ones have none.
+    chunk_shape = tuple(chunking) if isinstance(chunking, list | tuple) else None
+    dtype = variable.dtype.str if isinstance(variable.dtype, np.dtype) else "O"
+    # As the library itself: bytes have no default fill value, all their values may be meant.
+    fill = netCDF4.default_fillvals.get(dtype[1:]) if dtype[1:] not in ("i1", "u1") else None
+    return VariableInfo(
+        name=name,
+        dimensions=tuple(variable.dimensions),
+        shape=tuple(int(size) for size in variable.shape),
+        dtype=dtype,
+        attributes={key: value for key, value in attributes.items() if value is not None},
+        chunk_shape=chunk_shape,
+        unlimited=frozenset(axis for axis, dimension in enumerate(variable.get_dims()) if dimension.isunlimited()),
+        default_fill=fill if isinstance(fill, int | float) else None,
+    )

@@ -1,0 +1,66 @@
+"""From the section `model` to a network whose weights a seed fixes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mpitrain.config.model_section import ModelSection, find_model_problems, model_name
+from mpitrain.config.show import show_value
+from mpitrain.errors import ConfigError
+from mpitrain.models.batch_norm import use_virtual_batch_norm
+from mpitrain.models.cnn import CnnNetwork
+from mpitrain.models.icenet import IceNet
+from mpitrain.models.mlp import MlpNetwork
+from mpitrain.models.normalized import BlockNetwork, NormalizedModel
+from mpitrain.models.own import build_own
+from mpitrain.models.unet import UNetNetwork
+
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def build_model(
+    settings: ModelSection, num_inputs: int, num_outputs: int, seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """Return the network of `settings` for F `num_inputs` and O `num_outputs`, the same weights on all ranks.
+
+    The caller's random state is left as it was. Raises ConfigError for settings that do not go together, and for an
+    own network that cannot be built.
+    """
+    for key, value, what in find_model_problems(settings):
+        raise ConfigError(f"{key}={show_value(value)}: {what}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
+        model = _build(settings, num_inputs, num_outputs)
+    return use_virtual_batch_norm(model).to(dtype)
+
+
+def random_layers(model: nn.Module) -> bool:
+    """Whether a forward pass in training mode may draw random numbers; an own network always may."""
+    is_own = isinstance(model, NormalizedModel) and not isinstance(model.network, BlockNetwork)
+    return is_own or any(isinstance(module, _DROPOUT) for module in model.modules())
+
+
+def _build(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:
+    name = model_name(settings)
+    if name == "icenet":
+        hidden, output = settings.hidden_activation or "none", settings.output_activation or "sigmoid"
+        return IceNet(num_inputs, settings.hidden_size, num_outputs, hidden, output)
+    if ":" in name:
+        return build_own(name, num_inputs, num_outputs)
+    return NormalizedModel(_network(name, settings, num_inputs, num_outputs), num_inputs, num_outputs)
+
+
+def _network(name: str, settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:
+    common = (
+        settings.hidden_activation or "relu",
+        settings.output_activation or "none",
+        settings.dropout,
+        settings.batch_norm,
+    )
+    if name == "mlp":
+        return MlpNetwork([num_inputs, *[settings.hidden_size] * settings.hidden_layers, num_outputs], *common)
+    sizes = (num_inputs, num_outputs, settings.hidden_size, settings.hidden_layers)
+    network = {"cnn": CnnNetwork, "unet": UNetNetwork}[name]
+    return network(*sizes, settings.kernel_size, settings.periodic, *common)

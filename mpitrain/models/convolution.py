@@ -1,0 +1,58 @@
+"""Convolutions that keep a field's shape, with longitudes that may wrap around.
+
+b  samples      C  channels      H, W  rows (latitudes) and columns (longitudes)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from mpitrain.models.activations import ACTIVATIONS
+
+
+class FieldConvolution(nn.Module):
+    """A convolution (b, C, H, W) -> (b, C', H, W); zeros, or the other end's columns if `periodic`, lie beyond."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, kernel_size: int, periodic: bool) -> None:
+        super().__init__()
+        margin = kernel_size // 2
+        self.wrapped_columns = margin if periodic else 0
+        self.convolution = nn.Conv2d(num_inputs, num_outputs, kernel_size, padding=(margin, 0 if periodic else margin))
+
+    def forward(self, fields: torch.Tensor) -> torch.Tensor:
+        """Return the convolved fields."""
+        if self.wrapped_columns > 0:
+            fields = wrap_columns(fields, self.wrapped_columns, self.wrapped_columns)
+        convolved: torch.Tensor = self.convolution(fields)
+        return convolved
+
+
+def wrap_columns(fields: torch.Tensor, left: int, right: int) -> torch.Tensor:
+    """Return `fields` (b, C, H, W) with `left` and `right` columns more, taken from the other end, however narrow."""
+    width = fields.size(3)
+    columns = torch.arange(-left, width + right, device=fields.device).remainder(width)
+    return fields.index_select(3, columns)
+
+
+def convolution_block(
+    num_inputs: int,
+    num_outputs: int,
+    kernel_size: int,
+    periodic: bool,
+    activation: str,
+    dropout: float,
+    batch_norm: bool,
+) -> nn.Sequential:
+    """Return convolution, batch norm if asked, activation, and dropout of whole channels if asked."""
+    modules: OrderedDict[str, nn.Module] = OrderedDict(
+        field=FieldConvolution(num_inputs, num_outputs, kernel_size, periodic)
+    )
+    if batch_norm:
+        modules["norm"] = nn.BatchNorm2d(num_outputs)
+    modules["activation"] = ACTIVATIONS[activation]()
+    if dropout > 0:
+        modules["dropout"] = nn.Dropout2d(dropout)
+    return nn.Sequential(modules)

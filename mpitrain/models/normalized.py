@@ -1,0 +1,81 @@
+"""A network between the units of its users and numbers of order one.
+
+b  samples      F  input features      O  outputs      H, W  rows and columns of a field
+"""
+
+from collections.abc import Sequence
+
+# Annotations are not postponed here: TorchScript wants the buffers' types, not their names.
+import torch
+from torch import nn
+
+from mpitrain.models.jacobian import output_gradients
+
+
+class NormalizedModel(nn.Module):
+    """output_std * network((inputs - input_mean) / input_std) + output_mean.
+
+    The buffers input_mean, input_std (F,) and output_mean, output_std (O,) start as 0 and 1. `network` maps (b, F) to
+    (b, O), or fields (b, F, H, W) to (b, O, H, W).
+    """
+
+    input_mean: torch.Tensor
+    input_std: torch.Tensor
+    output_mean: torch.Tensor
+    output_std: torch.Tensor
+
+    def __init__(self, network: nn.Module, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("input_mean", torch.zeros(num_inputs))
+        self.register_buffer("input_std", torch.ones(num_inputs))
+        self.register_buffer("output_mean", torch.zeros(num_outputs))
+        self.register_buffer("output_std", torch.ones(num_outputs))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the predictions (b, O) or (b, O, H, W) for `inputs` (b, F) or (b, F, H, W), in physical units."""
+        axes = [-1] + [1] * (inputs.dim() - 2)
+        outputs: torch.Tensor = self.network((inputs - self.input_mean.view(axes)) / self.input_std.view(axes))
+        return outputs * self.output_std.view(axes) + self.output_mean.view(axes)
+
+    @torch.jit.export
+    def jac(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the derivatives (N, O, F) of the outputs by `inputs` (N, F), in physical units."""
+        if inputs.dim() != 2:
+            raise ValueError("jac: the inputs must have two axes, samples and features")
+        # A caller's no-gradient mode holds for the caller; derivatives need the graph.
+        gradients_were_enabled = torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+        samples = inputs.detach().clone().requires_grad_(True)
+        derivatives = output_gradients(self.forward(samples), samples)
+        torch.set_grad_enabled(gradients_were_enabled)
+        return derivatives
+
+    def set_normalization(
+        self,
+        input_mean: torch.Tensor,
+        input_std: torch.Tensor,
+        output_mean: torch.Tensor | None = None,
+        output_std: torch.Tensor | None = None,
+    ) -> None:
+        """Set the buffers: inputs' (F,), outputs' (O,), no std being 0; outputs that are None stay as they are."""
+        self.input_mean.copy_(input_mean)
+        self.input_std.copy_(input_std)
+        if output_mean is not None:
+            self.output_mean.copy_(output_mean)
+        if output_std is not None:
+            self.output_std.copy_(output_std)
+
+    def checkpoint_blocks(self) -> Sequence[nn.Module]:
+        """Return the parts whose activations may be computed again in the backward pass."""
+        if isinstance(self.network, BlockNetwork):
+            return self.network.checkpoint_blocks()
+        return [self.network]
+
+
+class BlockNetwork(nn.Module):
+    """A network that knows its blocks."""
+
+    def checkpoint_blocks(self) -> Sequence[nn.Module]:
+        """Return the blocks, in the order of the forward pass."""
+        raise NotImplementedError

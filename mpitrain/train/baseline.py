@@ -1,0 +1,44 @@
+"""What a network must beat: the error of answering the mean.
+
+V  virtual ranks      O  targets
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mpitrain.comm.reduction import FixedTreeReducer
+from mpitrain.comm.session import Session
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.batches import EvaluationSource
+from mpitrain.data.training_data import TrainingData
+
+
+def mean_predictor_mse(
+    data: TrainingData, session: Session, virtual_ranks: VirtualRanks, model: nn.Module
+) -> float | None:
+    """Return the squared error of answering the training means, over the samples that the losses are over. Collective.
+
+    Errors are measured as the losses of `model` are. None where that would take one more pass over the files.
+    """
+    summary = data.summary
+    sources = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
+    if not sources:
+        return None
+    mean = torch.from_numpy(summary.target_mean).to(session.device)
+    std = getattr(model, "output_std", torch.ones(())).double()
+    sums = torch.stack([_squared_errors(source, mean, std) for source in sources])
+    total, weight = FixedTreeReducer(session.data, virtual_ranks).reduce(sums).tolist()
+    return float(total / weight) if weight else None
+
+
+def _squared_errors(source: EvaluationSource, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """Return the weighted sum of squared errors of `mean` (O,), and the sum of weights (2,), float64."""
+    sums = torch.zeros(2, dtype=torch.float64, device=mean.device)
+    for block in source.blocks():
+        axes = [-1, *[1] * (block.targets.ndim - 2)]
+        errors = (block.targets.double() - mean.view(axes)) / (std.view(axes) if std.ndim else std)
+        weights = block.weights.double().expand_as(errors)
+        sums += torch.stack([(weights * errors**2).sum(), weights.sum()])
+    return sums

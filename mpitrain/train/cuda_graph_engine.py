@@ -1,0 +1,79 @@
+"""The engine for small networks on GPUs: one step is recorded as a CUDA graph, and each later step is one replay.
+
+A small network's kernels are shorter than their launches from Python; a replay launches all of them at once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mpitrain.data.batches import Slice, join_slices
+from mpitrain.errors import ConfigError
+from mpitrain.train.eager_engine import EXTRA_ENTRIES, EagerEngine
+from mpitrain.train.standard_engine import EngineParts
+from mpitrain.train.step_engine import StepResult
+
+_WARM_UP_STEPS = 3
+
+
+class CudaGraphEngine(EagerEngine):
+    """`StepEngine` that replays `EagerEngine`'s step, forward to optimiser, from fixed memory; reduction "any" only."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        if self._draws_numbers or self._batch_norm.num_sums or self._precision.scaler.is_enabled():
+            raise ConfigError(
+                "training.engine=cuda_graph: records no dropout, batch norm or float16 scale; use training.engine=eager"
+            )
+        self._learning_rate = torch.zeros((), device=self.session.device)
+        for group in parts.optimizer.param_groups:
+            group["lr"] = self._learning_rate
+            group["fused" if isinstance(parts.optimizer, torch.optim.SGD) else "capturable"] = True
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stop_flag, self._total = (torch.zeros(size, device=self.session.device) for size in ((), EXTRA_ENTRIES))
+
+    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.step`. Collective."""
+        piece = join_slices(self.slices(step_in_epoch))
+        if self._graph is None:
+            self._graph = self._record(piece)
+        for fixed, given in zip(self._memory, (piece.inputs, piece.targets, piece.weights), strict=True):
+            fixed.copy_(given)
+        self._learning_rate.fill_(learning_rate)
+        self._stop_flag.fill_(float(stop_requested))
+        self._graph.replay()
+        loss_sum, weight_sum, stop_flags = self._total.tolist()
+        return StepResult(loss_sum / weight_sum, stop_flags > 0)
+
+    def _record(self, piece: Slice) -> torch.cuda.CUDAGraph:
+        """Record a step on copies of `piece`; weights and optimiser are then what they were before. Collective."""
+        self._memory = tuple(tensor.clone() for tensor in (piece.inputs, piece.targets, piece.weights))
+        before = [tensor.clone() for tensor in self._changing()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        # Libraries set themselves up, and the optimiser makes its state, outside of the recording.
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_STEPS):
+                self._whole_step(piece.virtual_rank)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._whole_step(piece.virtual_rank)
+        after = self._changing()
+        for tensor, value in zip(after, before + [torch.zeros_like(new) for new in after[len(before) :]], strict=True):
+            tensor.copy_(value)
+        return graph
+
+    def _changing(self) -> list[torch.Tensor]:
+        # State that the warm-up made lies behind what was there before, and starts as zeros.
+        state = [value for own in self.parts.optimizer.state.values() for value in own.values() if value is not None]
+        return [parameter.data for parameter in self.parameters] + [self.loss_sums] + state
+
+    def _whole_step(self, virtual_rank: int) -> None:
+        self._write_partials([Slice(virtual_rank, *self._memory)], 0)
+        self._partials[:, -1] = self._stop_flag
+        self.loss_sums[:1] += self._partials[:, -EXTRA_ENTRIES:-1]
+        total = self._reducer.reduce(self._partials)
+        self._total.copy_(total[-EXTRA_ENTRIES:])
+        self._assign_gradients(total[:-EXTRA_ENTRIES] / total[-2])
+        self.parts.optimizer.step()

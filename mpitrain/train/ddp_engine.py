@@ -1,0 +1,106 @@
+"""The engine of torch's DistributedDataParallel: gradients are averaged while the backward pass still runs.
+
+P  ranks      W  weight of the whole batch
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import torch
+
+from mpitrain.comm.data_parallel import distributed_data_parallel
+from mpitrain.comm.reduction import LibraryReducer
+from mpitrain.data.batches import Slice, join_slices, split_slice
+from mpitrain.models.build import random_layers
+from mpitrain.train.network import network_of
+from mpitrain.train.precision import Precision
+from mpitrain.train.random_streams import seed_stream
+from mpitrain.train.slice_batch_norm import SliceBatchNorm
+from mpitrain.train.standard_engine import EngineParts, StandardEngine
+from mpitrain.train.step_engine import StepResult
+
+
+class DdpEngine(StandardEngine):
+    """`StepEngine` over DistributedDataParallel with the options of the section `distributed`; reduction "any" only."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._precision = Precision(parts.config, self.session.device)
+        self._draws_numbers = random_layers(parts.model)
+        self._batch_norm = SliceBatchNorm(parts, LibraryReducer(self.session.data))
+        self._wrapped = distributed_data_parallel(network_of(parts), self.session, parts.config.distributed)
+        self._weight_and_stop, self._loss = (
+            torch.zeros(count, dtype=torch.float64, device=self.session.device) for count in (2, 1)
+        )
+
+    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.step`. Collective."""
+        piece = join_slices(self.slices(step_in_epoch))
+        weight, stop_flags = self._agree_on_weight(piece, stop_requested)
+        for group in self.parts.optimizer.param_groups:
+            group["lr"] = learning_rate
+        # Where gradients are views of DDP's buckets they must not be given away.
+        self.parts.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
+        self._loss[0] = self._accumulate(piece, step_in_epoch, weight)
+        self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
+        self.session.all_reduce(self._loss)
+        self._update()
+        return StepResult(float(self._loss) / weight, stop_flags > 0)
+
+    def _agree_on_weight(self, piece: Slice, stop_requested: bool) -> tuple[float, float]:
+        """Return W and the number of ranks that ask to stop. Collective."""
+        self._weight_and_stop[:1] = self._local_weight(piece)
+        self._weight_and_stop[1] = float(stop_requested)
+        self.session.all_reduce(self._weight_and_stop)
+        weight, stop_flags = self._weight_and_stop.tolist()
+        return weight, stop_flags
+
+    def _local_weight(self, piece: Slice) -> torch.Tensor:
+        spread = piece.targets.numel() // max(piece.weights.numel(), 1)
+        return piece.weights.sum(dtype=torch.float64).view(1) * spread
+
+    def _accumulate(self, piece: Slice, step_in_epoch: int, weight: float) -> float:
+        """Run forward and backward over the parts of `piece`; return the sum of its losses. Collective."""
+        parts = split_slice(piece, self.training.gradient_accumulation_steps)
+        losses: list[float] = []
+        for number, part in enumerate(parts):
+            if self._draws_numbers:
+                seed_stream(self.parts.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, number)
+            # Gradients travel once, with the last part's.
+            with nullcontext() if number == len(parts) - 1 else self._wrapped.no_sync():
+                self._batch_norm.run([functools.partial(self._pass, part, weight, losses)])
+        return sum(losses)
+
+    def _pass(self, part: Slice, weight: float, losses: list[float]) -> None:
+        with self._precision.forward(), self._batch_norm.slice(0, part):
+            outputs = self._wrapped(part.inputs)
+        loss_sum, _ = self.loss.sums(outputs.to(part.targets.dtype), part)
+        # As in other trainers, running statistics are each rank's own; `broadcast_buffers` makes them the root's.
+        self._batch_norm.update(self._batch_norm.take_sums())
+        # The wrapper divides by P, where the batch's mean needs a division by W.
+        mean = loss_sum * (self.session.ranks.world_size / weight)
+        self._precision.scaled(mean).backward()  # type: ignore[no-untyped-call]
+        losses.append(float(loss_sum.detach()))
+
+    def _update(self) -> None:
+        optimizer, scaler, largest = self.parts.optimizer, self._precision.scaler, self.training.gradient_clip_norm
+        scaler.unscale_(optimizer)
+        if largest is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, largest)
+        scaler.step(optimizer)
+        scaler.update()
+
+    def _failed_slices(self) -> list[int]:
+        return list(self.parts.virtual_ranks.owned) if super()._failed_slices() else []
+
+    def gather_state(self) -> dict[str, torch.Tensor]:
+        """See `StepEngine.gather_state`: the epoch's sums, and the loss scale of float16. Collective."""
+        return super().gather_state() | self._precision.state()
+
+    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """See `StepEngine.restore_state`."""
+        super().restore_state(state)
+        self._precision.restore(state.get("loss_scale"))

@@ -1,0 +1,73 @@
+"""The network of a run, built and checked before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mpitrain.comm.session import Session
+from mpitrain.config import RunConfig
+from mpitrain.data.batches import SliceSource
+from mpitrain.errors import ConfigError
+from mpitrain.models.build import build_model
+from mpitrain.models.initial_weights import load_initial_weights
+from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.settings import DTYPES
+from mpitrain.train.training_state import named_weights
+
+
+def build_checked_model(config: RunConfig, session: Session, num_inputs: int, num_outputs: int) -> nn.Module:
+    """Return the network for data with `num_inputs` and `num_outputs`, the same weights on all ranks. Collective.
+
+    Raises ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
+    """
+    model = session.together(lambda: _build(config, num_inputs, num_outputs))
+    hashes = session.gather_object(weights_sha256(named_weights(model)))
+    different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
+    if different:
+        session.together(lambda: _refuse_different_weights(config, different))
+    return model
+
+
+def _build(config: RunConfig, num_inputs: int, num_outputs: int) -> nn.Module:
+    for key, size, what, count in (
+        ("input_size", config.model.input_size, "input features", num_inputs),
+        ("output_size", config.model.output_size, "targets", num_outputs),
+    ):
+        if size not in (None, count):
+            raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
+    model = build_model(config.model, num_inputs, num_outputs, config.seed, DTYPES[config.training.dtype])
+    if config.model.initial_weights is not None:
+        load_initial_weights(model, Path(config.model.initial_weights))
+    return model
+
+
+def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:
+    raise ConfigError(
+        f"model.name={config.model.name}: its parameters differ between ranks (rank {ranks[0]} from rank 0); draw them "
+        "from torch's random state alone, which is seeded before the model is made, and give all ranks the same code"
+    )
+
+
+def check_output_shape(model: nn.Module, source: SliceSource) -> None:
+    """Raise ConfigError where the outputs of `model` have another shape than the targets, which a loss would broadcast."""
+    source.start_epoch(0)
+    piece = source.slice(0)
+    is_training = model.training
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(piece.inputs)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"the network cannot take inputs of shape {tuple(piece.inputs.shape)}: {str(error).splitlines()[0]}; check "
+            "model.name and data.samples"
+        ) from error
+    finally:
+        model.train(is_training)
+    if outputs.shape != piece.targets.shape:
+        raise ConfigError(
+            f"the network gives outputs of shape {tuple(outputs.shape)} for targets of shape "
+            f"{tuple(piece.targets.shape)}; make it return one column or channel a target"
+        )

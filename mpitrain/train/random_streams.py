@@ -1,0 +1,15 @@
+"""The random numbers of a training step: one stream for each virtual rank and step, all from one seed."""
+
+from __future__ import annotations
+
+import torch
+
+from mpitrain.data.keyed_random import keyed_words
+
+_STEP_STREAM = 3
+
+
+def seed_stream(seed: int, epoch: int, step_in_epoch: int, virtual_rank: int, part: int = 0) -> None:
+    """Set torch's random state for what a slice draws, dropout for example: the same on whatever rank it runs."""
+    word = int(keyed_words((seed, _STEP_STREAM, epoch, step_in_epoch, virtual_rank, part), 1)[0])
+    torch.manual_seed(word >> 1)  # torch takes 63 bits

@@ -1,0 +1,109 @@
+"""What all engines of `standard` semantics have in common: their parts, the epoch's losses, validation, failures.
+
+V  virtual ranks      k  slices of this rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from mpitrain.comm.reduction import FixedTreeReducer
+from mpitrain.comm.session import Session
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import RunConfig
+from mpitrain.data.batches import BatchPlan, EvaluationSource, Slice, SliceSource
+from mpitrain.train.losses import WeightedLoss, loss_of
+from mpitrain.train.step_engine import StepResult
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine is built from; `batches` and `validation` hold one source for each owned virtual rank."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: Sequence[SliceSource]
+    validation: Sequence[EvaluationSource]
+    plan: BatchPlan
+    virtual_ranks: VirtualRanks
+    session: Session
+    config: RunConfig
+
+
+class StandardEngine:
+    """The part of `StepEngine` that does not depend on how a step is computed."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self.parts = parts
+        self.plan, self.session, self.training = parts.plan, parts.session, parts.config.training
+        self.steps_per_epoch, self.global_batch_size = parts.plan.steps_per_epoch, parts.plan.global_batch_size
+        self.loss = loss_of(self.training.loss_function, parts.model)
+        self.parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+        self.epoch = 0
+        self.fixed_tree = FixedTreeReducer(parts.session.data, parts.virtual_ranks)
+        # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
+        self.loss_sums = torch.zeros((len(parts.batches), 2), dtype=torch.float64, device=parts.session.device)
+
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
+        """See `StepEngine.start_epoch`."""
+        self.epoch = epoch
+        self.loss_sums.zero_()
+        for source in self.parts.batches:
+            source.start_epoch(epoch, first_step)
+
+    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.step`. Collective."""
+        raise NotImplementedError
+
+    def slices(self, step: int) -> list[Slice]:
+        """Return the owned virtual ranks' slices of a step."""
+        return [source.slice(step) for source in self.parts.batches]
+
+    def epoch_loss(self) -> float:
+        """See `StepEngine.epoch_loss`. Collective."""
+        loss, weight = self.fixed_tree.reduce(self.loss_sums).tolist()
+        return float(loss / weight) if weight else 0.0
+
+    def validation_loss(self) -> float | None:
+        """See `StepEngine.validation_loss`. Collective."""
+        self.parts.model.eval()
+        sums = torch.stack([sum_losses(self.parts.model, self.loss, own) for own in self.parts.validation])
+        self.parts.model.train()
+        loss, weight = self.fixed_tree.reduce(sums.to(self.session.device)).tolist()
+        return float(loss / weight) if weight else None
+
+    def describe_failure(self) -> str:
+        """See `StepEngine.describe_failure`. Collective."""
+        mine = (self.session.ranks.rank, self.session.host, self._failed_slices())
+        reports = [report for report in self.session.gather_object(mine) if report[2]]
+        return (
+            "; ".join(f"rank {rank} on {host}, virtual ranks {which}" for rank, host, which in reports)
+            or "the sum over the ranks"
+        )
+
+    def _failed_slices(self) -> list[int]:
+        """Return the owned virtual ranks whose loss is not finite."""
+        finite = torch.isfinite(self.loss_sums).all(dim=1).tolist()
+        return [v for v, is_fine in zip(self.parts.virtual_ranks.owned, finite, strict=True) if not is_fine]
+
+    def gather_state(self) -> dict[str, torch.Tensor]:
+        """See `StepEngine.gather_state`: the epoch's sums (V, 2) float64. Collective."""
+        return {"epoch_loss_sums": self.session.data.all_gather(self.loss_sums, self.parts.virtual_ranks.counts).cpu()}
+
+    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """See `StepEngine.restore_state`."""
+        owned = self.parts.virtual_ranks.owned
+        self.loss_sums.copy_(state["epoch_loss_sums"][owned.start : owned.stop])
+
+
+@torch.no_grad()
+def sum_losses(model: nn.Module, loss: WeightedLoss, own: EvaluationSource) -> torch.Tensor:
+    """Return one virtual rank's sums (2,) of losses and weights, float64, in blocks whose shape no rank count changes."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for block in own.blocks():
+        total = total.to(block.targets.device) + loss.double_sums(model(block.inputs), block)
+    return total

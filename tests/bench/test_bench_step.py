@@ -1,0 +1,177 @@
+"""`mpitrain bench step` and `scaling`: figures computed right, and the commands on one and two ranks."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, launch
+from cpp_program import cpp_program
+
+from mpitrain.bench.step import check_not_launched, cpp_benchmark_of
+from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count
+from mpitrain.bench.step_command import scaling_cases
+from mpitrain.bench.step_job import affordable_steps
+from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
+from mpitrain.errors import LaunchError, UserError
+
+TIMEOUT_S = 300.0
+PNG = b"\x89PNG"
+
+
+def case_of(engine: str, batch: int = 64, num_ranks: int = 1) -> StepCase:
+    return StepCase(network_of("icenet"), batch, num_ranks, ENGINES[engine], 1024, 40, 4)
+
+
+def test_medians_spread_and_ratios_of_made_up_figures() -> None:
+    base = summarise(case_of("compiled-any"), [[9, 10, 90], [20, 20, 20], [40, 39, 41]], None)
+    assert (base.round_medians_us, base.median_us, base.num_steps) == ((10, 20, 40), 20, 3)
+    assert base.spread == (40 - 10) / 20
+    assert (base.p10_us, base.p90_us) == (pytest.approx(9.8), pytest.approx(50.8))
+    # Twice, thrice and four times as long, round by round: 3, where the medians' ratio would be 60 / 20 = 3 too; then 5.
+    slow = summarise(case_of("ddp-loop"), [[20], [60], [160]], None)
+    slower = summarise(case_of("eager-any"), [[50], [20], [800]], None)
+    other_ranks = summarise(case_of("ddp-loop", num_ranks=2), [[20], [60], [160]], None)
+    lame = summarise(case_of("cpp-torch-fixed"), [[20]], "ended early")
+    results = with_ratios([base, slow, slower, other_ranks, lame], "compiled-any")
+    assert [result.ratio for result in results] == [1, 3, 5, None, None]
+    row = results[2].as_json()
+    assert (row["median_us"], row["steps_per_second"], row["ratio"]) == (50, 20000, 5)
+    assert (row["engine"], row["ranks"], row["global_batch_size"], row["error"]) == ("eager-any", 1, 64, None)
+    assert results[4].as_json()["error"] == "ended early"
+
+
+def test_speed_up_and_efficiency_of_made_up_figures() -> None:
+    one = summarise(case_of("compiled-fixed", 64, 1), [[100], [200]], None)
+    four = summarise(case_of("compiled-fixed", 64, 4), [[50], [100]], None)
+    strong = scaling_of([one, four], "strong")
+    assert [(result.speedup, result.efficiency) for result in strong] == [(1, 1), (2, 0.5)]
+    weak = scaling_of([one, summarise(case_of("compiled-fixed", 256, 4), [[125], [250]], None)], "weak")
+    assert [(result.speedup, result.efficiency) for result in weak] == [
+        (1, 1),
+        (pytest.approx(3.2), pytest.approx(0.8)),
+    ]
+    assert weak[1].as_json()["efficiency"] == pytest.approx(0.8)
+    assert scaling_of([one, summarise(case_of("compiled-fixed", 64, 4), [], "no")], "weak")[1].efficiency is None
+
+
+def test_cases_of_scaling_give_each_rank_a_batch_or_share_one() -> None:
+    options = Namespace(networks="icenet", engines="compiled-fixed", batch=512, steps=None, warm_up=None)
+    cases = scaling_cases(options, [1, 2, 4])
+    assert [case.global_batch_size for case in cases["strong"]] == [512, 512, 512]
+    assert [case.global_batch_size for case in cases["weak"]] == [512, 1024, 2048]
+    assert cases["strong"][0].key == cases["weak"][0].key
+    assert {case.num_samples // case.num_ranks for case in cases["weak"]} == {16384}
+
+
+def test_a_case_is_the_same_in_the_programs_own_terms() -> None:
+    case = StepCase(network_of("7-64-64-1"), "full", 2, ENGINES["cpp-torch-original"], 4096, 12, 3)
+    flags = cpp_benchmark_of(case).flags()
+    assert dict(zip(flags[::2], flags[1::2], strict=True)) == {
+        "--benchmark": "12", "--warmup": "3", "--engine": "torch", "--reduction": "original", "--network": "7-64-64-1",
+        "--hidden-activation": "relu", "--output-activation": "none", "--batch-size": "full", "--samples": "4096",
+    }  # fmt: skip
+    assert {"model.hidden_layers=2", "model.hidden_size=64", "training.global_batch_size=full"} <= set(case.settings)
+
+
+def test_large_batches_are_timed_for_fewer_steps() -> None:
+    assert [step_count(batch, 400_000) for batch in (64, 4096, "full")] == [400, 97, 8]
+    assert [affordable_steps(steps, [1e6, 2e6, 9e6], 10) for steps in (2, 4, 400)] == [2, 4, 5]
+    assert affordable_steps(400, [9e6], 10) == 3
+
+
+@pytest.mark.parametrize("name", ["7-64-32-1", "6-64-1", "7-64", "7-x-1", "7-0-1", "unet", ""])
+def test_a_network_that_cannot_be_measured(name: str) -> None:
+    with pytest.raises(UserError, match="--networks .*give icenet, or units of each level"):
+        network_of(name)
+
+
+def test_ranks_cannot_start_ranks() -> None:
+    check_not_launched({})
+    with pytest.raises(LaunchError, match="one of 2 ranks; this command starts its own: run it without mpirun"):
+        check_not_launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["step", "--engines", "compiled"], "--engines compiled: unknown; give some of compiled-any, "),
+        (["step", "--baseline", "fast"], "fast: unknown; give some of"),
+        (["step", "--ranks", "2,0"], "--ranks 2,0: give numbers of ranks"),
+        (["step", "--batch", "64,all"], "--batch 64,all: give numbers of samples"),
+        (["step", "--batch", "64", "--samples", "32"], "--batch 64: larger than --samples 32"),
+        (["scaling", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
+    ],
+)
+def test_bad_input_is_one_line(flags: list[str], words: str, tmp_path: Path) -> None:
+    done = launch(["-m", "mpitrain", "bench", *flags], cwd=tmp_path)
+    assert (done.returncode, len(done.our_lines)) == (2, 1), done.stderr
+    assert words in done.our_lines[0]
+
+
+class Measured:
+    """One call of the command."""
+
+    def __init__(self, action: str, folder: Path, *flags: str) -> None:
+        self.json, self.plot = folder / f"{action}.json", folder / f"{action}.png"
+        self.done: Finished = launch(
+            ["-m", "mpitrain", "bench", action, *flags, "--json", str(self.json), "--plot", str(self.plot)],
+            timeout_s=TIMEOUT_S,
+        )
+        assert self.done.returncode == 0, self.done.stderr
+        self.record: dict[str, Any] = json.loads(self.json.read_text())
+        assert self.plot.read_bytes().startswith(PNG)
+
+
+def test_every_engine_is_measured_on_one_and_two_ranks(tmp_path: Path) -> None:
+    cpp_program()  # built outside the time limit
+    networks = ("icenet", "7-8-8-1")
+    measured = Measured(
+        "step", tmp_path, "--networks", ",".join(networks), "--ranks", "1,2", "--rounds", "2", "--steps", "5",
+        "--samples", "512", "--build",
+    )  # fmt: skip
+    rows = measured.record["rows"]
+    found = {(row["network"], row["ranks"], row["engine"]) for row in rows}
+    assert found == {(name, ranks, engine) for name in networks for ranks in (1, 2) for engine in DEFAULT_ENGINES}
+    assert len(found) == len(rows)
+    for row in rows:
+        assert row["error"] is None, row
+        assert len(row["round_medians_us"]) == 2
+        assert min(row["round_medians_us"]) <= row["median_us"] <= max(row["round_medians_us"])
+        assert row["ratio"] > 0
+        assert (row["steps_a_round"], row["samples"], row["global_batch_size"]) == (5, 512, 64)
+    assert {row["ratio"] for row in rows if row["engine"] == measured.record["baseline"]} == {1.0}
+    # Whatever the machine: one product after another against libtorch's overhead.
+    medians = {(row["network"], row["ranks"], row["engine"]): row["median_us"] for row in rows}
+    assert medians["icenet", 1, "cpp-plain-any"] < medians["icenet", 1, "cpp-torch-fixed"]
+    assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout
+    assert "not measured" not in measured.done.stdout
+
+
+def test_what_cannot_be_measured_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    measured = Measured(
+        "step", tmp_path, "--networks", "icenet", "--ranks", "2", "--rounds", "1", "--steps", "2", "--batch", "63",
+        "--engines", "ddp-loop,compiled-any",
+    )  # fmt: skip
+    loop, ours = measured.record["rows"]
+    assert (loop["median_us"], loop["ratio"]) == (None, None)
+    assert ours["median_us"] > 0
+    told = "not measured: icenet, batch 63, 2 ranks, ddp-loop: batch 63: 2 ranks cannot share it equally"
+    assert told in measured.done.stdout
+
+
+def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(tmp_path: Path) -> None:
+    measured = Measured(
+        "scaling", tmp_path, "--networks", "icenet", "--ranks", "1,2", "--rounds", "1", "--steps", "4", "--batch", "128"
+    )
+    rows = {(row["scaling"], row["ranks"]): row for row in measured.record["rows"]}
+    assert set(rows) == {("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)}
+    assert (rows["strong", 2]["global_batch_size"], rows["weak", 2]["global_batch_size"]) == (128, 256)
+    assert rows["weak", 1]["efficiency"] == rows["strong", 1]["efficiency"] == 1
+    # Two launches, the case of one rank in common.
+    assert rows["weak", 1]["median_us"] == rows["strong", 1]["median_us"]
+    expected = rows["weak", 1]["median_us"] / rows["weak", 2]["median_us"]
+    assert rows["weak", 2]["efficiency"] == pytest.approx(expected)

@@ -1,0 +1,57 @@
+"""Small files of gridded variables in every format, for tests that need to know every value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+
+from mpitrain.config import RunConfig, load_run_config
+
+TIMES, ROWS, COLUMNS = 3, 4, 5
+
+
+def config_of(path, *settings: str) -> RunConfig:
+    """The configuration of a run on `path` that takes every point of `x` for `y`, but for `settings`."""
+    given = ["variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all"]
+    return load_run_config(None, [f"data.data_path={path}", *given, *settings]).config
+
+
+def ramp(first: float = 0.0, shape: tuple[int, ...] = (TIMES, ROWS, COLUMNS)) -> np.ndarray:
+    """Numbers that tell their own place."""
+    return (first + np.arange(np.prod(shape), dtype=np.float64)).reshape(shape).astype(np.float32)
+
+
+def write_netcdf(path: Path, variables: dict, unlimited: str = "", chunks: dict | None = None, **attributes) -> Path:
+    """Write `variables` (name: (dimensions, values)), with `attributes` (name: dict) and `chunks` (name: shape)."""
+    with netCDF4.Dataset(str(path), "w") as dataset:
+        dataset.set_auto_maskandscale(False)
+        for name, (dimensions, values) in variables.items():
+            *groups, short = name.split("/")
+            group = dataset.createGroup("/".join(groups)) if groups else dataset
+            for dimension, size in zip(dimensions, values.shape, strict=True):
+                if dimension not in dataset.dimensions:
+                    dataset.createDimension(dimension, None if dimension == unlimited else size)
+            own = dict(attributes.get(short, {}))
+            fill = own.pop("_FillValue", None)
+            variable = group.createVariable(
+                short, values.dtype.str[1:], dimensions, fill_value=fill, chunksizes=(chunks or {}).get(short)
+            )
+            variable.setncatts(own)
+            variable[:] = values
+    return path
+
+
+def write_xy(path: Path, x: np.ndarray | None = None, y: np.ndarray | None = None, **options) -> Path:
+    """Write `x` and `y` (time, nj, ni) as NetCDF."""
+    dimensions = ("time", "nj", "ni")
+    values = {"x": ramp() if x is None else x, "y": ramp(1000) if y is None else y}
+    return write_netcdf(path, {name: (dimensions, value) for name, value in values.items()}, **options)
+
+
+def read_all(source, reads=None):
+    """All selected samples of a source, in its order."""
+    from mpitrain.data.samples import concatenate
+
+    return concatenate([source.read(chunk, reads) for chunk in source.chunks])
