@@ -1,1 +1,1 @@
-"""Measurements: collectives between the ranks, the training step, scaling; medians and spreads from interleaved runs."""
+"""Measurements: collectives, the training step, scaling; medians and spreads from interleaved runs."""

@@ -90,7 +90,9 @@ def bench_collectives(world: World, request: CollectivesRequest) -> int:
 
 def _check(request: CollectivesRequest) -> None:
     if request.min_bytes > request.max_bytes:
-        raise UserError(f"--min-bytes {request.min_bytes} is larger than --max-bytes {request.max_bytes}; exchange them")
+        raise UserError(
+            f"--min-bytes {request.min_bytes} is larger than --max-bytes {request.max_bytes}; exchange them"
+        )
     check_writable(request.json_path, "--json")
     check_writable(request.plot_path, "--plot")
 
@@ -135,9 +137,7 @@ def measure_collective(
 class _Trial:
     """The buffers of one collective over one transport."""
 
-    def __init__(
-        self, communicator: Communicator, kind: CollectiveKind, num_values: int, transport: Transport
-    ) -> None:
+    def __init__(self, communicator: Communicator, kind: CollectiveKind, num_values: int, transport: Transport) -> None:
         self.transport = transport
         self._communicator = communicator
         place = (num_values, communicator.size, communicator.rank)

@@ -6,6 +6,7 @@ line of JSON with the steps' times.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -17,9 +18,9 @@ import numpy as np
 
 from mpitrain.bench.rivals import PlainLoop
 from mpitrain.bench.step_cases import FEATURES, network_of
-from mpitrain.comm.session import open_session
+from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World, run_on_all_ranks
-from mpitrain.config import load_run_config
+from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MpitrainError
 from mpitrain.train.setup import build_parts
@@ -51,25 +52,33 @@ def _measure_all(world: World, job: Mapping[str, Any]) -> int:
 def _measure_or_tell(world: World, case: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
     """Return the times of one case, or what is in its way: raised on all ranks together. Collective."""
     try:
-        return {"step_us": _measure(world, case, longest_s)}
+        config = world.together(lambda: load_run_config(None, case["settings"]).config)
     except MpitrainError as error:
         return {"error": str(error)}
-
-
-def _measure(world: World, case: Mapping[str, Any], longest_s: float) -> list[float]:
-    config = world.together(lambda: load_run_config(None, case["settings"]).config)
-    samples = synthetic_samples(case["samples"])
     with open_session(world, config) as session:
-        timed: Timed
-        if case["kind"] == "loop":
-            timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
-        else:
-            timed = EngineLoop(build_parts(config, session, samples, None).engine)
-        warmup_us = timed.time_steps(case["warmup"])
-        session.barrier()
-        num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
-        step_us = timed.time_steps(num_steps)
-        session.barrier()
+        # An error inside must not pass the session's end, which closes the group only where all went well.
+        try:
+            return {"step_us": _measure(session, config, case, longest_s)}
+        except MpitrainError as error:
+            return {"error": str(error)}
+        finally:
+            # DistributedDataParallel must be gone before its group: were it the last to hold it, it would wait, with
+            # Python's lock in its hand, for a thread that waits for that lock.
+            gc.collect()
+
+
+def _measure(session: Session, config: RunConfig, case: Mapping[str, Any], longest_s: float) -> list[float]:
+    samples = synthetic_samples(case["samples"])
+    timed: Timed
+    if case["kind"] == "loop":
+        timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
+    else:
+        timed = EngineLoop(build_parts(config, session, samples, None).engine)
+    warmup_us = timed.time_steps(case["warmup"])
+    session.barrier()
+    num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
+    step_us = timed.time_steps(num_steps)
+    session.barrier()
     return step_us
 
 

@@ -22,7 +22,7 @@ def distributed_data_parallel(
     wrapped = DistributedDataParallel(
         model,
         broadcast_buffers=settings.broadcast_buffers,
-        bucket_cap_mb=settings.bucket_cap_mb,  # type: ignore[arg-type]  # torch takes fractions of a MiB too
+        bucket_cap_mb=settings.bucket_cap_mb,
         find_unused_parameters=settings.find_unused_parameters,
         gradient_as_bucket_view=settings.gradient_as_bucket_view,
         static_graph=settings.static_graph,

@@ -19,9 +19,8 @@ from mpitrain.comm.virtual_ranks import rank_range
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Values combined at a time: bounds the memory beside the tensor, and MPI's counts of bytes stay far below 2^31.
+# Values combined at a time: bounds the memory beside the tensor.
 PIECE_VALUES = 1 << 24
-_BYTES = 2
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "product": torch.mul,
@@ -42,7 +41,7 @@ def all_reduce_halves(
     for piece in tensor.detach().view(-1).split(PIECE_VALUES):
         counts = [len(rank_range(piece.numel(), comm.Get_size(), rank)) for rank in range(comm.Get_size())]
         mine = reduce_scatter_halves(comm, memory, piece, counts, operation, divisor)
-        comm.Allgatherv(memory.content(mine), [memory.content(piece), [_BYTES * count for count in counts]])
+        comm.Allgatherv(memory.values(mine), memory.parts(piece, counts))
 
 
 def reduce_scatter_halves(
@@ -59,10 +58,7 @@ def reduce_scatter_halves(
     """
     count = counts[comm.Get_rank()]
     received = values.new_empty((comm.Get_size(), count))
-    comm.Alltoallv(
-        [memory.content(values), [_BYTES * part for part in counts]],
-        [memory.content(received), [_BYTES * count] * comm.Get_size()],
-    )
+    comm.Alltoallv(memory.parts(values, counts), memory.parts(received, [count] * comm.Get_size()))
     total = received[0].float()
     for row in received[1:]:
         total = _COMBINE[operation](total, row.float())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,11 +58,8 @@ class MpiCommunicator:
     def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
         """See `Communicator.all_gather`."""
         gathered = tensor.new_empty((sum(row_counts), *tensor.shape[1:]))
-        row_bytes = row_bytes_of(tensor)
-        own, target = self._memory.content(tensor), [
-            self._memory.content(gathered),
-            [rows * row_bytes for rows in row_counts],
-        ]
+        row_size = math.prod(tensor.shape[1:])
+        own, target = self._memory.values(tensor), self._memory.parts(gathered, [n * row_size for n in row_counts])
         if self.yields_while_waiting:
             self._wait(self._comm.Iallgatherv(own, target))
         else:
@@ -81,8 +79,8 @@ class MpiCommunicator:
         num_rounds = self._comm.allreduce(-(-max(send_counts) // rows_a_round), self._mpi.MAX)
         for index in range(num_rounds if row_bytes_of(tensor) else 0):
             first = index * rows_a_round
-            sent = [self._memory.content(tensor), *_rows_of_round(send_counts, first, rows_a_round), row]
-            target = [self._memory.content(received), *_rows_of_round(receive_counts, first, rows_a_round), row]
+            sent = [self._memory.buffer(tensor), *_rows_of_round(send_counts, first, rows_a_round), row]
+            target = [self._memory.buffer(received), *_rows_of_round(receive_counts, first, rows_a_round), row]
             if self.yields_while_waiting:
                 self._wait(self._comm.Ialltoallv(sent, target))
             else:
@@ -98,7 +96,7 @@ class MpiCommunicator:
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
         """See `Communicator.exchange`."""
         received = torch.empty_like(tensor)
-        own, target = self._memory.content(tensor), self._memory.content(received)
+        own, target = self._memory.values(tensor), self._memory.values(received)
         if self.yields_while_waiting:
             self._wait(self._comm.Irecv(target, partner), self._comm.Isend(own, partner))
         else:
@@ -112,7 +110,7 @@ class MpiCommunicator:
     @noted
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """See `Communicator.broadcast`."""
-        self._comm.Bcast(self._memory.content(tensor), root)
+        self._comm.Bcast(self._memory.values(tensor), root)
 
     @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
@@ -140,6 +138,6 @@ class MpiCommunicator:
 
 def _rows_of_round(counts: Sequence[int], first: int, num_rows: int) -> tuple[list[int], list[int]]:
     """Return how many of each rank's rows, and from which on, travel when each has sent `first` rows before."""
-    starts = [0, *itertools.accumulate(counts)]
+    starts = itertools.accumulate(counts, initial=0)
     sizes = [min(max(count - first, 0), num_rows) for count in counts]
-    return sizes, [start + min(first, count) for start, count in zip(starts, counts, strict=False)]
+    return sizes, [start + first for start, _ in zip(starts, counts, strict=False)]

@@ -7,6 +7,7 @@ collectives of torch.distributed then run over the MPI library that started the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from mpitrain.comm.communicator import row_bytes_of
 from mpitrain.comm.half_precision import all_reduce_halves, reduce_scatter_halves
 from mpitrain.comm.tensor_memory import HALF_DTYPES, TensorMemory
 
@@ -65,7 +65,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         # All that a call would otherwise look up or build anew: more than a small message itself takes.
         self._memory = TensorMemory(MPI)
         self._in_place = MPI.IN_PLACE
-        self._all_reduce, self._numbers = comm.Allreduce, self._memory.numbers
+        self._all_reduce, self._numbers_in_place = comm.Allreduce, self._memory.numbers_in_place
         self._sum = _Reduction(MPI.SUM, "sum", 1)
         self._reductions = (
             (dist.ReduceOp.AVG, _Reduction(MPI.SUM, "sum", comm.Get_size())),  # MPI has no mean
@@ -90,14 +90,16 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce each tensor in place over all ranks. Collective."""
-        reduction = self._reduction(opts.reduceOp if opts is not None else _SUM)
+        mpi_operation, name, divisor = self._reduction(opts.reduceOp if opts is not None else _SUM)
         for tensor in tensors:
-            if tensor.is_contiguous():
-                self._reduce_in_place(tensor, reduction)
+            # Straight on for what nearly always comes: each further step here costs more than MPI's own share.
+            numbers = self._numbers_in_place(tensor)
+            if numbers is not None:
+                self._all_reduce(self._in_place, numbers, mpi_operation)
+                if divisor > 1:
+                    tensor.detach().div_(divisor)
             else:
-                staged = tensor.contiguous()
-                self._reduce_in_place(staged, reduction)
-                tensor.copy_(staged)
+                self._reduce_staged(tensor, mpi_operation, name, divisor)
         return self._work(tensors, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -118,7 +120,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Copy rank `opts.rootRank`'s tensors to all. Collective."""
         for tensor in tensors:
             staged = tensor.contiguous()
-            self._comm.Bcast(self._memory.content(staged), opts.rootRank)
+            self._comm.Bcast(self._memory.values(staged), opts.rootRank)
             _copy_back(tensor, staged)
         return self._work(tensors, opts)
 
@@ -128,7 +130,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Give every rank every rank's tensor, one list of `size` tensors an input. Collective."""
         for parts, tensor in zip(outputs, inputs, strict=True):
             gathered = torch.empty((self.size(), *tensor.shape), dtype=tensor.dtype)
-            self._comm.Allgather(self._memory.content(tensor.contiguous()), self._memory.content(gathered))
+            self._comm.Allgather(self._memory.values(tensor.contiguous()), self._memory.values(gathered))
             for part, row in zip(parts, gathered, strict=True):
                 part.copy_(row)
         return self._work([part for parts in outputs for part in parts], opts)
@@ -136,7 +138,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
         """Concatenate the ranks' tensors in `output`. Collective."""
         staged = output.contiguous()
-        self._comm.Allgather(self._memory.content(tensor.contiguous()), self._memory.content(staged))
+        self._comm.Allgather(self._memory.values(tensor.contiguous()), self._memory.values(staged))
         _copy_back(output, staged)
         return self._work([output], opts)
 
@@ -147,7 +149,11 @@ class MpiProcessGroup(dist.ProcessGroup):
         for index, tensor in enumerate(inputs):
             at_root = self.rank() == opts.rootRank
             gathered = torch.empty((self.size() if at_root else 0, *tensor.shape), dtype=tensor.dtype)
-            self._comm.Gather(self._memory.content(tensor.contiguous()), self._memory.content(gathered) if at_root else None, opts.rootRank)
+            self._comm.Gather(
+                self._memory.values(tensor.contiguous()),
+                self._memory.values(gathered) if at_root else None,
+                opts.rootRank,
+            )
             if at_root:
                 for part, row in zip(outputs[index], gathered, strict=True):
                     part.copy_(row)
@@ -161,7 +167,9 @@ class MpiProcessGroup(dist.ProcessGroup):
             at_root = self.rank() == opts.rootRank
             parts = torch.stack([part.contiguous() for part in inputs[index]]) if at_root else None
             staged = output.contiguous()
-            self._comm.Scatter(self._memory.content(parts) if parts is not None else None, self._memory.content(staged), opts.rootRank)
+            self._comm.Scatter(
+                self._memory.values(parts) if parts is not None else None, self._memory.values(staged), opts.rootRank
+            )
             _copy_back(output, staged)
         return self._work(outputs, opts)
 
@@ -205,8 +213,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Send row block r of `tensor` to rank r; blocks are equal where no counts are given. Collective."""
         staged, sent = output.contiguous(), tensor.contiguous()
         self._comm.Alltoallv(
-            [self._memory.content(sent), self._byte_counts(sent, input_rows)],
-            [self._memory.content(staged), self._byte_counts(staged, output_rows)],
+            self._memory.parts(sent, self._value_counts(sent, input_rows)),
+            self._memory.parts(staged, self._value_counts(staged, output_rows)),
         )
         _copy_back(output, staged)
         return self._work([output], opts)
@@ -216,14 +224,14 @@ class MpiProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Sequence[torch.Tensor], destination: int, tag: int = 0) -> dist.Work:
         """Send to one rank. Returns when the memory may be used again."""
         for tensor in tensors:
-            self._comm.Send(self._memory.content(tensor.contiguous()), destination, _TAG + tag)
+            self._comm.Send(self._memory.values(tensor.contiguous()), destination, _TAG + tag)
         return _finished(tensors)
 
     def recv(self, tensors: Sequence[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
         """Receive from one rank."""
         for tensor in tensors:
             staged = tensor.contiguous()
-            self._comm.Recv(self._memory.content(staged), source, _TAG + tag)
+            self._comm.Recv(self._memory.values(staged), source, _TAG + tag)
             _copy_back(tensor, staged)
         return _finished(tensors)
 
@@ -240,18 +248,18 @@ class MpiProcessGroup(dist.ProcessGroup):
                 return reduction
         raise ValueError(f"the mpi backend has no reduction {operation}: use SUM, AVG, MIN, MAX or PRODUCT")
 
-    def _reduce_in_place(self, tensor: torch.Tensor, reduction: _Reduction) -> None:
-        mpi_operation, name, divisor = reduction
+    def _reduce_staged(self, tensor: torch.Tensor, mpi_operation: MPI.Op, name: str, divisor: int) -> None:
+        staged = tensor.detach().contiguous()
         if tensor.dtype in HALF_DTYPES:
-            all_reduce_halves(self._comm, self._memory, tensor, name, divisor)
-            return
-        self._all_reduce(self._in_place, self._numbers(tensor), mpi_operation)
-        if divisor > 1:
-            _divide(tensor, divisor)
+            all_reduce_halves(self._comm, self._memory, staged, name, divisor)
+        else:
+            self._all_reduce(self._in_place, self._memory.numbers(staged), mpi_operation)
+            _divide(staged, divisor)
+        _copy_back(tensor, staged)
 
     def _reduce_to(self, root: int, tensor: torch.Tensor, reduction: _Reduction) -> None:
         if tensor.dtype in HALF_DTYPES:
-            self._reduce_in_place(tensor, reduction)
+            all_reduce_halves(self._comm, self._memory, tensor, reduction.name, reduction.divisor)
             return
         numbers = self._memory.numbers(tensor)
         at_root = self.rank() == root
@@ -265,9 +273,9 @@ class MpiProcessGroup(dist.ProcessGroup):
         # with async_op read the tensors from it. torch before asyncOp was known gets a work of its own each time.
         return _finished(tensors) if getattr(opts, "asyncOp", True) else self._done_for_ever
 
-    def _byte_counts(self, tensor: torch.Tensor, rows: list[int]) -> list[int]:
-        row_bytes = row_bytes_of(tensor)
-        return [count * row_bytes for count in rows or [tensor.shape[0] // self.size()] * self.size()]
+    def _value_counts(self, tensor: torch.Tensor, rows: list[int]) -> list[int]:
+        row_size = math.prod(tensor.shape[1:])
+        return [count * row_size for count in rows or [tensor.shape[0] // self.size()] * self.size()]
 
 
 def _finished(tensors: Sequence[torch.Tensor]) -> dist.Work:

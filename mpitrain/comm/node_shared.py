@@ -32,7 +32,7 @@ class NodeSharedTensor:
     local_rank: int
     local_world_size: int
     _window: MPI.Win
-    _node: MPI.Intracomm
+    _node: MPI.Comm
 
     @property
     def fills(self) -> bool:
@@ -70,14 +70,15 @@ def open_node_shared_tensor(
     return NodeSharedTensor(tensor.view(*shape), node.Get_rank(), node.Get_size(), window, node)
 
 
-def _allocate(num_bytes: int, node: MPI.Intracomm, mpi: Any) -> MPI.Win:
+def _allocate(num_bytes: int, node: MPI.Comm, mpi: Any) -> MPI.Win:
     try:
-        return mpi.Win.Allocate_shared(num_bytes, 1, comm=node)
+        window: MPI.Win = mpi.Win.Allocate_shared(num_bytes, 1, comm=node)
     except mpi.Exception as error:
         raise LaunchError(
             f"{num_bytes / _MEGABYTE:.0f} MB shared by the ranks of {socket.gethostname()}: {error}; "
             "let each rank keep its own copy"
         ) from error
+    return window
 
 
 def _check_room(num_bytes: int) -> None:

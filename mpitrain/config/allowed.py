@@ -95,6 +95,8 @@ def _describe_one(schema: Schema) -> str:
         return ("a whole number" if kind == "integer" else "a number") + _bounds(schema)
     if kind == "object":
         return f"a mapping of keys such as {next(iter(schema['properties']))}"
+    if kind == "array" and schema.get("items", {}).get("type") == "number":
+        return f"a list of {schema['minItems']} numbers"
     return "text, not empty" if kind == "string" else _PLAIN[kind]
 
 

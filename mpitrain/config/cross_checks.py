@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mpitrain.config.model_section import find_model_problems, model_name
 from mpitrain.config.show import show_value
 from mpitrain.config.training_sections import TrainingSection
 
@@ -37,6 +38,8 @@ def implies_any_reduction(config: RunConfig) -> str | None:
     """Return `key=value` of the first setting that cannot keep a fixed order of addition; None where all can."""
     if config.distributed.strategy in ("dp", "ddp"):
         return f"distributed.strategy={config.distributed.strategy}"
+    if config.training.engine in ("ddp", "cuda_graph"):
+        return f"training.engine={config.training.engine}"
     return "distributed.fp16_allreduce=true" if config.distributed.fp16_allreduce else None
 
 
@@ -68,6 +71,21 @@ def _size_fits(key: str, size: int | None, names: list[str] | None) -> Iterator[
         yield Problem(key, size, f"{listed} names {len(names)}; remove the key or give {len(names)}")
 
 
+def _network_is_possible(config: RunConfig) -> Iterator[Problem]:
+    for key, value, what in find_model_problems(config.model):
+        yield Problem(key, show_value(value), what)
+
+
+def _engine_and_strategy_agree(config: RunConfig) -> Iterator[Problem]:
+    engine, strategy = config.training.engine, config.distributed.strategy
+    if strategy == "ddp" and engine not in ("auto", "ddp"):
+        yield Problem("training.engine", engine, "not together with distributed.strategy=ddp; give auto or ddp")
+    if strategy in ("single", "dp") and engine == "ddp":
+        yield Problem(
+            "training.engine", "ddp", f"not together with distributed.strategy={strategy}; remove one of them"
+        )
+
+
 def _reference_has_no_options(config: RunConfig) -> Iterator[Problem]:
     if config.semantics != "reference":
         return
@@ -76,9 +94,19 @@ def _reference_has_no_options(config: RunConfig) -> Iterator[Problem]:
 
 
 def _set_beyond_reference(config: RunConfig) -> Iterator[tuple[str, object, str]]:
-    training, split = config.training, config.data.validation_split
-    if split:
-        yield "data.validation_split", split, "0"
+    training = config.training
+    if config.data.validation_split:
+        yield "data.validation_split", config.data.validation_split, "0"
+    if config.data.streaming:
+        yield "data.streaming", True, "false"
+    if model_name(config.model) != "icenet":
+        yield "model.name", model_name(config.model), "icenet"
+    yield from _full_batches(training)
+    yield from _plain_training(training)
+
+
+def _full_batches(training: TrainingSection) -> Iterator[tuple[str, object, str]]:
+    """Yield what changes the one full-batch step an epoch: key, value, and what to give instead."""
     if training.scheduler is not None and training.scheduler.type != "none":
         yield "training.scheduler.type", training.scheduler.type, "none"
     if training.shuffle:
@@ -91,7 +119,8 @@ def _set_beyond_reference(config: RunConfig) -> Iterator[tuple[str, object, str]
         yield "training.global_batch_size", training.global_batch_size, "full"
     if training.reduction is not None:
         yield "training.reduction", training.reduction, "null"
-    yield from _plain_training(training)
+    if training.engine not in ("auto", "eager"):
+        yield "training.engine", training.engine, "auto"
 
 
 def _plain_training(training: TrainingSection) -> Iterator[tuple[str, object, str]]:
@@ -103,6 +132,9 @@ def _plain_training(training: TrainingSection) -> Iterator[tuple[str, object, st
         ("training.gradient_clip_norm", training.gradient_clip_norm, None),
         ("training.gradient_accumulation_steps", training.gradient_accumulation_steps, 1),
         ("training.learning_rate_scaling", training.learning_rate_scaling, "none"),
+        ("training.use_amp", training.use_amp, False),
+        ("training.torch_compile", training.torch_compile, False),
+        ("training.gradient_checkpointing", training.gradient_checkpointing, False),
     )
     yield from ((key, value, show_value(plain)) for key, value, plain in without if value != plain)
 
@@ -117,6 +149,8 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _one_batch_size,
     _reduction_is_possible,
     _sizes_fit,
+    _network_is_possible,
+    _engine_and_strategy_agree,
     _reference_has_no_options,
     _reference_runs_on_mpi,
 )

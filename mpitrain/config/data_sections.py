@@ -58,7 +58,7 @@ class DataSection(Section):
     num_workers: CountOrZero = 0
     """While streaming: threads that read ahead beside each rank's computation; 0 means one."""
     num_samples: Count | None = None
-    """Number of synthetic samples."""
+    """Number of synthetic samples, where there is no data_path; null means one time level's."""
     max_patterns: Count | None = None
     """Largest number of samples that are kept, evenly spread over the selection."""
     thin_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -11,23 +11,9 @@ from mpitrain.config.show import show_value
 
 # Key, and what to say beside "not used yet" where that needs a word more.
 NOT_USED_YET: dict[str, str] = {
-    "model.hidden_layers": "",
     "data.num_workers": "",
-    "data.num_samples": "",
-    "training.log_interval": "",
-    "training.use_amp": "mixed precision is not used",
-    "training.profile_training": "",
-    "training.log_gpu_memory": "",
     "training.track_jacobian": "",
     "training.jacobian_freq": "",
-    "distributed.strategy": "",
-    "distributed.find_unused_parameters": "",
-    "distributed.gradient_as_bucket_view": "",
-    "distributed.broadcast_buffers": "",
-    "distributed.bucket_cap_mb": "",
-    "distributed.static_graph": "",
-    "distributed.fp16_allreduce": "",
-    "distributed.sync_batch_norm": "",
     "prediction.cice_history": "",
     "prediction.output_filename": "",
 }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,14 @@ from mpitrain.data.chunk_plan import SampleChunk
 from mpitrain.data.keyed_random import keyed_uniform_at
 from mpitrain.data.mask_expression import BoolArray
 from mpitrain.data.point_rules import PointRule
-from mpitrain.data.readers.decoding import decode
+from mpitrain.data.readers.decoding import Decoder, decode
 from mpitrain.data.readers.protocol import FieldFile
 from mpitrain.data.samples import Samples
 from mpitrain.data.source_files import ReadCounter, SourceFile, read_part
 
 Array = npt.NDArray[Any]
 THINNING_STREAM = 0x7468696E  # "thin"
+_BLOCK_POINTS = 32768
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,13 @@ class _Part:
         positions = np.flatnonzero(selected)  # (N,)
         if layout.thin_fraction < 1.0:
             positions = positions[self._thinned(self._grid_index(positions))]
-        take = partial(self._column, positions=None if len(positions) == selected.size else positions)
         return Samples(
-            inputs=self._table(layout.input_names, len(positions), take),
-            targets=self._table(layout.target_names, len(positions), take),
+            inputs=self._table(layout.input_names, positions),
+            targets=self._table(layout.target_names, positions),
             grid_index=self._grid_index(positions),
             input_names=layout.input_names,
             target_names=layout.target_names,
-            area_weights=_area_weights(take(layout.latitude_name)) if layout.latitude_name else None,
+            area_weights=self._area_weights(positions),
         )
 
     def fields(self) -> Samples:
@@ -104,7 +103,7 @@ class _Part:
             np.copyto(values, np.nan, where=masked)
         area_weights = None
         if layout.latitude_name:
-            area_weights = _area_weights(self._broadcast(layout.latitude_name)[kept])
+            area_weights = _relative_areas(self._broadcast(layout.latitude_name)[kept])
         return Samples(
             inputs=inputs,
             targets=targets,
@@ -127,11 +126,16 @@ class _Part:
 
     def _grid_index(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the place in the whole source of points (N,) of this chunk."""
-        _, num_rows, num_columns = self._shape
-        level, inside = np.divmod(positions, num_rows * num_columns)
+        num_times, num_rows, num_columns = self._shape
         points_a_level = self._layout.grid_shape[0] * num_columns
+        skipped = points_a_level - num_rows * num_columns  # between the chunk's rows of one level and of the next
         first = (self._record.first_time + self._times.start) * points_a_level + self._rows.start * num_columns
-        return level * points_a_level + inside + first
+        grid_index = positions + first
+        if skipped and num_times > 1:
+            bounds = np.searchsorted(positions, np.arange(num_times + 1) * (num_rows * num_columns))
+            for level in range(1, num_times):
+                grid_index[bounds[level] : bounds[level + 1]] += level * skipped
+        return grid_index
 
     def _thinned(self, numbers: npt.NDArray[np.int64]) -> BoolArray:
         """Tell which of the places (N,) in the source stay: each is decided by the seed and itself alone."""
@@ -141,19 +145,27 @@ class _Part:
         kept: BoolArray = keyed_uniform_at((self._layout.seed, THINNING_STREAM), numbers) < fraction
         return kept
 
-    def _table(self, names: tuple[str, ...], count: int, take: Callable[[str], Array]) -> Array:
-        table = np.empty((count, len(names)), dtype=self._layout.dtype)  # (N, F)
-        for column, name in enumerate(names):
-            table[:, column] = take(name)
+    def _table(self, names: tuple[str, ...], positions: npt.NDArray[np.int64]) -> Array:
+        """Return variables at some positions as (N, F); only these are decoded."""
+        table = np.empty((len(positions), len(names)), dtype=self._layout.dtype)
+        columns = [self._column(name) for name in names]
+        # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
+        for start in range(0, len(positions), _BLOCK_POINTS):
+            block = slice(start, start + _BLOCK_POINTS)
+            for number, (stored, decode_one) in enumerate(columns):
+                table[block, number] = decode_one(stored.take(positions[block]))
         return table
 
-    def _column(self, name: str, positions: npt.NDArray[np.int64] | None) -> Array:
-        """Return a variable at some positions, or everywhere: only these are decoded."""
+    def _column(self, name: str) -> tuple[Array, Callable[[Array], Array]]:
+        """Return a variable as stored, flat (T * J * I,), and what makes measurements of it."""
         if name in self._layout.statics:
-            values = self._broadcast(name).reshape(-1)
-            return values if positions is None else values[positions]
+            return self._broadcast(name).reshape(-1), lambda values: values
         stored = np.broadcast_to(self._read(name), self._shape).reshape(-1)
-        return decode(stored if positions is None else stored[positions], self._record.variables[name].info)
+        return stored, Decoder(self._record.variables[name].info).decode
+
+    def _area_weights(self, positions: npt.NDArray[np.int64]) -> Array | None:
+        name = self._layout.latitude_name
+        return None if name is None else _relative_areas(self._broadcast(name).reshape(-1)[positions])
 
     def _stack(self, names: tuple[str, ...], kept: npt.NDArray[np.int64]) -> Array:
         stack = np.empty((len(kept), len(names), *self._shape[1:]), dtype=self._layout.dtype)  # (N, F, H, W)
@@ -182,6 +194,6 @@ class _Part:
         return int(part.stop - part.start)
 
 
-def _area_weights(latitude: Array) -> Array:
+def _relative_areas(latitude: Array) -> Array:
     """Return the relative size of a cell at each latitude: its cosine."""
     return np.cos(np.radians(latitude.astype(np.float64))).astype(np.float32)

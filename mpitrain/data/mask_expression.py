@@ -61,7 +61,9 @@ def _parse(text: str, key: str) -> ast.expr:
         tree = ast.parse(text.strip(), mode="eval").body
         kind = _kind(tree, key)
     except SyntaxError as error:
-        raise ConfigError(f"{key}: column {error.offset or len(text.strip()) + 1}: {error.msg}; allowed are {ALLOWED}") from None
+        raise ConfigError(
+            f"{key}: column {error.offset or len(text.strip()) + 1}: {error.msg}; allowed are {ALLOWED}"
+        ) from None
     except (ValueError, RecursionError, MemoryError):
         raise ConfigError(f"{key}: cannot be parsed; allowed are {ALLOWED}") from None
     if kind != _CONDITION:

@@ -21,8 +21,9 @@ DoubleArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of each feature's values, each (C,) float64: `count` (the sum of their weights), `mean`, `m2` (sum of
-    squared deviations), `minimum`, `maximum`.
+    """Moments of each feature's values, each (C,) float64.
+
+    `count` is the sum of the values' weights, `m2` the sum of their squared deviations from `mean`.
     """
 
     count: DoubleArray

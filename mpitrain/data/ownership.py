@@ -61,11 +61,7 @@ def send_to_owners(samples: Samples, session: Session, virtual_ranks: VirtualRan
         received: AnyArray = session.control.all_to_all_rows(tensor, send_counts, receive_counts).numpy()
         return received
 
-    received = Samples(
-        exchange(sent.inputs), exchange(sent.targets), exchange(sent.grid_index), sent.input_names, sent.target_names,
-        None if sent.weights is None else exchange(sent.weights),
-        None if sent.area_weights is None else exchange(sent.area_weights),
-    )  # fmt: skip
-    arrived = exchange(numbers[order]) % virtual_ranks.num_virtual_ranks
+    received = sent.changed(exchange)
+    arrived = exchange(numbers[order]).astype(np.int64) % virtual_ranks.num_virtual_ranks
     # Blocks arrive in rank order and each is in order: so is what is left of them for one v.
     return {v: received.take(np.flatnonzero(arrived == v)) for v in virtual_ranks.owned}

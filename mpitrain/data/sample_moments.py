@@ -30,7 +30,7 @@ def _weights(samples: Samples) -> list[npt.NDArray[np.floating] | None]:
     num_inputs, num_targets = samples.inputs.shape[1], samples.targets.shape[1]
     if samples.weights is None:
         return [area] * (num_inputs + num_targets)
-    counts = [_column(samples.weights > 0, min(c, samples.weights.shape[1] - 1)) for c in range(num_targets)]
+    counts = [_column(samples.weights, min(c, samples.weights.shape[1] - 1)) > 0 for c in range(num_targets)]
     anywhere = np.logical_or.reduce(counts)
     masks = [anywhere] * num_inputs + counts
     return [mask.astype(np.float32) if area is None else mask * area for mask in masks]

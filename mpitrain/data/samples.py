@@ -6,7 +6,7 @@ N  samples      F  input features      O  targets      H, W  rows and columns of
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ IndexArray = npt.NDArray[np.int64]
 class Samples:
     """N samples in the order of their source, points or whole fields.
 
-    `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W), float32; a value that is no measurement is NaN.
+    `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W), float32; what is no measurement is NaN.
     `weights` (N, 1, H, W) or (N, O, H, W) says how much each target counts, 0 on land; None: all count 1.
     `grid_index` (N,) int64 is each sample's position in its source: t * nj * ni + j * ni + i for points, t for fields.
     `area_weights` (N,) or (N, H, W), where the statistics are weighted: how much each point counts in them.
@@ -46,22 +46,28 @@ class Samples:
 
     def take(self, positions: IndexArray) -> Samples:
         """Return the samples at `positions` as a copy, in that order."""
-        return replace(self, **{name: column[positions] for name, column in self._columns().items()})
+        return self.changed(lambda column: column[positions])
 
-    def _columns(self) -> dict[str, Any]:
+    def changed(self, change: Callable[[Any], Any]) -> Samples:
+        """Return samples whose arrays are `change` of these ones: row by row the same for all of them."""
+        values: dict[str, Any] = {name: change(column) for name, column in self.columns().items()}
+        return replace(self, **values)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the arrays that are there, by name; axis 0 of each counts the samples."""
         names = ("inputs", "targets", "grid_index", "weights", "area_weights")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def concatenate(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts (at least one), in their order; names and shapes must agree."""
-    columns = [part._columns() for part in parts]
-    joined = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
+    columns = [part.columns() for part in parts]
+    joined: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
     return parts[0] if len(parts) == 1 else replace(parts[0], **joined)
 
 
 def read_samples(path: Path, pole: str, is_clean: bool) -> Samples:
-    """Read the selected samples of a `.nc` history file or of an `.npz` file (`inputs` (N, F), `targets` (N,) or (N, O)).
+    """Read the selected samples of a `.nc` history file, or of an `.npz` file: `inputs` (N, F), `targets` (N, O).
 
     Every sample of an `.npz` file is selected. Raises DataError when the file cannot serve or nothing is selected.
     """
@@ -121,9 +127,8 @@ def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
     if samples.inputs.ndim > 2:
         counts = is_measured(samples.targets)
         if samples.weights is not None:
-            counts = counts & (samples.weights > 0)
-        fields: npt.NDArray[np.bool_] = counts.any(axis=tuple(range(1, counts.ndim)))
-        return fields
+            counts = np.logical_and(counts, samples.weights > 0)
+        return np.asarray(counts.any(axis=tuple(range(1, counts.ndim))))
     valid = np.ones(len(samples), dtype=bool)
     for column in (*samples.inputs.T, *samples.targets.T):
         valid &= is_measured(column)

@@ -102,7 +102,7 @@ def _float64_moments(inputs: torch.Tensor, session: Session) -> Any:
 
 def _swapped_inputs(original: Any) -> Any:
     def read(*arguments: Any) -> Samples:
-        samples = original(*arguments)
+        samples: Samples = original(*arguments)
         order = [0, 1, 2, 3, 5, 4, 6]
         return dataclasses.replace(samples, inputs=samples.inputs[:, order])
 

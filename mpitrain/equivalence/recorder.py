@@ -78,7 +78,7 @@ def record_run(
     _fit(config, session, parts, recorder)
     trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
     _add_weights(trace, "weights_final", parts.model)
-    outputs, jacobian = scalar_jacobian(parts.model, torch.from_numpy(kept.inputs).to(parts.model.input_mean.dtype))
+    outputs, jacobian = scalar_jacobian(parts.model, torch.from_numpy(kept.inputs).to(_normalization(parts).mean.dtype))
     trace.arrays["prediction"], trace.arrays["jacobian"] = _array(outputs), _array(jacobian)
     return trace, parts, recorder.median_step_us()
 

@@ -111,6 +111,8 @@ def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
     config = load_run_config(request.config_path, request.overrides).config
     if config.data.data_path is None:
         raise DataError("verification of your own run needs your own file: set data.data_path")
+    if isinstance(config.data.data_path, list):
+        raise DataError("data.data_path names several files: the C++ program reads one; set data.data_path to one")
     history = Path(config.data.data_path)
     if not history.is_file():
         raise DataError(f"{history}: no such file; set data.data_path to an existing file")

@@ -75,14 +75,16 @@ class DdpEngine(StandardEngine):
         return sum(losses)
 
     def _pass(self, part: Slice, weight: float, losses: list[float]) -> None:
-        with self._precision.forward(), self._batch_norm.slice(0, part):
-            outputs = self._wrapped(part.inputs)
-        loss_sum, _ = self.loss.sums(outputs.to(part.targets.dtype), part)
+        with self._batch_norm.slice(0, part):
+            with self._precision.forward():
+                outputs = self._wrapped(part.inputs)
+            sums = self._batch_norm.take_sums()
+            loss_sum, _ = self.loss.sums(outputs.to(part.targets.dtype), part)
+            # The wrapper divides by P, where the batch's mean needs a division by W.
+            mean = loss_sum * (self.session.ranks.world_size / weight)
+            self._precision.scaled(mean).backward()
         # As in other trainers, running statistics are each rank's own; `broadcast_buffers` makes them the root's.
-        self._batch_norm.update(self._batch_norm.take_sums())
-        # The wrapper divides by P, where the batch's mean needs a division by W.
-        mean = loss_sum * (self.session.ranks.world_size / weight)
-        self._precision.scaled(mean).backward()  # type: ignore[no-untyped-call]
+        self._batch_norm.update(sums)
         losses.append(float(loss_sum.detach()))
 
     def _update(self) -> None:

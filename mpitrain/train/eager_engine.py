@@ -79,13 +79,14 @@ class EagerEngine(StandardEngine):
 
     def _entries(self, part: Slice, number: int) -> torch.Tensor:
         """Return the gradient of the part's summed loss, batch norm's sums, loss, weight and a zero (n + m + 3,)."""
-        with self._precision.forward(), self._batch_norm.slice(number, part):
-            outputs = self._forward(part.inputs)
-        loss_sum, weight_sum = self.loss.sums(outputs.to(part.targets.dtype), part)
-        sums = self._batch_norm.take_sums()
-        gradients = torch.autograd.grad(
-            self._precision.scaled(loss_sum), self.parameters, allow_unused=True, materialize_grads=True
-        )
+        with self._batch_norm.slice(number, part):
+            with self._precision.forward():
+                outputs = self._forward(part.inputs)
+            sums = self._batch_norm.take_sums()
+            loss_sum, weight_sum = self.loss.sums(outputs.to(part.targets.dtype), part)
+            gradients = torch.autograd.grad(
+                self._precision.scaled(loss_sum), self.parameters, allow_unused=True, materialize_grads=True
+            )
         extras = torch.stack([loss_sum.detach(), weight_sum, loss_sum.new_zeros(())])
         return torch.cat([*(gradient.reshape(-1) for gradient in gradients), sums, extras])
 

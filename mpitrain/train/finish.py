@@ -73,8 +73,10 @@ def _points_to_plot(parts: TrainingParts) -> tuple[DoubleArray, DoubleArray]:
 
 def _noise_mse(files: Sequence[str], config: RunConfig) -> float | None:
     path = Path(files[0])
-    is_history = len(files) == 1 and path.suffix == ".nc" and path.is_file() and config.domain.pole != "both"
-    return read_noise_mse(path, config.domain.pole) if is_history else None
+    pole = config.domain.pole
+    if len(files) > 1 or path.suffix != ".nc" or not path.is_file() or pole == "both":
+        return None
+    return read_noise_mse(path, pole)
 
 
 def _summarise(

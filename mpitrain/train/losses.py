@@ -1,4 +1,4 @@
-"""Loss functions, element by element, so that masks and padding can be weighed out and sums taken in any fixed order."""
+"""Loss functions, element by element, so that masks can be weighed out and sums taken in any fixed order."""
 
 from __future__ import annotations
 

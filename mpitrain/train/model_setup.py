@@ -52,7 +52,7 @@ def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:
 
 
 def check_output_shape(model: nn.Module, source: SliceSource) -> None:
-    """Raise ConfigError where the outputs of `model` have another shape than the targets, which a loss would broadcast."""
+    """Raise ConfigError where outputs have another shape than the targets: a loss would broadcast them."""
     source.start_epoch(0)
     piece = source.slice(0)
     is_training = model.training

@@ -25,7 +25,7 @@ class Precision:
         if training.use_amp:
             check_precision(training.amp_dtype, device)
         needs_scale = training.use_amp and training.amp_dtype == "float16"
-        self.scaler = torch.amp.GradScaler(self._device, enabled=needs_scale)  # type: ignore[attr-defined]
+        self.scaler = torch.amp.GradScaler(self._device, enabled=needs_scale)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Return the context in which a forward pass runs."""

@@ -25,12 +25,16 @@ from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import open_progress
 from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore
 from mpitrain.train.finish import finish_run
+from mpitrain.train.profile import profiled_steps
 from mpitrain.train.run_folder import RunFolder, next_free
 from mpitrain.train.settings import check_same_data
 from mpitrain.train.setup import TrainingParts, load_and_build
 from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import SaveCheckpoint, Trainer, Watcher
 from mpitrain.train.watchers import RootWatcher, SilentWatcher
+
+# The synthetic history has somewhat more at each of its poles and times.
+SAMPLES_A_TIME = 6000
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> l
         return [given] if isinstance(given, str) else given
     if not (request.resume and folder.synthetic_history.exists()):
         folder.create()
-        write_synthetic_history(folder.synthetic_history, seed=config.seed)
+        num_times = -(-(config.data.num_samples or 1) // SAMPLES_A_TIME)
+        write_synthetic_history(folder.synthetic_history, seed=config.seed, num_times=num_times)
     return [str(folder.synthetic_history)]
 
 
@@ -181,7 +186,8 @@ def _announce(world: World, session: Session, parts: TrainingParts, files: list[
     world.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
         f"{session.backend}, {session.device.type}, "
-        f"reduction {session.reduction}; {counts['training']} training samples of {' '.join(files)}; run folder {folder.path}"
+        f"reduction {session.reduction}; {counts['training']} training samples of {' '.join(files)}; "
+        f"run folder {folder.path}"
     )
 
 
@@ -212,10 +218,13 @@ def _watching(
         total_steps = config.training.epochs * parts.engine.steps_per_epoch
         with MetricsFile(folder.metrics) as metrics:
             metrics.cut_back(first_step)
-            with open_progress(
-                config.output.progress, total_steps=total_steps, first_step=first_step, stream=sys.stderr
-            ) as progress:
-                yield RootWatcher(progress, metrics, logger, config.training)
+            with (
+                open_progress(
+                    config.output.progress, total_steps=total_steps, first_step=first_step, stream=sys.stderr
+                ) as progress,
+                profiled_steps(folder.profile if config.training.profile_training else None) as note_step,
+            ):
+                yield RootWatcher(progress, metrics, logger, config.training, note_step)
     finally:
         close_rank_log(logger)
 

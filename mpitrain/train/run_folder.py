@@ -42,6 +42,11 @@ class RunFolder:
         return self.path / "logs"
 
     @property
+    def profile(self) -> Path:
+        """The root's profile of some steps, where one was asked for."""
+        return self.path / "profile.json"
+
+    @property
     def synthetic_history(self) -> Path:
         """The history file that a run without data writes for itself."""
         return self.path / "cice_history.nc"

@@ -31,6 +31,7 @@ from mpitrain.train.reference_engine import ReferenceEngine
 from mpitrain.train.settings import DTYPES, check_batches, check_fits, checkpoint_settings, global_batch_size
 from mpitrain.train.standard_engine import EngineParts
 from mpitrain.train.step_engine import StepEngine
+from mpitrain.train.strategy import check_strategy, set_switches, strategy_notices
 
 LoadData = Callable[[VirtualRanks], TrainingData]
 
@@ -79,7 +80,7 @@ def load_and_build(
         domain = config.domain
         samples = session.together(lambda: read_samples(_only_file(files), domain.pole, domain.clean_data))
         return _build_reference(config, session, samples, checkpoint)
-    data_section = config.data.model_copy(update={"data_path": list(files)})
+    data_section = config.data.model_copy(update={"data_path": list(files), "max_patterns": _most_samples(config)})
     source = open_source_together(config.model_copy(update={"data": data_section}), session)
     session.together(lambda: _check_kind(config, source))
     parts = build_parts(config, session, read_run(source, session), checkpoint)
@@ -95,11 +96,17 @@ def _with_units(description: ModelDescription, units: Mapping[str, str]) -> Mode
     return replace(description, input_units=inputs, target_units=targets)
 
 
+def _most_samples(config: RunConfig) -> int | None:
+    # Synthetic fields come in whole times: what is beyond the number asked for is left out.
+    asked = [config.data.max_patterns, config.data.num_samples if config.data.data_path is None else None]
+    return min((number for number in asked if number is not None), default=None)
+
+
 def _only_file(files: Sequence[str]) -> Path:
     if len(files) > 1:
         raise ConfigError(
-            f"data.data_path names {len(files)} files: semantics=reference reads one, as the C++ program does; give one "
-            "or semantics=standard"
+            f"data.data_path names {len(files)} files: semantics=reference reads one, as the C++ program does; "
+            "give one, or semantics=standard"
         )
     return Path(files[0])
 
@@ -110,8 +117,8 @@ def _check_kind(config: RunConfig, source: SampleSource) -> None:
     if wants_fields is not None and wants_fields != (source.kind == "fields"):
         kind = "fields" if wants_fields else "points"
         raise ConfigError(
-            f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set data.samples={kind} "
-            "or another model.name"
+            f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set "
+            f"data.samples={kind} or another model.name"
         )
 
 
@@ -137,6 +144,8 @@ def _build_reference(
 
 def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoint: Checkpoint | None) -> TrainingParts:
     """Build everything for `standard` semantics on what `load` returns. Collective."""
+    session.together(lambda: check_strategy(config, session.ranks.world_size))
+    set_switches(config.training)
     virtual_ranks, notices = session.together(lambda: _layout(config, session, checkpoint))
     batch_size = (
         checkpoint.settings["training.global_batch_size"]
@@ -150,7 +159,11 @@ def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoi
     choice = session.together(lambda: choose_engine(config, session, model, _engine_of(checkpoint)))
     sizes = (len(summary.input_names), len(summary.target_names))
     settings = checkpoint_settings(config, session, sizes, virtual_ranks.num_virtual_ranks, batch_size, choice.name)
-    notices += _engine_notices(choice) + session.together(_fit_check(checkpoint, settings))
+    notices += (
+        _engine_notices(choice)
+        + strategy_notices(config, choice.name)
+        + session.together(_fit_check(checkpoint, settings))
+    )
     notices += _data_notices(config, summary, batch_size)
     plan = plan_batches(summary.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
     session.together(lambda: check_batches(config, plan, batch_size))

@@ -20,7 +20,7 @@ from mpitrain.models.batch_norm import (
     take_batch_sums,
     update_running_statistics,
 )
-from mpitrain.train.slice_rounds import SliceRounds
+from mpitrain.train.slice_rounds import SliceRounds, summed
 from mpitrain.train.standard_engine import EngineParts
 
 
@@ -35,7 +35,7 @@ class SliceBatchNorm:
         self._rounds = SliceRounds(reducer) if is_synchronised else None
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run the slices' passes, one after the other, or in rounds where their moments are synchronised. Collective."""
+        """Run the slices' passes, one by one, or in rounds where moments are synchronised. Collective."""
         if self._rounds is not None:
             self._rounds.run(bodies)
             return
@@ -44,26 +44,26 @@ class SliceBatchNorm:
 
     @contextmanager
     def slice(self, number: int, piece: Slice) -> Iterator[None]:
-        """Tell the layers of the slice whose forward pass runs inside: its padding, and its partners."""
+        """Tell the layers of the slice whose passes, forward and backward, run inside: its padding, its partners."""
         if self._context is None:
             yield
             return
         self._context.row_weights = row_weights(piece)
         if self._rounds is not None:
-            self._context.synchronise = functools.partial(self._sum_over_slices, number, self._context.row_weights)
+            self._context.synchronise = functools.partial(summed, exchange=functools.partial(self._exchange, number))
         yield
         self._context.row_weights = self._context.synchronise = None
 
-    def _sum_over_slices(self, number: int, weights: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-        """Give way to the other slices, which pass through the same layers, and find these as they were."""
+    def _exchange(self, number: int, vector: torch.Tensor) -> torch.Tensor:
+        """Give way to the other slices, which pass through the same layers, and leave these as they were."""
         context, rounds = self._context, self._rounds
         if context is None or rounds is None:
             raise RuntimeError("batch norm is synchronised inside of run() only")
-        synchronise, left_sums = context.synchronise, [layer.batch_sums for layer in self._layers]
-        total = rounds.sum_over_slices(number, vector)
-        context.row_weights, context.synchronise = weights, synchronise
-        for layer, sums in zip(self._layers, left_sums, strict=True):
-            layer.batch_sums = sums
+        told, sums = (context.row_weights, context.synchronise), [layer.batch_sums for layer in self._layers]
+        total = rounds.exchange(number, vector)
+        context.row_weights, context.synchronise = told
+        for layer, own in zip(self._layers, sums, strict=True):
+            layer.batch_sums = own
         return total
 
     def take_sums(self) -> torch.Tensor:

@@ -13,6 +13,8 @@ import torch
 
 from mpitrain.comm.reduction import Reducer
 
+Exchange = Callable[[torch.Tensor], torch.Tensor]
+
 
 class SliceRounds:
     """Runs k slices' passes in turn; where a pass meets, it waits until all have, on all ranks, and gets their sum.
@@ -39,15 +41,8 @@ class SliceRounds:
                 one.give_up()
             torch.set_rng_state(random_state)
 
-    def sum_over_slices(self, number: int, vector: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the k slices' and all ranks' `vector` (m,), called from the body of slice `number`.
-
-        The gradient of the sum is summed likewise on its way back.
-        """
-        return cast(torch.Tensor, _SumOverSlices.apply(vector, self, number))  # type: ignore[no-untyped-call]
-
     def exchange(self, number: int, vector: torch.Tensor) -> torch.Tensor:
-        """Wait for the other slices' vectors (m,) and return the sum of all. Called from a body's thread."""
+        """Return the sum of the k slices' and all ranks' `vector` (m,). Called from the body of slice `number`."""
         return self._passes[number].meet(vector)
 
     def _meet(self) -> None:
@@ -117,14 +112,19 @@ class _GivenUpError(Exception):
     """Ends a waiting pass's thread."""
 
 
-class _SumOverSlices(torch.autograd.Function):
+def summed(vector: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+    """Return `exchange(vector)`, the sum over slices and ranks; the gradient is summed by it too on its way back."""
+    return cast(torch.Tensor, _Summed.apply(vector, exchange))
+
+
+class _Summed(torch.autograd.Function):
     """y = sum over slices and ranks of x: every slice's loss depends on every x, so gradients are summed too."""
 
     @staticmethod
-    def forward(ctx: Any, vector: torch.Tensor, rounds: SliceRounds, number: int) -> torch.Tensor:  # type: ignore[override]
-        ctx.rounds, ctx.number = rounds, number
-        return rounds.exchange(number, vector.detach())
+    def forward(ctx: Any, vector: torch.Tensor, exchange: Exchange) -> torch.Tensor:
+        ctx.exchange = exchange
+        return exchange(vector.detach())
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        return ctx.rounds.exchange(ctx.number, gradient.contiguous()), None, None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.exchange(gradient.contiguous()), None

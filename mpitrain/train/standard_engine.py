@@ -102,7 +102,7 @@ class StandardEngine:
 
 @torch.no_grad()
 def sum_losses(model: nn.Module, loss: WeightedLoss, own: EvaluationSource) -> torch.Tensor:
-    """Return one virtual rank's sums (2,) of losses and weights, float64, in blocks whose shape no rank count changes."""
+    """Return one virtual rank's sums (2,) of losses and weights, float64, block by block."""
     total = torch.zeros(2, dtype=torch.float64)
     for block in own.blocks():
         total = total.to(block.targets.device) + loss.double_sums(model(block.inputs), block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 
@@ -26,12 +27,15 @@ class RootWatcher:
     """The root's watcher: progress for the user, one record of `metrics.jsonl` an epoch, and a line in the log."""
 
     def __init__(
-        self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, training: TrainingSection
-    ) -> None:
+        self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, training: TrainingSection,
+        note_profiled_step: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._progress, self._metrics, self._logger, self._training = progress, metrics, logger, training
+        self._note_profiled_step = note_profiled_step
 
     def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
         """See `Watcher.on_step`; `loss` is the batch's."""
+        self._note_profiled_step()
         self._progress.update(
             state.global_step, state.epoch + 1, self._training.epochs, loss, state.validation_loss, learning_rate
         )

@@ -31,7 +31,7 @@ def test_medians_spread_and_ratios_of_made_up_figures() -> None:
     assert (base.round_medians_us, base.median_us, base.num_steps) == ((10, 20, 40), 20, 3)
     assert base.spread == (40 - 10) / 20
     assert (base.p10_us, base.p90_us) == (pytest.approx(9.8), pytest.approx(50.8))
-    # Twice, thrice and four times as long, round by round: 3, where the medians' ratio would be 60 / 20 = 3 too; then 5.
+    # Round by round 2, 3 and 4 times as long; then 5, 1 and 20 times, where the ratio of the medians is 50 / 20.
     slow = summarise(case_of("ddp-loop"), [[20], [60], [160]], None)
     slower = summarise(case_of("eager-any"), [[50], [20], [800]], None)
     other_ranks = summarise(case_of("ddp-loop", num_ranks=2), [[20], [60], [160]], None)
@@ -85,7 +85,7 @@ def test_large_batches_are_timed_for_fewer_steps() -> None:
 
 @pytest.mark.parametrize("name", ["7-64-32-1", "6-64-1", "7-64", "7-x-1", "7-0-1", "unet", ""])
 def test_a_network_that_cannot_be_measured(name: str) -> None:
-    with pytest.raises(UserError, match="--networks .*give icenet, or units of each level"):
+    with pytest.raises(UserError, match=r"--networks .*give icenet, or units of each level"):
         network_of(name)
 
 
@@ -144,7 +144,7 @@ def test_every_engine_is_measured_on_one_and_two_ranks(tmp_path: Path) -> None:
         assert row["ratio"] > 0
         assert (row["steps_a_round"], row["samples"], row["global_batch_size"]) == (5, 512, 64)
     assert {row["ratio"] for row in rows if row["engine"] == measured.record["baseline"]} == {1.0}
-    # Whatever the machine: one product after another against libtorch's overhead.
+    # On any machine: 8 calls of libtorch, each with its overhead, against one loop without any.
     medians = {(row["network"], row["ranks"], row["engine"]): row["median_us"] for row in rows}
     assert medians["icenet", 1, "cpp-plain-any"] < medians["icenet", 1, "cpp-torch-fixed"]
     assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout

@@ -208,11 +208,11 @@ class CountingComm:
         return getattr(self._comm, name)
 
     def Alltoallv(self, sent: list, received: list) -> None:
-        self.sent_bytes += sum(count for rank, count in enumerate(sent[1]) if rank != RANK)
+        self.sent_bytes += sum(count for rank, count in enumerate(sent[1]) if rank != RANK) * sent[2].Get_size()
         self._comm.Alltoallv(sent, received)
 
-    def Allgatherv(self, sent: MPI.buffer, received: list) -> None:
-        self.sent_bytes += sent.nbytes * (SIZE - 1)
+    def Allgatherv(self, sent: list, received: list) -> None:
+        self.sent_bytes += sent[0].nbytes * (SIZE - 1)
         self._comm.Allgatherv(sent, received)
 
 
@@ -225,6 +225,11 @@ def check_half_precision(comm: Communicator) -> None:
                 tensor = rows[RANK].clone()
                 comm.all_reduce(tensor, name)
                 equal(tensor.view(torch.int16), wanted.to(dtype).view(torch.int16))
+    if SIZE >= 3:  # in rank order: 2^24 + 1 is 2^24 in float32, and 1 would be left in any other order
+        order = torch.tensor([2.0**24, 1.0, -(2.0**24), *[0.0] * (SIZE - 3)], dtype=torch.bfloat16)
+        tensor = order[RANK].expand(5).clone()
+        comm.all_reduce(tensor)
+        equal(tensor, [0] * 5)
     # Rounded once: each step of 1 + 2^-9 + ... in float16 would fall back to 1 or drift.
     small = torch.full((3,), 1.0 if RANK == 0 else 2.0**-11, dtype=torch.float16)
     comm.all_reduce(small)
@@ -460,7 +465,8 @@ def communicator_checks(comm: Communicator, results: Path, name: str) -> dict[st
 
 def group_checks() -> dict[str, Check]:
     checks = (
-        group_all_reduce, group_half_precision, group_compressed_gradients, group_finished_work, group_refusals, group_reduce, group_broadcast, group_gathers, group_scatters,
+        group_all_reduce, group_half_precision, group_compressed_gradients, group_finished_work, group_refusals,
+        group_reduce, group_broadcast, group_gathers, group_scatters,
         group_all_to_all, group_point_to_point, group_objects, group_subgroups, group_data_parallel,
     )  # fmt: skip
     return {f"group {check.__name__.removeprefix('group_')}": check for check in checks}

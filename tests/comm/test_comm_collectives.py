@@ -12,7 +12,8 @@ RANK_COUNTS = [1, 2, 3, 4, 8]
 CARRIERS = ["mpi", "mpi yielding", "mpi4py group", "gloo"]
 VERBS = ["all_reduce", "all_gather", "all_to_all_rows", "exchange", "broadcast", "objects", "together", "reducers"]
 GROUP = [
-    "all_reduce", "half_precision", "compressed_gradients", "finished_work", "refusals", "reduce", "broadcast", "gathers", "scatters", "all_to_all", "point_to_point", "objects",
+    "all_reduce", "half_precision", "compressed_gradients", "finished_work", "refusals",
+    "reduce", "broadcast", "gathers", "scatters", "all_to_all", "point_to_point", "objects",
     "subgroups", "data_parallel",
 ]  # fmt: skip
 MPI_ALONE = [

@@ -55,11 +55,6 @@ def test_the_notices_of_distributed_yaml() -> None:
     loaded = load_run_config(OLDER_CONFIGS / "distributed.yaml", ())
     assert loaded.notices == (
         "distributed.strategy=ddp: implies training.reduction=any: results are equal to rounding only",
-        "distributed.strategy=ddp: accepted, not used yet",
-        "distributed.gradient_as_bucket_view=true: accepted, not used yet",
-        "distributed.static_graph=true: accepted, not used yet",
-        "distributed.fp16_allreduce=true: accepted, not used yet",
-        "distributed.sync_batch_norm=true: accepted, not used yet",
     )
     assert loaded.config.training.batch_size == 2
     assert loaded.config.training.reduction == "any"
@@ -76,11 +71,6 @@ def test_the_cpp_file_selects_reference() -> None:
     config = loaded.config
     assert (config.semantics, config.training.epochs, config.training.batch_size) == ("reference", 200, None)
     assert (config.data.data_path, config.output.model_file) == ("cice_history.nc", "arctic.pt")
-
-
-def test_mixed_precision_is_said_to_be_unused() -> None:
-    notices = load_run_config(OLDER_CONFIGS / "icenet_hpc.yaml", ()).notices
-    assert "training.use_amp=true: accepted, not used yet: mixed precision is not used" in notices
 
 
 def test_the_emulator_keeps_its_variables() -> None:

@@ -55,9 +55,12 @@ BAD_FILES = [
     ),
     ("training: {virtual_ranks: 6}", "@:1: training.virtual_ranks: 6 is not allowed; give a power of two, 1 to 65536"),
     ("domain: {clean_data: 1}", "@:1: domain.clean_data: 1 is a number; give true or false"),
-    ("domain: {pole: west}", "@:1: domain.pole: west is not allowed; give one of north, south"),
+    ("domain: {pole: west}", "@:1: domain.pole: west is not allowed; give one of north, south, both"),
     ("use_cuda: maybe", "@:1: use_cuda: maybe is not allowed; give true or false"),
-    ("data: {data_path: ''}", '@:1: data.data_path: "" is not allowed; give text, not empty, or null'),
+    (
+        "data: {data_path: ''}",
+        '@:1: data.data_path: "" is not allowed; give text, not empty, or a list of names, or null',
+    ),
     (
         "training: {scheduler: {gamma: 0.5}}",
         "@:1: training.scheduler.type: missing; give one of step, cosine, plateau, none",
@@ -135,7 +138,7 @@ BAD_OVERRIDES = [
     ("output.model_dir=off", 'output.model_dir=off: a boolean to YAML; put it in quotes for text: "off"'),
     ("training.epochs", "training.epochs: not a setting; write KEY=VALUE, such as training.epochs=50"),
     ("training..epochs=5", "training..epochs=5: not a setting; write KEY=VALUE, such as training.epochs=50"),
-    ("data.data_path=a: b", "data.data_path: a mapping; give text, not empty, or null"),
+    ("data.data_path=a: b", "data.data_path: a mapping; give text, not empty, or a list of names, or null"),
     (
         "data.data_path=[",
         "data.data_path=[: not valid YAML: while parsing a flow node expected the node content, "

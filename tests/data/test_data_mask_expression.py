@@ -8,7 +8,11 @@ import pytest
 from mpitrain.data.mask_expression import LONGEST_EXPRESSION, MaskExpression
 from mpitrain.errors import ConfigError
 
-VALUES = {"a": np.array([-1.0, 0.0, 1.0, 2.0, np.nan]), "b": np.array([1.0, 1.0, 0.0, 0.0, 1.0]), "g/c d": np.arange(5.0)}
+VALUES = {
+    "a": np.array([-1.0, 0.0, 1.0, 2.0, np.nan]),
+    "b": np.array([1.0, 1.0, 0.0, 0.0, 1.0]),
+    "g/c d": np.arange(5.0),
+}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def test_names_are_those_of_variables():
         ("abs(a, b) > 1", "column 1: the call"),
         ("var(a) > 1", "column 1: the call"),
         ("a in b", "is not allowed"),
-        ("umask == 1 & a > 0", "column 10: a number is needed here; put brackets around comparisons"),
+        ("umask == 1 & a > 0", "column 10: a condition is needed here; put brackets around comparisons"),
         ("a", "is a number; compare it"),
         ("a > 0 and b", "column 11: a condition is needed"),
         ("a > ", "column 4: invalid syntax"),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from played_ranks import on_played_ranks
-from test_train_engine import RATE, Played
+from test_train_engine import RATE, SEED, Played
 
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
 from mpitrain.errors import ConfigError
@@ -14,6 +14,7 @@ from mpitrain.train.losses import element_losses
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
 from mpitrain.train.settings import check_batches, global_batch_size
+from mpitrain.train.standard_engine import EngineParts
 from mpitrain.train.training_state import TrainingState
 
 
@@ -26,9 +27,10 @@ class Configured(Played):
 
     def make_engine(self):
         optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
         self.engine = EagerEngine(
-            self.model, optimizer, self.data, self.plan, self.layout, self.session, self.config
-        )  # fmt: skip
+            EngineParts(self.model, optimizer, batches, held_out, self.plan, self.layout, self.session, self.config)
+        )
 
     def step(self):
         """Return the change of the weights in one step of plain descent, over the learning rate: the gradient."""

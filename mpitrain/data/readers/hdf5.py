@@ -65,6 +65,14 @@ class Hdf5File:
         self._file.close()
 
 
+def can_unpack(dataset: Any) -> bool:
+    """Tell whether h5py has all filters that the dataset was written with."""
+    import h5py
+
+    steps = dataset.id.get_create_plist()
+    return all(h5py.h5z.filter_avail(steps.get_filter(number)[0]) for number in range(steps.get_nfilters()))
+
+
 def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the datasets inside the file by name, and the names that lead out of it, with the reason."""
     datasets: dict[str, Any] = {}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.classic_netcdf import read_variable_ends
-from mpitrain.data.readers.hdf5 import is_hdf5, list_variables, open_hdf5
+from mpitrain.data.readers.hdf5 import can_unpack, is_hdf5, list_variables, open_hdf5
 from mpitrain.data.readers.protocol import Slices, VariableInfo, plain_attribute
 from mpitrain.errors import DataError
 
@@ -21,7 +21,7 @@ _library = threading.Lock()
 
 
 class NetcdfFile:
-    """One open NetCDF file."""
+    """One open NetCDF file. Values of NetCDF-4 come through h5py, which spends far less on each call."""
 
     def __init__(self, path: Path) -> None:
         """Open `path`. Raises DataError where it is no whole NetCDF file."""
@@ -31,19 +31,25 @@ class NetcdfFile:
         import netCDF4
 
         self.path = path
-        self.refused = _refused_in_hdf5(path)
+        # NetCDF-4 is HDF5, and HDF5 can point at any other file.
+        self._hdf5 = open_hdf5(path, "NetCDF") if is_hdf5(path) else None
+        datasets, self.refused = list_variables(self._hdf5) if self._hdf5 else ({}, {})
         try:
             with _library:
                 self._dataset = netCDF4.Dataset(str(path))
                 self._dataset.set_auto_maskandscale(False)
-                self._variables = dict(_walk(self._dataset))
-                self.variables = {name: _describe(name, variable) for name, variable in self._variables.items()}
+                self._stored = {name: one for name, one in _walk(self._dataset) if name not in self.refused}
+                self.variables = {name: _describe(name, variable) for name, variable in self._stored.items()}
             self._ends = read_variable_ends(path)
         except (OSError, EOFError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{path}: cannot be read as NetCDF ({reason}); is it a complete NetCDF file?") from error
-        for name in self.refused:
-            self.variables.pop(name, None)
+        self._stored |= {
+            name: datasets[name]
+            for name, info in self.variables.items()
+            # A variable that is shorter than its unlimited dimension ends in fill values, which NetCDF alone knows.
+            if name in datasets and datasets[name].shape == info.shape and can_unpack(datasets[name])
+        }
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
@@ -54,7 +60,7 @@ class NetcdfFile:
             )
         try:
             with _library:
-                return np.asarray(self._variables[name][slices])
+                return np.asarray(self._stored[name][slices])
         except (OSError, RuntimeError, EOFError) as error:
             raise DataError(
                 f"{self.path}: variable '{name}' cannot be read ({error}); is the file complete?"
@@ -64,15 +70,8 @@ class NetcdfFile:
         """Close the file."""
         with _library:
             self._dataset.close()
-
-
-def _refused_in_hdf5(path: Path) -> dict[str, str]:
-    """Return what must not be read: NetCDF-4 is HDF5, and HDF5 can point at any other file."""
-    if not is_hdf5(path):
-        return {}
-    file = open_hdf5(path, "NetCDF")
-    with file:
-        return list_variables(file)[1]
+            if self._hdf5 is not None:
+                self._hdf5.close()
 
 
 def _walk(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
