@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -21,7 +24,7 @@ def distributed_data_parallel(
     """
     wrapped = DistributedDataParallel(
         model,
-        broadcast_buffers=settings.broadcast_buffers,
+        **_buffer_option(settings),
         bucket_cap_mb=settings.bucket_cap_mb,
         find_unused_parameters=settings.find_unused_parameters,
         gradient_as_bucket_view=settings.gradient_as_bucket_view,
@@ -30,6 +33,15 @@ def distributed_data_parallel(
     if settings.fp16_allreduce:
         wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
     return wrapped
+
+
+def _buffer_option(settings: DistributedSection) -> dict[str, Any]:
+    """Return the argument that keeps each rank's buffers its own; none where they are broadcast, torch's default."""
+    if settings.broadcast_buffers:
+        return {}
+    # Newer releases of torch warn of the older name.
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
 def data_parallel(model: nn.Module) -> nn.Module:

@@ -130,15 +130,16 @@ class MpiProcessGroup(dist.ProcessGroup):
         """Give every rank every rank's tensor, one list of `size` tensors an input. Collective."""
         for parts, tensor in zip(outputs, inputs, strict=True):
             gathered = torch.empty((self.size(), *tensor.shape), dtype=tensor.dtype)
-            self._comm.Allgather(self._memory.values(tensor.contiguous()), self._memory.values(gathered))
+            staged = tensor.contiguous()
+            self._comm.Allgather(self._memory.values(staged), self._memory.values(gathered))
             for part, row in zip(parts, gathered, strict=True):
                 part.copy_(row)
         return self._work([part for parts in outputs for part in parts], opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
         """Concatenate the ranks' tensors in `output`. Collective."""
-        staged = output.contiguous()
-        self._comm.Allgather(self._memory.values(tensor.contiguous()), self._memory.values(staged))
+        staged, sent = output.contiguous(), tensor.contiguous()
+        self._comm.Allgather(self._memory.values(sent), self._memory.values(staged))
         _copy_back(output, staged)
         return self._work([output], opts)
 
@@ -149,10 +150,9 @@ class MpiProcessGroup(dist.ProcessGroup):
         for index, tensor in enumerate(inputs):
             at_root = self.rank() == opts.rootRank
             gathered = torch.empty((self.size() if at_root else 0, *tensor.shape), dtype=tensor.dtype)
+            staged = tensor.contiguous()
             self._comm.Gather(
-                self._memory.values(tensor.contiguous()),
-                self._memory.values(gathered) if at_root else None,
-                opts.rootRank,
+                self._memory.values(staged), self._memory.values(gathered) if at_root else None, opts.rootRank
             )
             if at_root:
                 for part, row in zip(outputs[index], gathered, strict=True):
@@ -224,7 +224,8 @@ class MpiProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Sequence[torch.Tensor], destination: int, tag: int = 0) -> dist.Work:
         """Send to one rank. Returns when the memory may be used again."""
         for tensor in tensors:
-            self._comm.Send(self._memory.values(tensor.contiguous()), destination, _TAG + tag)
+            staged = tensor.contiguous()
+            self._comm.Send(self._memory.values(staged), destination, _TAG + tag)
         return _finished(tensors)
 
     def recv(self, tensors: Sequence[torch.Tensor], source: int, tag: int = 0) -> dist.Work:

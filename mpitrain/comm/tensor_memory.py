@@ -1,4 +1,7 @@
-"""The memory of CPU tensors as MPI sees it: described without a copy, in less than a microsecond."""
+"""The memory of CPU tensors as MPI sees it: described without a copy, in less than a microsecond.
+
+A description is an address and keeps no tensor alive: give what `contiguous()` returns a name that outlives the call.
+"""
 
 from __future__ import annotations
 

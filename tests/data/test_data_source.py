@@ -127,9 +127,12 @@ def test_any_order_of_dimensions(tmp_path, dimensions, coordinates, chunked):
 def test_squeezed_axes_one_dimensional_coordinates_and_further_levels(tmp_path):
     lev = ("time", "lev", "nj", "ni")
     variables = {
-        "x": (lev, ramp()[:, None]), "y": (("time", "nj", "ni"), ramp(1000)), "lat": (("nj",), np.array([0, 10, 20, 30.0])),
-        "depth": (("nj", "ni"), ramp(500, (ROWS, COLUMNS))), "z": (("time", "z", "nj", "ni"), np.zeros((3, 2, 4, 5), "f4")),
-    }  # fmt: skip
+        "x": (lev, ramp()[:, None]),
+        "y": (("time", "nj", "ni"), ramp(1000)),
+        "lat": (("nj",), np.array([0, 10, 20, 30.0])),
+        "depth": (("nj", "ni"), ramp(500, (ROWS, COLUMNS))),
+        "z": (("time", "z", "nj", "ni"), np.zeros((3, 2, 4, 5), "f4")),
+    }
     path = write_netcdf(tmp_path / "f.nc", variables)
     settings = ("variables.input_variables=[x, depth, lat]", "domain.latitude_range=[10, 20]")
     samples = read_all(open_source(config_of(path, *settings), target_bytes=200))
