@@ -14,6 +14,7 @@ from mpitrain.bench.command import add_bench_command
 from mpitrain.cluster.speaker import say_once_before_ranks_meet
 from mpitrain.data.command import add_data_command
 from mpitrain.errors import MpitrainError, UserError
+from mpitrain.predict.command import add_export_command, add_predict_command
 
 Handler = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[_OneVoiceParser]"
@@ -82,6 +83,8 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_verify(commands)
     _add_doctor(commands)
     _add_launch(commands)
+    add_predict_command(commands)
+    add_export_command(commands)
     add_bench_command(commands)
     return parser
 

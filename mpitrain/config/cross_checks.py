@@ -113,6 +113,8 @@ def _full_batches(training: TrainingSection) -> Iterator[tuple[str, object, str]
         yield "training.shuffle", True, "false"
     if training.early_stopping_patience is not None:
         yield "training.early_stopping_patience", training.early_stopping_patience, "null"
+    if training.jacobian_tolerance is not None:
+        yield "training.jacobian_tolerance", training.jacobian_tolerance, "null"
     if training.batch_size not in (None, "full"):
         yield "training.batch_size", training.batch_size, "full"
     if training.global_batch_size not in (None, "full"):

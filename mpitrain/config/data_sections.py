@@ -43,6 +43,11 @@ class DataSection(Section):
     data_path: Text | list[Text] | None = None
     """A file, a pattern such as "year_*.nc", or a list of these (NetCDF, HDF5, .npz, .pt); null trains on a synthetic
     CICE history file that is written first."""
+    @property
+    def entries(self) -> list[str]:
+        """The files and patterns of `data_path`; none where it is null."""
+        return [self.data_path] if isinstance(self.data_path, str) else list(self.data_path or ())
+
     samples: Literal["points", "fields"] = "points"
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None

@@ -12,10 +12,6 @@ from mpitrain.config.show import show_value
 # Key, and what to say beside "not used yet" where that needs a word more.
 NOT_USED_YET: dict[str, str] = {
     "data.num_workers": "",
-    "training.track_jacobian": "",
-    "training.jacobian_freq": "",
-    "prediction.cice_history": "",
-    "prediction.output_filename": "",
 }
 
 

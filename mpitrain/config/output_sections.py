@@ -11,9 +11,10 @@ class PredictionSection(Section):
     """The prediction written after training."""
 
     cice_history: Text | None = None
-    """CICE history file to predict for."""
+    """Data file to predict for after the training; null, with output_filename set, means the training's own."""
     output_filename: Text | None = None
-    """NetCDF file that the prediction is written to."""
+    """NetCDF file that the prediction is written to; null, with cice_history set, means prediction.nc in the run
+    folder."""
 
 
 class OutputSection(Section):

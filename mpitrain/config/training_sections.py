@@ -108,9 +108,17 @@ class TrainingSection(Section):
     log_gpu_memory: bool = False
     """Log the memory in use on the GPU."""
     track_jacobian: bool = False
-    """Follow the Jacobian during the training."""
+    """Follow the mean derivative of each target by each input, over a fixed sample of points, and how it changes."""
     jacobian_freq: Count = 1
-    """Epochs between two Jacobians."""
+    """Epochs between two of these Jacobians."""
+    jacobian_tolerance: PositiveNumber | None = None
+    """Stop when the Jacobian's relative change stays below this for early_stopping_patience epochs (one where that is
+    null), not before min_epochs; null never stops by it. Implies track_jacobian."""
+
+    @property
+    def follows_jacobian(self) -> bool:
+        """Whether the Jacobian is followed: asked for, or needed to know when to stop."""
+        return self.track_jacobian or self.jacobian_tolerance is not None
 
 
 class ComputeSection(Section):

@@ -66,9 +66,14 @@ class BatchPlan:
         return self.slice_rows * self.num_virtual_ranks
 
 
-def plan_batches(num_samples: int, global_batch_size: int | str, num_virtual_ranks: int) -> BatchPlan:
-    """Round B up to a multiple of V and count the steps of an epoch; "full" makes one step of all samples."""
-    largest_share = -(-num_samples // num_virtual_ranks)
+def plan_batches(
+    num_samples: int, global_batch_size: int | str, num_virtual_ranks: int, largest_share: int | None = None
+) -> BatchPlan:
+    """Round B up to a multiple of V and count the steps of an epoch; "full" makes one step of all samples.
+
+    `largest_share` is the most samples that a virtual rank has, where they are not shared out evenly.
+    """
+    largest_share = largest_share or -(-num_samples // num_virtual_ranks)
     rows = largest_share if global_batch_size == "full" else -(-int(global_batch_size) // num_virtual_ranks)
     rows = min(rows, largest_share)
     return BatchPlan(num_samples, num_virtual_ranks, rows, -(-largest_share // rows))

@@ -93,12 +93,12 @@ def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo
     name = info.dimensions[axis]
     if not name:
         return None
-    coordinate = _coordinate_of(info, name, variables)
+    coordinate = coordinate_of(info, name, variables)
     kind = _kind_of_coordinate(coordinate) if coordinate is not None else None
     return kind or _KIND_OF_NAME.get(name.lower())
 
 
-def _coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
+def coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
     """Return the coordinate variable of a dimension, in the variable's group or one above it."""
     group = info.name.rpartition("/")[0]
     while True:

@@ -12,15 +12,19 @@ from mpitrain.comm.virtual_ranks import rank_range
 from mpitrain.config import RunConfig
 from mpitrain.data.ownership import run_of
 from mpitrain.data.samples import Samples, concatenate, is_measured
-from mpitrain.data.source import SampleSource, open_source
+from mpitrain.data.source import DEFAULT_CHUNK_BYTES, SampleSource, open_source
 
 
-def open_source_together(config: RunConfig, session: Session) -> SampleSource:
+def open_source_together(
+    config: RunConfig, session: Session, target_bytes: int = DEFAULT_CHUNK_BYTES
+) -> SampleSource:
     """Open the files of `config` on the root, and return the source on every rank. Collective.
+
+    A chunk holds about `target_bytes` (see `open_source`).
 
     Raises DataError, on all ranks, where a file cannot serve.
     """
-    return session.on_root(lambda: open_source(config))
+    return session.on_root(lambda: open_source(config, target_bytes))
 
 
 def read_run(source: SampleSource, session: Session) -> Samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,31 +66,39 @@ class SourceFile:
 
 
 class OpenFiles:
-    """The handles of this process, the last used ones. Pickled and forked copies start without any."""
+    """The handles of this process and thread, the last used ones. Pickled and forked copies start without any.
+
+    Threads do not share handles: one must not close what another reads, such as a thread that reads ahead.
+    """
 
     def __init__(self) -> None:
         """Open nothing yet."""
-        self._process = os.getpid()
-        self._handles: OrderedDict[Path, FieldFile] = OrderedDict()
-        self._inherited: list[Any] = []
+        self._of_thread = threading.local()
 
     def get(self, path: Path) -> FieldFile:
         """Return the open file, opening it if need be. Raises DataError."""
-        if self._process != os.getpid():
-            # Kept, but never touched: closing a parent's handle would disturb the parent.
-            self._inherited.append(self._handles)
-            self._process, self._handles = os.getpid(), OrderedDict()
-        if path not in self._handles:
-            self._handles[path] = open_field_file(path)
-        self._handles.move_to_end(path)
-        while len(self._handles) > MOST_OPEN_FILES:
-            self._handles.popitem(last=False)[1].close()
-        return self._handles[path]
+        handles = self._own()
+        if path not in handles:
+            handles[path] = open_field_file(path)
+        handles.move_to_end(path)
+        while len(handles) > MOST_OPEN_FILES:
+            handles.popitem(last=False)[1].close()
+        return handles[path]
 
     def close(self) -> None:
-        """Close what this process has opened."""
-        while self._process == os.getpid() and self._handles:
-            self._handles.popitem()[1].close()
+        """Close what this thread has opened."""
+        handles = self._own()
+        while handles:
+            handles.popitem()[1].close()
+
+    def _own(self) -> OrderedDict[Path, FieldFile]:
+        of_thread, process = self._of_thread, os.getpid()
+        if getattr(of_thread, "process", None) != process:
+            # A parent's handles are kept, but never touched: closing one here would disturb the parent.
+            of_thread.inherited = getattr(of_thread, "handles", None)
+            of_thread.process, of_thread.handles = process, OrderedDict()
+        handles: OrderedDict[Path, FieldFile] = of_thread.handles
+        return handles
 
     def __reduce__(self) -> tuple[type[OpenFiles], tuple[()]]:
         return OpenFiles, ()

@@ -230,7 +230,23 @@ def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> S
         grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
         units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
         max_patterns=config.data.max_patterns,
+        notices=tuple(_unused_with_a_table(config, paths[0])),
     )
+
+
+def _unused_with_a_table(config: RunConfig, path: Path) -> Iterator[str]:
+    """Yield a notice for each setting that needs a grid."""
+    domain = config.domain
+    settings = {
+        "domain.mask_mode": domain.mask_mode,
+        "domain.mask": domain.mask,
+        "domain.latitude_range": domain.latitude_range,
+        "domain.longitude_range": domain.longitude_range,
+        "data.area_weighted": config.data.area_weighted or None,
+    }
+    for key, value in settings.items():
+        if value is not None:
+            yield f"{key}: not used with {path}, a table of samples without a grid: all of its rows are samples"
 
 
 def _check_same_table(file: FieldFile, found: Any, expected: Any, records: list[SourceFile]) -> None:

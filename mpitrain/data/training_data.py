@@ -36,7 +36,11 @@ class Normalization:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Numbers about all ranks' samples, the same on all ranks."""
+    """Numbers about all ranks' samples, the same on all ranks.
+
+    `num_missing` counts for each input and target the selected values that are no measurement. `largest_share` is the
+    most samples that a virtual rank trains on, None where they are shared out evenly.
+    """
 
     num_training_samples: int
     num_validation_samples: int
@@ -45,6 +49,8 @@ class DataSummary:
     moments: Moments
     input_names: tuple[str, ...]
     target_names: tuple[str, ...]
+    num_missing: tuple[int, ...] = ()
+    largest_share: int | None = None
 
     @property
     def target_mean(self) -> npt.NDArray[np.float64]:
@@ -135,9 +141,13 @@ def normalization_of(moments: Moments, num_inputs: int, device: torch.device, dt
 def _to_tensors(
     owned: Mapping[int, Samples], normalization: Normalization, session: Session, dtype: torch.dtype
 ) -> list[VirtualRankSamples]:
+    """Return the owned virtual ranks' samples, one behind the other in one memory."""
+    parts = [padded_tensors(samples, normalization, session.device, dtype) for samples in owned.values()]
+    lengths = [len(samples) + 1 for samples in owned.values()]
+    inputs, targets, weights = (torch.cat(column).split(lengths) for column in zip(*parts, strict=True))
     return [
-        VirtualRankSamples(v, *padded_tensors(samples, normalization, session.device, dtype), samples.grid_index)
-        for v, samples in owned.items()
+        VirtualRankSamples(v, *tensors, samples.grid_index)
+        for (v, samples), tensors in zip(owned.items(), zip(inputs, targets, weights, strict=True), strict=True)
     ]
 
 

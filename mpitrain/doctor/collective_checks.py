@@ -151,8 +151,10 @@ def _compare_ranks(world: World, facts: RankFacts, config: RunConfig) -> list[Ch
 
 
 def _compare_data(world: World, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
-    if config.data.data_path is None:
+    if not config.data.entries:
         return []
     own = dataclasses.replace(facts, rank=world.ranks.rank, host=world.host)
-    prints = world.communicator.all_gather_object((own, file_fingerprint(Path(config.data.data_path))))
+    prints = world.communicator.all_gather_object(
+        (own, " ".join(file_fingerprint(Path(entry)) for entry in config.data.entries))
+    )
     return [compare_fingerprints([fact for fact, _ in prints], [text for _, text in prints])]

@@ -38,31 +38,27 @@ def check_data(config: RunConfig) -> CheckResult:
     name = "data file"
     if config.data.data_path is None:
         return CheckResult(name, "skip", "data.data_path is not set: a run writes a synthetic file")
-    from mpitrain.data.samples import read_samples, valid_rows
+    from mpitrain.data.samples import concatenate, valid_rows
+    from mpitrain.data.source import open_source
 
-    path = Path(config.data.data_path)
+    files = " ".join(config.data.entries)
     try:
-        size = path.stat().st_size if path.exists() else 0
-        if size > _READ_WHOLE_BYTES:
-            return _check_large(path, size)
-        samples = read_samples(path, config.domain.pole, config.domain.clean_data)
+        source = open_source(config)
+        size_bytes = sum(record.path.stat().st_size for record in source.files)
+        if size_bytes > _READ_WHOLE_BYTES:
+            return CheckResult(name, "pass", f"{files}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")
+        samples = concatenate([source.read(chunk) for chunk in source.chunks])
+        source.check_selection(len(samples), [len(samples)] * (len(source.input_names) + len(source.target_names)))
     except MpitrainError as error:
         what, _, fix = str(error).partition("; ")
         return CheckResult(name, "fail", what, fix or "give a complete file as data.data_path")
     num_valid = int(valid_rows(samples).sum())
-    found = f"{path}: {len(samples)} samples selected, {len(samples) - num_valid} of them without measurements"
+    found = f"{files}: {len(samples)} samples selected, {len(samples) - num_valid} of them without measurements"
     if num_valid == 0:
         return CheckResult(
             name, "fail", found, "nothing is left to train on: check domain.* and the fields' fill values"
         )
     return CheckResult(name, "pass", found)
-
-
-def _check_large(path: Path, size_bytes: int) -> CheckResult:
-    from mpitrain.data.history_file import open_history
-
-    with open_history(path):
-        return CheckResult("data file", "pass", f"{path}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")
 
 
 def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
@@ -77,8 +73,8 @@ def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
             f"{_LOCKING}={setting}: HDF5 does not know it",
             f"export {_LOCKING}=FALSE (or TRUE, BEST_EFFORT)",
         )
-    path = Path(config.data.data_path) if config.data.data_path is not None else None
-    if path is not None and path.is_file():
+    path = next((Path(entry) for entry in config.data.entries if Path(entry).is_file()), None)
+    if path is not None:
         return _check_lock_of(path)
     return _check_lock_beside(existing_parent(Path(config.output.model_dir)))
 

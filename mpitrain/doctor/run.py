@@ -55,6 +55,8 @@ def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) 
     """
     if not request.timeout_s > 0:
         raise UserError(f"--timeout {request.timeout_s:g}: give the seconds that a step may take, more than 0")
+    # As the user left it: reading data sets variables of the libraries.
+    environ = dict(environ)
     place = read_place(environ)
     board = open_board(environ, place.rank, place.is_launched, place.is_one_node)
     patrol = start_patrol(board, place.world_size, place.is_one_node, request.timeout_s, request.as_json)

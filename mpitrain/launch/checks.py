@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 from mpitrain.config import RunConfig, load_run_config
@@ -64,10 +65,10 @@ def _check_devices(job: JobRequest, config: RunConfig) -> None:
 
 
 def _check_data(config: RunConfig, is_sent: bool) -> list[str]:
-    path = config.data.data_path
-    if path is None or Path(path).exists():
+    missing = [entry for entry in config.data.entries if not Path(entry).exists() and not glob.glob(entry)]
+    if not missing:
         return []
-    what = f"data.data_path={path}: no such file, seen from here"
+    what = f"data.data_path={missing[0]}: no such file, seen from here"
     if is_sent:
         raise UserError(f"{what}; correct it, or print the script and send it by hand if only the job can see it")
     return [f"{what}; make sure that the job can see it"]

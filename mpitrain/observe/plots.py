@@ -59,6 +59,17 @@ def plot_learning_rate(records: Records) -> str:
     return _render_svg(figure, "rate")
 
 
+def plot_jacobian_change(records: Records) -> str:
+    """Draw the relative change of the mean Jacobian against the epoch, log scale."""
+    figure, axes = _new_figure(height_inch=1.8)
+    epochs, changes = series(records, "jacobian_change")
+    axes.plot(epochs, changes, color=TRAIN_COLOUR, marker=_marker(epochs))
+    if any(change > 0 for change in changes):
+        axes.set_yscale("log", nonpositive="mask")
+    axes.set(xlabel="epoch", ylabel="relative change")
+    return _render_svg(figure, "jacobian")
+
+
 def plot_prediction(truth: np.ndarray[Any, Any], prediction: np.ndarray[Any, Any]) -> str:
     """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file."""
     from matplotlib.colors import LogNorm

@@ -101,7 +101,7 @@ def _draw_plots(
         import matplotlib  # noqa: F401  ask for it once, for one message
     except ImportError as error:
         raise MissingDependencyError("report.html needs matplotlib: python -m pip install matplotlib") from error
-    from mpitrain.observe.plots import plot_learning_rate, plot_loss, plot_prediction, series
+    from mpitrain.observe.plots import plot_jacobian_change, plot_learning_rate, plot_loss, plot_prediction, series
 
     plots = {}
     guides = {"mean predictor": values.get("mean_predictor_mse"), "noise floor": values.get("noise_mse")}
@@ -109,6 +109,8 @@ def _draw_plots(
         plots["Loss"] = plot_loss(records, guides)
     if series(records, "learning_rate")[0]:
         plots["Learning rate"] = plot_learning_rate(records)
+    if series(records, "jacobian_change")[0]:
+        plots["Change of the mean Jacobian"] = plot_jacobian_change(records)
     if truth is not None and prediction is not None and truth.size:
         plots["Prediction against truth"] = plot_prediction(truth, prediction)
     return plots

@@ -12,25 +12,35 @@ from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.batches import EvaluationSource
+from mpitrain.data.streamed_data import StreamedData
 from mpitrain.data.training_data import TrainingData
 
 
 def mean_predictor_mse(
-    data: TrainingData, session: Session, virtual_ranks: VirtualRanks, model: nn.Module
+    data: TrainingData | StreamedData, session: Session, virtual_ranks: VirtualRanks, model: nn.Module
 ) -> float | None:
     """Return the squared error of answering the training means, over the samples that the losses are over. Collective.
 
     Errors are measured as the losses of `model` are. None where that would take one more pass over the files.
     """
     summary = data.summary
-    sources = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
-    if not sources:
-        return None
-    mean = torch.from_numpy(summary.target_mean).to(session.device)
     std = getattr(model, "output_std", torch.ones(())).double()
+    if isinstance(data, StreamedData):
+        return None if data.is_area_weighted else _from_moments(data, std.cpu())
+    sources = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
+    mean = torch.from_numpy(summary.target_mean).to(session.device)
     sums = torch.stack([_squared_errors(source, mean, std) for source in sources])
     total, weight = FixedTreeReducer(session.data, virtual_ranks).reduce(sums).tolist()
     return float(total / weight) if weight else None
+
+
+def _from_moments(data: StreamedData, std: torch.Tensor) -> float | None:
+    """Return the same from what the first pass over the files has measured: the squares about another mean."""
+    summary, census = data.summary, data.census
+    found = census.validation if summary.num_validation_samples else census.training
+    count, mean, m2 = (part[len(summary.input_names) :] for part in (found.count, found.mean, found.m2))
+    squares = torch.from_numpy(m2 + count * (mean - summary.target_mean) ** 2) / std**2
+    return float(squares.sum() / count.sum()) if count.sum() else None
 
 
 def _squared_errors(source: EvaluationSource, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The fast engine of `standard` semantics: each step is two calls of a kernel compiled for the network.
+"""The fast engine of `standard` semantics: each step is one or two calls of a kernel compiled for the network.
 
 V  virtual ranks      k  slices of this rank      b  rows a slice      n  parameters      F, O  inputs and targets
 """
@@ -6,16 +6,14 @@ V  virtual ranks      k  slices of this rank      b  rows a slice      n  parame
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from mpitrain.comm.reduction import LibraryReducer, Reducer
-from mpitrain.data.batches import Slice, VirtualRankBatches
-from mpitrain.data.virtual_rank_samples import VirtualRankSamples
-from mpitrain.train.dense_kernel import DenseNetwork
+from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind
 from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
+from mpitrain.train.kernel_rows import rows_of
 from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepResult
 
@@ -25,87 +23,79 @@ class CompiledEngine(StandardEngine):
 
     The parameters of the model and the state of the optimiser become views of flat vectors that the kernel updates.
     Each slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any
-    number of ranks; against `EagerEngine` results agree to rounding.
+    number of ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one.
     """
 
     def __init__(self, parts: EngineParts, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(parts)
-        self._kernel, self._num_outputs = kernel, network.sizes[-1]
-        self._is_fixed = self.session.reduction == "fixed"
-        self._gathers = self._is_fixed and not parts.virtual_ranks.is_even
+        self._kernel = kernel
+        is_fixed = self.session.reduction == "fixed"
         wire = narrow_wire(parts)
-        self._reducer: Reducer = self.fixed_tree if self._is_fixed else LibraryReducer(self.session.data, wire)
+        self._reducer: Reducer = self.fixed_tree if is_fixed else LibraryReducer(self.session.data, wire)
+        self._is_alone = self.session.ranks.world_size == 1 and wire is None
+        self._rows = rows_of(parts.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
         self._weights = _flatten_parameters(self.parameters)
-        self._update = _bind_optimizer(kernel, parts.optimizer, self.parameters, self._weights)
-        self._clip_norm = ctypes.c_double(self.training.gradient_clip_norm or 0.0)
-        self._partials = self._weights.new_zeros((len(parts.batches), len(self._weights) + EXTRA_ENTRIES))
-        self._real = ctypes.c_float if network.dtype == torch.float32 else ctypes.c_double
-        self._in_memory = [source for source in parts.batches if isinstance(source, VirtualRankBatches)]
-        steps_in_order = self.steps_per_epoch if self._in_memory else 1
-        self._order = torch.arange(self.plan.slice_rows).repeat(len(parts.batches), steps_in_order)
-        self._sources = torch.zeros((len(parts.batches), 3), dtype=torch.int64)
-        self._held = [
-            _point_at(row, source.samples) for row, source in zip(self._sources, self._in_memory, strict=False)
-        ]
-        self._bind_arguments()
+        self._partials = self._weights.new_zeros((self._rows.num_slices, len(self._weights) + EXTRA_ENTRIES))
+        # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
+        self._gathers = is_fixed and not parts.virtual_ranks.is_even
+        self._sent = self._partials if self._gathers else self._partials[:1]
+        self._loss_and_stop = (ctypes.c_double * 2)()
+        within_rank = Combination.tree if is_fixed else Combination.line
+        self._describe_step(network, Combination.none if self._gathers else within_rank)
 
-    def _bind_arguments(self) -> None:
-        # Addresses do not change during a run: they are looked up once, not at each of many thousand steps.
+    def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
+        """Tell the kernel all addresses and numbers, which do not change in a run, once."""
+        # An aligned start, for the workspace is read in whole vectors.
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
-        memory = ctypes.c_void_p(-(-self._workspace.data_ptr() // 64) * 64)
-        self._statistics = _statistics_of(self.parts.model, self._num_outputs)
-        self._fixed_arguments = (memory, *_pointers(self._weights, self._statistics, self._sources))
-        counts = (self._order.shape[1], len(self._partials), self.plan.slice_rows)
-        self._counts = tuple(ctypes.c_int64(count) for count in counts)
-        self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
-        self._partials_pointer, self._sums_pointer, self._result_pointer = _pointers(
-            self._partials, self.loss_sums, self._loss_and_stop
+        self._statistics = _statistics_of(self.parts.model, network.sizes[-1])
+        self._state = _bind_optimizer(self.parts.optimizer, self.parameters, self._weights)
+        settings = self.parts.optimizer.param_groups[0]
+        betas = settings.get("betas", (0.0, 0.0))
+        self._step = KernelStep(
+            work=-(-self._workspace.data_ptr() // 64) * 64,
+            parameters=self._weights.data_ptr(),
+            statistics=self._statistics.data_ptr(),
+            sources=self._rows.sources.data_ptr(),
+            partials=self._partials.data_ptr(),
+            epoch_sums=self.loss_sums.data_ptr(),
+            loss_and_stop=ctypes.addressof(self._loss_and_stop),
+            first_moment=self._state[0].data_ptr(),
+            second_moment=self._state[1].data_ptr(),
+            step_count=self._state[2].data_ptr(),
+            order_stride=self._rows.order_stride,
+            num_slices=self._rows.num_slices,
+            slice_rows=self._rows.slice_rows,
+            combination=combination,
+            optimizer=OptimizerKind.of(self.parts.optimizer),
+            clip_norm=self.training.gradient_clip_norm or 0.0,
+            beta1=betas[0],
+            beta2=betas[1],
+            epsilon=settings.get("eps", 0.0),
+            weight_decay=settings["weight_decay"],
+            momentum=settings.get("momentum", 0.0),
         )
-        self._result = self._loss_and_stop.numpy()
+        self._step_address = ctypes.addressof(self._step)
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         super().start_epoch(epoch, first_step)
-        for row, source in zip(self._order, self._in_memory, strict=False):
-            torch.cat([source.rows(step) for step in range(self.steps_per_epoch)], out=row)
+        self._rows.start_epoch()
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.step`. Collective."""
-        if not self._in_memory:
-            slices = self.slices(step_in_epoch)
-            self._held = [_point_at(row, piece) for row, piece in zip(self._sources, slices, strict=True)]
-            step_in_epoch = 0
-        order = ctypes.c_void_p(self._order.data_ptr() + 8 * step_in_epoch * self.plan.slice_rows)
-        self._kernel.slice_partials(
-            *self._fixed_arguments, order, *self._counts, self._real(float(stop_requested)), self._partials_pointer
-        )
-        total = self._add_up()
-        gradient = ctypes.c_void_p(total.data_ptr())
-        self._kernel.mean_gradient(gradient, self._clip_norm, self._result_pointer)
-        self._update(gradient, learning_rate)
-        loss, stop_flags = self._result
-        return StepResult(float(loss), bool(stop_flags > 0))
+        order = self._rows.order_address(step_in_epoch)
+        if self._is_alone:
+            self._kernel.whole_step(self._step_address, order, stop_requested, learning_rate)
+        else:
+            self._kernel.sum_slices(self._step_address, order, stop_requested)
+            total = self._reducer.reduce(self._sent)
+            self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
+        loss, stop_flags = self._loss_and_stop
+        return StepResult(loss, stop_flags > 0)
 
-    def _add_up(self) -> torch.Tensor:
-        """Return the sum (n + 3,) of all ranks' partials. Collective."""
-        if self._gathers:
-            self.loss_sums += self._partials[:, -EXTRA_ENTRIES:-1]
-            return self._reducer.reduce(self._partials)
-        self._kernel.combine_partials(
-            self._partials_pointer, self._counts[1], ctypes.c_int64(self._is_fixed), self._sums_pointer
-        )
-        # What is left is this rank's subtree, or its plain sum: one row.
-        return self._reducer.reduce(self._partials[:1])
-
-
-def _point_at(row: torch.Tensor, rows: VirtualRankSamples | Slice) -> tuple[torch.Tensor, ...]:
-    """Write the addresses of a source's inputs, targets and weights to `row` (3,); return them, to be kept alive."""
-    if isinstance(rows, VirtualRankSamples):
-        tensors = (rows.padded_inputs, rows.padded_targets, rows.padded_weights)
-    else:
-        tensors = (rows.inputs.contiguous(), rows.targets.contiguous(), rows.weights.contiguous())
-    row.copy_(torch.tensor([tensor.data_ptr() for tensor in tensors]))
-    return tensors
+    def _failed_slices(self) -> list[int]:
+        failed = super()._failed_slices()
+        return list(self.parts.virtual_ranks.owned) if failed and self._rows.num_slices == 1 else failed
 
 
 def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:
@@ -124,44 +114,20 @@ def _flatten_parameters(parameters: list[Any]) -> torch.Tensor:
 
 
 def _bind_optimizer(
-    kernel: ctypes.CDLL, optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor
-) -> Callable[[ctypes.c_void_p, float], None]:
-    """Return the kernel's update (gradient, learning rate); the optimiser's state becomes views of flat vectors."""
-    settings = optimizer.param_groups[0]
-    decay = ctypes.c_double(settings["weight_decay"])
-    # The tensors are held by the optimiser's state; the update holds their addresses.
-    if isinstance(optimizer, torch.optim.SGD):
-        (velocity,) = _flatten_state(optimizer, parameters, weights, ("momentum_buffer",))
-        momentum = ctypes.c_double(settings["momentum"])
-        pointers = _pointers(weights, velocity)
-        return lambda gradient, rate: kernel.sgd_step(
-            pointers[0], gradient, pointers[1], ctypes.c_double(rate), momentum, decay
-        )
-    mean, square = _flatten_state(optimizer, parameters, weights, ("exp_avg", "exp_avg_sq"))
+    optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Make the optimiser's state views of flat vectors of zeros: first and second moment (n,), and the step count."""
+    moments = torch.zeros_like(weights), torch.zeros_like(weights)
     step_count = torch.zeros(())
-    for parameter in parameters:
-        optimizer.state[parameter]["step"] = step_count
-    numbers = tuple(ctypes.c_double(value) for value in (*settings["betas"], settings["eps"]))
-    is_decoupled = ctypes.c_int64(isinstance(optimizer, torch.optim.AdamW))
-    first, *state = _pointers(weights, mean, square, step_count)
-    return lambda gradient, rate: kernel.adam_step(
-        first, gradient, *state, ctypes.c_double(rate), *numbers, decay, is_decoupled
-    )
-
-
-def _pointers(*tensors: torch.Tensor) -> tuple[ctypes.c_void_p, ...]:
-    return tuple(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
-
-
-def _flatten_state(
-    optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor, names: tuple[str, ...]
-) -> tuple[torch.Tensor, ...]:
-    """Make the optimiser's state `names` views of flat vectors of zeros, which are returned."""
-    flat = tuple(torch.zeros_like(weights) for _ in names)
-    for name, vector in zip(names, flat, strict=True):
+    is_descent = isinstance(optimizer, torch.optim.SGD)
+    names = ("momentum_buffer",) if is_descent else ("exp_avg", "exp_avg_sq")
+    for name, vector in zip(names, moments, strict=False):
         for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
             optimizer.state[parameter][name] = view
-    return flat
+    if not is_descent:
+        for parameter in parameters:
+            optimizer.state[parameter]["step"] = step_count
+    return *moments, step_count
 
 
 def _views(flat: torch.Tensor, parameters: list[Any]) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from mpitrain.data.batches import Slice, join_slices, split_slice
 from mpitrain.models.build import random_layers
 from mpitrain.train.network import network_of
 from mpitrain.train.precision import Precision
-from mpitrain.train.random_streams import seed_stream
+from mpitrain.train.random_streams import kept_random_state, seed_stream
 from mpitrain.train.slice_batch_norm import SliceBatchNorm
 from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepResult
@@ -44,7 +44,8 @@ class DdpEngine(StandardEngine):
             group["lr"] = learning_rate
         # Where gradients are views of DDP's buckets they must not be given away.
         self.parts.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
-        self._loss[0] = self._accumulate(piece, step_in_epoch, weight)
+        with kept_random_state(self.session.device, self._draws_numbers):
+            self._loss[0] = self._accumulate(piece, step_in_epoch, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
         self.session.all_reduce(self._loss)
         self._update()

@@ -6,6 +6,7 @@ k  slices of this rank      b  rows a slice      n  parameters
 from __future__ import annotations
 
 import ctypes
+import enum
 import hashlib
 import os
 import platform
@@ -51,6 +52,44 @@ class DenseNetwork:
         ]
 
 
+class Combination(enum.IntEnum):
+    """How the kernel combines a rank's partials: not at all, in the pairwise tree, or one after the other."""
+
+    none = 0
+    tree = 1
+    line = 2
+
+
+class OptimizerKind(enum.IntEnum):
+    """The update formulas of the kernel."""
+
+    adam = 0
+    adamw = 1
+    descent = 2
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> OptimizerKind:
+        """Return the formula of one of torch's optimisers."""
+        if isinstance(optimizer, torch.optim.SGD):
+            return cls.descent
+        return cls.adamw if isinstance(optimizer, torch.optim.AdamW) else cls.adam
+
+
+class KernelStep(ctypes.Structure):
+    """What a training step needs, set up once; the fields are those of `Step` in dense_network.cpp, in their order."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "work", "parameters", "statistics", "sources", "partials", "epoch_sums", "loss_and_stop", "first_moment",
+            "second_moment", "step_count",
+        )),
+        *((name, ctypes.c_int64) for name in ("order_stride", "num_slices", "slice_rows", "combination", "optimizer")),
+        *((name, ctypes.c_double) for name in (
+            "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum",
+        )),
+    )  # fmt: skip
+
+
 def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
 
@@ -59,6 +98,14 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     library = ctypes.CDLL(str(build_kernel(network)))
     for name in ("workspace_bytes", "parameter_count"):
         getattr(library, name).restype = ctypes.c_int64
+    address, number = ctypes.c_void_p, ctypes.c_double
+    for name, arguments in (
+        ("sum_slices", (address, address, number)),
+        ("apply_sum", (address, address, number)),
+        ("whole_step", (address, address, number, number)),
+    ):
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
     return library
 
 

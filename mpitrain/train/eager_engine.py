@@ -15,7 +15,7 @@ from mpitrain.data.batches import Slice, join_slices, split_slice
 from mpitrain.models.build import random_layers
 from mpitrain.train.network import network_of
 from mpitrain.train.precision import Precision
-from mpitrain.train.random_streams import seed_stream
+from mpitrain.train.random_streams import kept_random_state, seed_stream
 from mpitrain.train.slice_batch_norm import SliceBatchNorm
 from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepResult
@@ -60,12 +60,12 @@ class EagerEngine(StandardEngine):
         return StepResult(loss_sum / weight_sum, stop_flags > 0)
 
     def _write_partials(self, pieces: Sequence[Slice], step_in_epoch: int) -> None:
-        self._batch_norm.run(
-            [
-                functools.partial(self._write_partial, row, number, piece, step_in_epoch)
-                for number, (row, piece) in enumerate(zip(self._partials, pieces, strict=True))
-            ]
-        )
+        bodies = [
+            functools.partial(self._write_partial, row, number, piece, step_in_epoch)
+            for number, (row, piece) in enumerate(zip(self._partials, pieces, strict=True))
+        ]
+        with kept_random_state(self.session.device, self._draws_numbers):
+            self._batch_norm.run(bodies)
 
     def _write_partial(self, row: torch.Tensor, number: int, piece: Slice, step_in_epoch: int) -> None:
         row.zero_()

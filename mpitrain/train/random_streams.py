@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 from mpitrain.data.keyed_random import keyed_words
@@ -13,3 +15,10 @@ def seed_stream(seed: int, epoch: int, step_in_epoch: int, virtual_rank: int, pa
     """Set torch's random state for what a slice draws, dropout for example: the same on whatever rank it runs."""
     word = int(keyed_words((seed, _STEP_STREAM, epoch, step_in_epoch, virtual_rank, part), 1)[0])
     torch.manual_seed(word >> 1)  # torch takes 63 bits
+
+
+def kept_random_state(device: torch.device, is_changed: bool) -> AbstractContextManager[None]:
+    """Return the context that leaves torch's random state as it was, where what runs inside changes it at all."""
+    if not is_changed:
+        return nullcontext()
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

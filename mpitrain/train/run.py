@@ -24,7 +24,9 @@ from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import open_progress
 from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore
+from mpitrain.train.final_prediction import check_final_prediction, predict_finally
 from mpitrain.train.finish import finish_run
+from mpitrain.train.jacobian_watch import build_jacobian_watch
 from mpitrain.train.profile import profiled_steps
 from mpitrain.train.run_folder import RunFolder, next_free
 from mpitrain.train.settings import check_same_data
@@ -90,6 +92,9 @@ def _train(
         parts = load_and_build(config, files, session, checkpoint)
         if checkpoint is not None:
             session.together(lambda: check_same_data(files, checkpoint, parts.model))
+        num_virtual_ranks = parts.counts["virtual_ranks"]
+        jacobian_watch = build_jacobian_watch(config, parts.model, parts.preview, session, num_virtual_ranks)
+        session.on_root(lambda: check_final_prediction(config, folder))
     session.on_root(lambda: _prepare_folder(config, folder, request))
     world.failure_folder = folder.logs
     for line in parts.notices:
@@ -105,11 +110,13 @@ def _train(
             _saver(session, folder, parts.settings),
             watcher,
             stop_request,
+            jacobian_watch,
         )
         if checkpoint is not None:
             trainer.resume(checkpoint)
         trainer.fit()
     finish_run(world, session, config, folder, parts, trainer, files, time.monotonic() - started_s)
+    predict_finally(world, session, config, folder, parts, files)
 
 
 def _choose_folder(config: RunConfig, request: TrainRequest) -> RunFolder:
@@ -160,9 +167,8 @@ def _as_before_if_refused(session: Session, folder: RunFolder) -> Iterator[None]
 
 def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> list[str]:
     """Return the files and patterns of the run; the root writes a synthetic history where there are none."""
-    given = config.data.data_path
-    if given is not None:
-        return [given] if isinstance(given, str) else given
+    if config.data.entries:
+        return config.data.entries
     if not (request.resume and folder.synthetic_history.exists()):
         folder.create()
         num_times = -(-(config.data.num_samples or 1) // SAMPLES_A_TIME)

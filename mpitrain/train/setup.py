@@ -19,6 +19,7 @@ from mpitrain.data.loading import open_source_together, read_run
 from mpitrain.data.reference_data import ReferenceData, share_out_as_reference
 from mpitrain.data.samples import Samples, read_samples
 from mpitrain.data.source import SampleSource
+from mpitrain.data.streamed_data import StreamedData, open_streamed_files
 from mpitrain.data.training_data import DataSummary, Normalization, TrainingData, share_out
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.models.torchscript import ModelDescription
@@ -33,7 +34,8 @@ from mpitrain.train.standard_engine import EngineParts
 from mpitrain.train.step_engine import StepEngine
 from mpitrain.train.strategy import check_strategy, set_switches, strategy_notices
 
-LoadData = Callable[[VirtualRanks], TrainingData]
+StandardData = TrainingData | StreamedData
+LoadData = Callable[[VirtualRanks], StandardData]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class TrainingParts:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     engine: StepEngine
-    data: TrainingData | ReferenceData
+    data: StandardData | ReferenceData
     plan: BatchPlan | None
     settings: dict[str, Any]
     counts: dict[str, int | None]
@@ -81,9 +83,31 @@ def load_and_build(
         samples = session.together(lambda: read_samples(_only_file(files), domain.pole, domain.clean_data))
         return _build_reference(config, session, samples, checkpoint)
     data_section = config.data.model_copy(update={"data_path": list(files), "max_patterns": _most_samples(config)})
-    source = open_source_together(config.model_copy(update={"data": data_section}), session)
+    on_files = config.model_copy(update={"data": data_section})
+    if config.data.streaming:
+        return _build_streamed(on_files, session, checkpoint)
+    source = open_source_together(on_files, session)
     session.together(lambda: _check_kind(config, source))
-    parts = build_parts(config, session, read_run(source, session), checkpoint)
+    return _about_source(build_parts(config, session, read_run(source, session), checkpoint), source)
+
+
+def _build_streamed(config: RunConfig, session: Session, checkpoint: Checkpoint | None) -> TrainingParts:
+    opened: list[StreamedData] = []
+
+    def load(virtual_ranks: VirtualRanks) -> StreamedData:
+        data = open_streamed_files(config, session, virtual_ranks, DTYPES[config.training.dtype])
+        _check_kind(config, data.source)
+        opened.append(data)
+        return data
+
+    parts = build_standard(config, session, load, checkpoint)
+    (data,) = opened
+    parts.notices[:0] = data.notices
+    return _about_source(parts, data.source)
+
+
+def _about_source(parts: TrainingParts, source: SampleSource) -> TrainingParts:
+    """Return the parts with what the files tell: notices, and the units of the variables."""
     return replace(
         parts, notices=[*source.notices, *parts.notices], description=_with_units(parts.description, source.units)
     )
@@ -165,7 +189,9 @@ def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoi
         + session.together(_fit_check(checkpoint, settings))
     )
     notices += _data_notices(config, summary, batch_size)
-    plan = plan_batches(summary.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks)
+    plan = plan_batches(
+        summary.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks, summary.largest_share
+    )
     session.together(lambda: check_batches(config, plan, batch_size))
     engine = _build_engine(config, session, choice, model, optimizer, data, plan, virtual_ranks)
     baseline = (
@@ -193,7 +219,7 @@ def _model_and_optimizer(
 
 def _build_engine(
     config: RunConfig, session: Session, choice: EngineChoice, model: nn.Module, optimizer: torch.optim.Optimizer,
-    data: TrainingData, plan: BatchPlan, virtual_ranks: VirtualRanks,
+    data: StandardData, plan: BatchPlan, virtual_ranks: VirtualRanks,
 ) -> StepEngine:  # fmt: skip
     batches = data.slice_sources(plan, config.seed, config.shuffle)
     session.together(lambda: check_output_shape(model, batches[0]))

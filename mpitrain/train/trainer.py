@@ -15,6 +15,7 @@ from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint_store import Checkpoint
+from mpitrain.train.jacobian_watch import JacobianWatch
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
 from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
 from mpitrain.train.step_engine import StepEngine
@@ -40,6 +41,7 @@ class Trainer:
     def __init__(
         self, config: RunConfig, session: Session, model: nn.Module, optimizer: torch.optim.Optimizer,
         engine: StepEngine, save: SaveCheckpoint, watcher: Watcher, stop_request: StopRequest,
+        jacobian_watch: JacobianWatch | None = None,
     ) -> None:  # fmt: skip
         self.state = TrainingState()
         self.best_weights: dict[str, torch.Tensor] | None = None
@@ -51,7 +53,7 @@ class Trainer:
             engine,
         )
         self._save, self._watcher, self._stop_request = save, watcher, stop_request
-        self._best_is_saved = True
+        self._jacobian_watch, self._best_is_saved = jacobian_watch, True
         self._names = [name for name, _ in model.named_parameters()]
 
     def fit(self) -> None:
@@ -96,6 +98,7 @@ class Trainer:
         patience = training.early_stopping_patience
         if patience is not None and self.state.epoch >= training.min_epochs:
             self.state.stopped_early = self.state.epochs_without_improvement >= patience
+        self._follow_jacobian()
         if training.scheduler is not None and training.scheduler.type == "plateau":
             self.state.watch_plateau(training.scheduler.patience)
         self._watcher.on_epoch(self.state, learning_rate, wall_time_s)
@@ -105,6 +108,15 @@ class Trainer:
             self._stop_if_asked(stop_anywhere)
             if self.state.epoch % training.save_interval == 0:
                 self.save_checkpoint()
+
+    def _follow_jacobian(self) -> None:
+        training, state = self._config.training, self.state
+        if self._jacobian_watch is None or state.epoch % training.jacobian_freq != 0:
+            return
+        state.record_jacobian(self._jacobian_watch.mean(), training.jacobian_freq, training.jacobian_tolerance)
+        # All ranks have the same Jacobian, so they decide alike.
+        if state.epoch >= training.min_epochs:
+            state.stopped_early |= state.epochs_of_steady_jacobian >= (training.early_stopping_patience or 1)
 
     def _stop_if_asked(self, stop_requested: bool) -> None:
         max_steps = self._config.training.max_steps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -28,6 +29,9 @@ class TrainingState:
     num_plateaus: int = 0
     epochs_on_plateau: int = 0
     plateau_loss: float | None = None
+    jacobian: list[float] | None = None
+    jacobian_change: float | None = None
+    epochs_of_steady_jacobian: int = 0
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the state as JSON values; floats survive bit for bit."""
@@ -36,7 +40,8 @@ class TrainingState:
     @classmethod
     def from_manifest(cls, values: dict[str, Any]) -> TrainingState:
         """Return the state that `to_manifest` gave."""
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        # A checkpoint of an earlier version lacks what it did not follow.
+        return cls(**{field.name: values.get(field.name, field.default) for field in fields(cls)})
 
     def record_epoch(self, train_loss: float, validation_loss: float | None) -> bool:
         """Count a finished epoch; return whether its validation loss is the best so far."""
@@ -51,6 +56,13 @@ class TrainingState:
         self.epochs_without_improvement += 1
         return False
 
+    def record_jacobian(self, values: list[float], num_epochs: int, tolerance: float | None) -> None:
+        """Take the mean Jacobian in, `num_epochs` after the last one, and count epochs of changes below `tolerance`."""
+        self.jacobian_change = None if self.jacobian is None else relative_change(values, self.jacobian)
+        self.jacobian = values
+        is_steady = tolerance is not None and self.jacobian_change is not None and self.jacobian_change < tolerance
+        self.epochs_of_steady_jacobian = self.epochs_of_steady_jacobian + num_epochs if is_steady else 0
+
     def watch_plateau(self, patience: int) -> None:
         """Count a plateau when `patience` finished epochs in a row have not lowered the loss (validation's, if any)."""
         loss = self.train_loss if self.validation_loss is None else self.validation_loss
@@ -60,6 +72,14 @@ class TrainingState:
         self.epochs_on_plateau += 1
         if self.epochs_on_plateau > patience:
             self.num_plateaus, self.epochs_on_plateau = self.num_plateaus + 1, 0
+
+
+def relative_change(values: Sequence[float], before: Sequence[float]) -> float:
+    """Return ||values - before|| / ||values||, Euclidean norms; for `values` of 0 only: 0, or 1 if before was not."""
+    # fsum rounds once: the same on every machine.
+    difference = math.sqrt(math.fsum((one - other) ** 2 for one, other in zip(values, before, strict=True)))
+    norm = math.sqrt(math.fsum(one**2 for one in values))
+    return difference / norm if norm > 0 else float(difference > 0)
 
 
 def named_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

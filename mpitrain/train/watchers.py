@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from mpitrain.config import TrainingSection
-from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.observe.metrics_file import Metric, MetricsFile
 from mpitrain.observe.progress import Progress
 from mpitrain.train.training_state import TrainingState
 
@@ -44,7 +44,7 @@ class RootWatcher:
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Watcher.on_epoch`."""
-        record = {
+        record: dict[str, Metric] = {
             "epoch": state.epoch,
             "step": state.global_step,
             "train_loss": state.train_loss,
@@ -52,6 +52,8 @@ class RootWatcher:
             "learning_rate": learning_rate,
             "wall_time_s": round(wall_time_s, 4),
         }
+        if self._training.follows_jacobian and state.epoch % self._training.jacobian_freq == 0:
+            record |= {"jacobian_change": state.jacobian_change, "jacobian": state.jacobian}
         self._metrics.append(record)
         self._logger.info("epoch %s", record)
         if self._training.log_gpu_memory and torch.cuda.is_available():

@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import netCDF4
@@ -91,7 +92,7 @@ ORDERS = [
         ("a", "b", "c"),
         {"a": {"axis": "X"}, "b": {"units": "days since 2000-01-01"}, "c": {"standard_name": "latitude"}},
     ),
-    (("x", "y", "grow"), {}),
+    (("p", "q", "grow"), {}),
 ]
 
 
@@ -102,7 +103,7 @@ ORDERS = [
 def test_any_order_of_dimensions(tmp_path, dimensions, coordinates, chunked):
     kinds = [
         coordinates.get(name, {}).get("axis") or {"time": "T", "b": "T", "grow": "T", "nj": "Y", "lat": "Y", "c": "Y",
-                                                   "y": "Y"}.get(name, "X")
+                                                   "p": "Y"}.get(name, "X")
         for name in dimensions
     ]  # fmt: skip
     order = ["TYX".index(kind) for kind in kinds]
@@ -253,6 +254,27 @@ def test_files_in_natural_order_follow_one_another_in_time(tmp_path):
             open_source(config_of(tmp_path / entry))
 
 
+def test_files_without_time_are_one_level_each(tmp_path):
+    for number in range(3):
+        grid = ("nj", "ni")
+        variables = {name: (grid, ramp(100 * number, (ROWS, COLUMNS))) for name in ("x", "y")}
+        variables |= {"lat": (grid, ramp(0, (ROWS, COLUMNS))), "depth": (grid, ramp(50 * number, (ROWS, COLUMNS)))}
+        write_netcdf(tmp_path / f"f{number}.nc", variables)
+    source = open_source(config_of(tmp_path / "f*.nc", "domain.latitude_range=[5, 90]", "domain.mask=depth < 60"))
+    samples = read_all(source)
+    # Latitudes are the grid's, read once; x, y and what the mask compares belong to each file.
+    assert samples.grid_index.tolist() == [*range(5, 20), *range(25, 30)]
+    assert samples.inputs[:, 0].tolist() == [*range(5, 20), *range(105, 110)]
+
+
+def test_two_threads_do_not_share_handles(tmp_path):
+    source = open_source(config_of(write_xy(tmp_path / "f.nc")))
+    path = source.files[0].path
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(source.handles.get, path).result() is not source.handles.get(path)
+        assert pool.submit(lambda: read_all(source)).result().inputs.shape == read_all(source).inputs.shape
+
+
 @pytest.mark.parametrize("chunks", [(1, 2, 5), (TIMES, 2, 2), (2, 3, 5)], ids=["levels", "whole series", "crossing"])
 @pytest.mark.parametrize("target_bytes", [1, 200, 10**6])
 def test_no_stored_block_is_read_twice(tmp_path, chunks, target_bytes):
@@ -286,7 +308,9 @@ def test_samples_that_are_ready(tmp_path, format_):
     assert (samples.grid_index.tolist(), source.num_points) == (list(range(20)), 20)
     assert set(reads.values()) == {1}
     assert len(source.chunks) == (2 if format_ == "h5" else 1)
-    named = open_source(history_config(path, "variables.input_variables=[sst, hi]"))
+    assert source.notices == ()
+    named = open_source(history_config(path, "variables.input_variables=[sst, hi]", "domain.mask=sst > 0"))
+    assert "domain.mask: not used with" in named.notices[0]
     assert named.input_names == ("sst", "hi")
 
 
@@ -399,17 +423,18 @@ def test_selection_is_at_least_ten_times_faster_than_a_loop_over_points(tmp_path
     variables |= {"ULAT": (GRID, np.full(shape[1:], 70, "f4")), "umask": (GRID, np.ones(shape[1:], "f4"))}
     path = write_netcdf(tmp_path / "f.nc", variables)
     source = open_source(history_config(path))
-    read_all(source)  # so that the file is in memory for both
 
-    started = time.perf_counter()
+    def seconds_of(work):
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
     samples = read_all(source)
-    ours_s = time.perf_counter() - started
-
+    ours_s = min(seconds_of(lambda: read_all(source)) for _ in range(3))
     part = 40_000
     flat = [variables[name][1].reshape(-1)[:part] for name in ("aice_h", *INPUTS)]
-    started = time.perf_counter()
-    rows = [[column[i] for column in flat] for i in range(part) if 0 < flat[0][i] <= 1]
-    loop_s = (time.perf_counter() - started) * len(samples) / len(rows)
+    loop = lambda: [[column[i] for column in flat] for i in range(part) if 0 < flat[0][i] <= 1]  # noqa: E731
+    loop_s = seconds_of(loop) * len(samples) / part
     assert len(samples) == np.prod(shape)
     assert loop_s > 10 * ours_s
     assert ours_s * 1e7 / len(samples) < 2.0 * 3  # 2 s for ten million points, on a machine of its own

@@ -132,7 +132,7 @@ def test_missing_variable_and_wrong_setting_are_the_users_input(tmp_path, small_
                 dataset.createVariable(name, variable.dtype, variable.dimensions)[:] = variable[:]
     code, results = doctor(f"data.data_path={incomplete}")
     assert code == 2
-    assert_found(results, "data file", "fail", "no variable 'sst_h'", "needs .*sst_h")
+    assert_found(results, "data file", "fail", "no variable 'sst_h'", "this one has .*sss_h")
     code, results = doctor("training.epochs=-5")
     assert code == 2
     assert_found(results, "config", "fail", "training.epochs=-5", ".")

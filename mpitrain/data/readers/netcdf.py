@@ -16,8 +16,9 @@ from mpitrain.data.readers.hdf5 import can_unpack, is_hdf5, list_variables, open
 from mpitrain.data.readers.protocol import Slices, VariableInfo, plain_attribute
 from mpitrain.errors import DataError
 
-# The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
-_library = threading.Lock()
+# The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead. Reentrant:
+# a handle may be collected, and so closed, in the middle of another call's Python.
+_library = threading.RLock()
 
 
 class NetcdfFile:
@@ -69,7 +70,13 @@ class NetcdfFile:
     def close(self) -> None:
         """Close the file."""
         with _library:
-            self._dataset.close()
+            if self._dataset.isopen():
+                self._dataset.close()
+
+    def __del__(self) -> None:
+        # Left to itself, the library's own handle would be closed while another thread reads.
+        if hasattr(self, "_dataset"):
+            self.close()
             if self._hdf5 is not None:
                 self._hdf5.close()
 

@@ -267,86 +267,91 @@ void start_backward(Workspace& work, int R, const Rows& rows, const std::int64_t
     }
 }
 
-}  // namespace
+/// What a training step needs, set up once; the fields are those of `KernelStep` in dense_kernel.py, in their order.
+struct Step {
+    Workspace* work;
+    Real* parameters;        // [n]
+    const Real* statistics;  // see Statistics
+    const Rows* sources;     // [k]
+    Real* partials;          // [k][n + 3]: gradient of the summed weighted loss, loss sum, weight sum, stop flag
+    double* epoch_sums;      // [k][2]: losses and weights of the epoch so far
+    double* loss_and_stop;   // [2]: the batch's mean loss, the number of ranks that ask to stop
+    Real* first_moment;      // [n]: Adam's m, or the velocity of gradient descent
+    Real* second_moment;     // [n]: Adam's v
+    float* step_count;
+    std::int64_t order_stride, num_slices, slice_rows;
+    std::int64_t combination;  // of the k partials into row 0: 0 none, 1 in the pairwise tree, 2 one after the other
+    std::int64_t optimizer;    // 0 Adam, 1 AdamW, 2 gradient descent
+    double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
+};
 
-extern "C" {
+/// The partial of one slice, whose b rows are `order` [b].
+void write_partial(Workspace& work, const Step& step, const Rows& rows, const std::int64_t* order, Real stop_flag,
+                   Real* partial) {
+    const Statistics statistics{step.statistics};
+    Real loss_sum = 0, weight_sum = 0;
+    clear_gradients(work);
+    for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
+        const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
+        gather_inputs(work, R, rows, order + first, statistics);
+        forward_layer<0>(work, R);
+        start_backward(work, R, rows, order + first, statistics, loss_sum, weight_sum);
+        backward_layer<num_layers - 1>(work, R);
+    }
+    gather_gradients(work, partial);
+    partial[num_parameters()] = loss_sum;
+    partial[num_parameters() + 1] = weight_sum;
+    partial[num_parameters() + 2] = stop_flag;
+}
 
-std::int64_t workspace_bytes() { return sizeof(Workspace); }
-std::int64_t parameter_count() { return num_parameters(); }
+constexpr int partial_length = num_parameters() + extra_entries;
 
-/// partials[k][n + 3]: each slice's gradient of its summed weighted loss, the loss sum, the weight sum, the stop flag.
-/// sources [k]: where each slice's rows are; order [k][b]: which of them, `order_stride` numbers apart.
-void slice_partials(void* memory, const Real* parameters, const Real* statistics_numbers, const Rows* sources,
-                    const std::int64_t* order, std::int64_t order_stride, std::int64_t num_slices, std::int64_t slice_rows,
-                    Real stop_flag, Real* partials) {
-    Workspace& work = *static_cast<Workspace*>(memory);
-    const Statistics statistics{statistics_numbers};
-    spread_weights(work, parameters);
-    for (std::int64_t s = 0; s < num_slices; ++s) {
-        const std::int64_t* rows = order + s * order_stride;
-        Real loss_sum = 0, weight_sum = 0;
-        clear_gradients(work);
-        for (std::int64_t first = 0; first < slice_rows; first += tile_rows) {
-            const int R = static_cast<int>(slice_rows - first < tile_rows ? slice_rows - first : tile_rows);
-            gather_inputs(work, R, sources[s], rows + first, statistics);
-            forward_layer<0>(work, R);
-            start_backward(work, R, sources[s], rows + first, statistics, loss_sum, weight_sum);
-            backward_layer<num_layers - 1>(work, R);
-        }
-        Real* partial = partials + s * (num_parameters() + extra_entries);
-        gather_gradients(work, partial);
-        partial[num_parameters()] = loss_sum;
-        partial[num_parameters() + 1] = weight_sum;
-        partial[num_parameters() + 2] = stop_flag;
+void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
+    Real* target = partials + to * partial_length;
+    const Real* source = partials + from * partial_length;
+    for (int i = 0; i < partial_length; ++i) target[i] += source[i];
+}
+
+/// In the tree ((0,1),(2,3)),... for k a power of two, or one after the other.
+void combine_partials(const Step& step) {
+    if (step.combination == 1) {
+        for (std::int64_t distance = 1; distance < step.num_slices; distance *= 2)
+            for (std::int64_t s = 0; s + distance < step.num_slices; s += 2 * distance)
+                add_partial(step.partials, s, s + distance);
+    } else if (step.combination == 2) {
+        for (std::int64_t s = 1; s < step.num_slices; ++s) add_partial(step.partials, 0, s);
     }
 }
 
-/// Adds loss and weight sums to the epoch's [k][2], in double, and combines the k rows into row 0: in the pairwise tree (k a power of two),
-/// or one after the other.
-void combine_partials(Real* partials, std::int64_t num_slices, std::int64_t in_tree, double* loss_sums) {
-    constexpr int length = num_parameters() + extra_entries;
-    for (std::int64_t s = 0; s < num_slices; ++s)
-        for (int i = 0; i < 2; ++i) loss_sums[2 * s + i] += static_cast<double>(partials[s * length + num_parameters() + i]);
-    const auto add = [&](std::int64_t to, std::int64_t from) {
-        Real* target = partials + to * length;
-        const Real* source = partials + from * length;
-        for (int i = 0; i < length; ++i) target[i] += source[i];
-    };
-    if (in_tree) {
-        for (std::int64_t distance = 1; distance < num_slices; distance *= 2)
-            for (std::int64_t s = 0; s + distance < num_slices; s += 2 * distance) add(s, s + distance);
-    } else {
-        for (std::int64_t s = 1; s < num_slices; ++s) add(0, s);
-    }
-}
-
-/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if that is
-/// above 0. loss_and_stop [2] receives the batch's mean loss and the stop flags.
-void mean_gradient(Real* total, double clip_norm, double* loss_and_stop) {
+/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if that
+/// is above 0.
+void average_gradient(const Step& step, Real* total) {
     constexpr int n = num_parameters();
     const Real weight_sum = total[n + 1];
-    loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
-    loss_and_stop[1] = static_cast<double>(total[n + 2]);
+    step.loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
+    step.loss_and_stop[1] = static_cast<double>(total[n + 2]);
     for (int i = 0; i < n; ++i) total[i] /= weight_sum;
-    if (clip_norm <= 0) return;
+    if (step.clip_norm <= 0) return;
     double squares = 0;
     for (int i = 0; i < n; ++i) squares += static_cast<double>(total[i]) * static_cast<double>(total[i]);
-    const double shortened = clip_norm / (std::sqrt(squares) + 1e-6);
+    const double shortened = step.clip_norm / (std::sqrt(squares) + 1e-6);
     if (shortened >= 1) return;
     for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
 }
 
-/// Adam (Kingma and Ba, 2015) on flat vectors; the weight decay is L2, or decoupled as in AdamW (Loshchilov and Hutter,
-/// 2019). step counts the steps so far.
-void adam_step(Real* parameters, const Real* gradient, Real* m, Real* v, float* step, double learning_rate, double beta1,
-               double beta2, double epsilon, double weight_decay, std::int64_t is_decoupled) {
-    const double t = static_cast<double>(*step += 1);
-    const Real l2 = static_cast<Real>(is_decoupled ? 0 : weight_decay);
-    const Real shrink = static_cast<Real>(is_decoupled ? 1 - learning_rate * weight_decay : 1);
-    const Real keep = static_cast<Real>(beta2), one_minus_beta1 = static_cast<Real>(1 - beta1);
-    const Real one_minus_beta2 = static_cast<Real>(1 - beta2), eps = static_cast<Real>(epsilon);
-    const Real correction = static_cast<Real>(std::sqrt(1 - std::pow(beta2, t)));
-    const Real step_size = static_cast<Real>(learning_rate / (1 - std::pow(beta1, t)));
+/// Adam (Kingma and Ba, 2015); the weight decay is L2, or decoupled as in AdamW (Loshchilov and Hutter, 2019).
+void adam_step(const Step& step, const Real* gradient, double learning_rate) {
+    const double t = static_cast<double>(*step.step_count += 1);
+    const bool is_decoupled = step.optimizer == 1;
+    const Real l2 = static_cast<Real>(is_decoupled ? 0 : step.weight_decay);
+    const Real shrink = static_cast<Real>(is_decoupled ? 1 - learning_rate * step.weight_decay : 1);
+    const Real keep = static_cast<Real>(step.beta2), one_minus_beta1 = static_cast<Real>(1 - step.beta1);
+    const Real one_minus_beta2 = static_cast<Real>(1 - step.beta2), eps = static_cast<Real>(step.epsilon);
+    const Real correction = static_cast<Real>(std::sqrt(1 - std::pow(step.beta2, t)));
+    const Real step_size = static_cast<Real>(learning_rate / (1 - std::pow(step.beta1, t)));
+    Real* __restrict m = step.first_moment;
+    Real* __restrict v = step.second_moment;
+    Real* __restrict parameters = step.parameters;
     for (int i = 0; i < num_parameters(); ++i) {
         const Real g = gradient[i] + l2 * parameters[i];
         m[i] += one_minus_beta1 * (g - m[i]);
@@ -356,13 +361,48 @@ void adam_step(Real* parameters, const Real* gradient, Real* m, Real* v, float* 
 }
 
 /// Stochastic gradient descent with momentum as torch has it: no dampening, L2 weight decay.
-void sgd_step(Real* parameters, const Real* gradient, Real* velocity, double learning_rate, double momentum,
-              double weight_decay) {
-    const Real rate = static_cast<Real>(learning_rate), keep = static_cast<Real>(momentum);
-    const Real l2 = static_cast<Real>(weight_decay);
+void descent_step(const Step& step, const Real* gradient, double learning_rate) {
+    const Real rate = static_cast<Real>(learning_rate), keep = static_cast<Real>(step.momentum);
+    const Real l2 = static_cast<Real>(step.weight_decay);
+    Real* __restrict velocity = step.first_moment;
+    Real* __restrict parameters = step.parameters;
     for (int i = 0; i < num_parameters(); ++i) {
         velocity[i] = keep * velocity[i] + gradient[i] + l2 * parameters[i];
         parameters[i] -= rate * velocity[i];
     }
+}
+
+}  // namespace
+
+extern "C" {
+
+std::int64_t workspace_bytes() { return sizeof(Workspace); }
+std::int64_t parameter_count() { return num_parameters(); }
+
+/// Computes the k partials of a batch and combines them; order [k][b] says which rows, `order_stride` numbers apart.
+void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
+    spread_weights(*step->work, step->parameters);
+    for (std::int64_t s = 0; s < step->num_slices; ++s) {
+        Real* partial = step->partials + s * partial_length;
+        write_partial(*step->work, *step, step->sources[s], order + s * step->order_stride, static_cast<Real>(stop_flag), partial);
+        for (int i = 0; i < 2; ++i) step->epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
+    }
+    combine_partials(*step);
+}
+
+/// Updates the parameters by total [n + 3], the sum over all ranks.
+void apply_sum(const Step* step, Real* total, double learning_rate) {
+    average_gradient(*step, total);
+    if (step->optimizer == 2) {
+        descent_step(*step, total, learning_rate);
+    } else {
+        adam_step(*step, total, learning_rate);
+    }
+}
+
+/// Both, where one rank has all slices.
+void whole_step(const Step* step, const std::int64_t* order, double stop_flag, double learning_rate) {
+    sum_slices(step, order, stop_flag);
+    apply_sum(step, step->partials, learning_rate);
 }
 }

@@ -1,0 +1,126 @@
+"""A NetCDF file that grows along its first dimension and is whole or not there.
+
+N  records so far
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.durable_files import sync_folder
+from mpitrain.errors import OutputError
+
+Array = npt.NDArray[Any]
+FILL = {"f4": np.float32(9.969209968386869e36), "f8": 9.969209968386869e36}  # netCDF's own default fill values
+_MOST_BLOCK_VALUES = 65_536
+
+
+@dataclass(frozen=True)
+class OutputVariable:
+    """A variable to be written: `dimensions` by name, `dtype` as f4, f8 or i8; NaN becomes its fill value."""
+
+    name: str
+    dimensions: tuple[str, ...]
+    dtype: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+class GrowingFile:
+    """One NetCDF file under a temporary name until `finish`. Belongs to one rank.
+
+    The first of `dimensions` (name: size) grows; its size is the expected number of records. Every method raises
+    OutputError where the file cannot be written, after which `abandon` leaves nothing behind.
+    """
+
+    def __init__(
+        self, path: Path, dimensions: Mapping[str, int], variables: Sequence[OutputVariable],
+        attributes: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.num_records = 0
+        self._path, self._variables = path, {variable.name: variable for variable in variables}
+        self._growing = next(iter(dimensions))
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._dataset: Any = None
+        self._guarded(lambda: self._create(dimensions, variables, attributes))
+
+    def append(self, records: Mapping[str, Array]) -> None:
+        """Write the next records (n, ...) of every variable that grows."""
+        count = len(next(iter(records.values())))
+        if count:
+            self._guarded(lambda: self._write(records, slice(self.num_records, self.num_records + count)))
+        self.num_records += count
+
+    def put(self, values: Mapping[str, Array]) -> None:
+        """Write whole variables that do not grow."""
+        self._guarded(lambda: self._write(values, slice(None)))
+
+    def finish(self) -> None:
+        """Close the file, wait for the disk, and give it its name."""
+        self._guarded(self._finish)
+
+    def abandon(self) -> None:
+        """Leave nothing behind. Raises nothing."""
+        with suppress(Exception):
+            if self._dataset is not None:
+                self._dataset.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+    def _create(
+        self, dimensions: Mapping[str, int], variables: Sequence[OutputVariable], attributes: Mapping[str, str]
+    ) -> None:
+        import netCDF4
+
+        self._dataset = netCDF4.Dataset(str(self._temporary), "w", format="NETCDF4")
+        self._dataset.setncatts(dict(attributes))
+        for name, size in dimensions.items():
+            self._dataset.createDimension(name, None if name == self._growing else size)
+        for one in variables:
+            variable = self._dataset.createVariable(
+                one.name, one.dtype, one.dimensions, fill_value=FILL.get(one.dtype),
+                chunksizes=_block_shape(one, dimensions, self._growing),
+            )  # fmt: skip
+            variable.set_auto_maskandscale(False)
+            variable.setncatts(dict(one.attributes))
+
+    def _write(self, values: Mapping[str, Array], where: slice) -> None:
+        for name, array in values.items():
+            one = self._variables[name]
+            stored = array.astype(one.dtype)
+            if one.dtype in FILL:
+                stored[np.isnan(array)] = FILL[one.dtype]
+            self._dataset.variables[name][where] = stored
+
+    def _finish(self) -> None:
+        dataset, self._dataset = self._dataset, None
+        dataset.close()
+        with self._temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        self._temporary.replace(self._path)
+        sync_folder(self._path.parent)
+
+    def _guarded(self, action: Any) -> None:
+        try:
+            action()
+        except (OSError, RuntimeError) as error:  # netCDF4 reports what HDF5 refuses as either
+            reason = getattr(error, "strerror", None) or error
+            self.abandon()
+            raise OutputError(
+                f"{self._path}: cannot be written ({reason}); check the folder, its permissions and space"
+            ) from error
+
+
+def _block_shape(one: OutputVariable, dimensions: Mapping[str, int], growing: str) -> tuple[int, ...] | None:
+    if growing not in one.dimensions:
+        return None
+    rest = [dimensions[name] for name in one.dimensions[1:]]
+    records = min(max(1, dimensions[growing]), max(1, _MOST_BLOCK_VALUES // max(1, int(np.prod(rest)))))
+    return (records, *rest)

@@ -1,0 +1,1 @@
+"""Trained networks at work: predictions with their errors and derivatives, maps, and exported models."""

@@ -1,0 +1,85 @@
+"""The commands `mpitrain predict` and `mpitrain export`: flags and handlers. Loads only argparse until one runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_SETTINGS = "settings that differ from the run's, such as domain.pole=south"
+
+
+def add_predict_command(commands: Any) -> None:
+    """Add `predict` to argparse's subparsers."""
+    predict = commands.add_parser(
+        "predict",
+        help="apply a trained network to data files",
+        description="Write the predictions of a trained network, their errors and derivatives to one NetCDF file. Runs "
+        "on any number of ranks, with the same result; files may be larger than memory.",
+    )
+    predict.add_argument("model", metavar="MODEL", help="run folder, or a model.pt")
+    predict.add_argument("settings", nargs="*", metavar="key.path=value", help=_SETTINGS)
+    predict.add_argument("--data", nargs="+", metavar="FILE", help="files or patterns (default: the run's own data)")
+    predict.add_argument(
+        "--output", metavar="FILE.nc", default="prediction.nc", help="file to write (default: prediction.nc)"
+    )
+    predict.add_argument(
+        "--jacobian",
+        action=argparse.BooleanOptionalAction,
+        help="the derivatives by each input (default: yes for points; fields have none)",
+    )
+    predict.add_argument("--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG")
+    predict.set_defaults(handler=_run_predict)
+
+
+def add_export_command(commands: Any) -> None:
+    """Add `export` to argparse's subparsers."""
+    export = commands.add_parser(
+        "export",
+        help="write a run's network as a file that C++ loads",
+        description="Write a run's network as TorchScript, with its derivatives, names, units and statistics inside, "
+        "and the original C++ program's normalization file beside it; then read both again and compare the answers.",
+    )
+    export.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
+    export.add_argument("--output", metavar="FILE.pt", default="model.pt", help="file to write (default: model.pt)")
+    export.add_argument("--weights", choices=("best", "final"), help="which weights (default: as output.weights says)")
+    export.add_argument(
+        "--checkpoint", metavar="latest|best|FOLDER", help="take the weights of this checkpoint (default: latest)"
+    )
+    export.add_argument("--format", choices=("torchscript",), default="torchscript", help="default: torchscript")
+    export.add_argument(
+        "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
+    )
+    export.set_defaults(handler=_run_export)
+
+
+def _run_predict(options: argparse.Namespace) -> int:
+    from mpitrain.comm.world import run_on_all_ranks
+    from mpitrain.predict.predict import PredictRequest, predict
+
+    # `--data a.nc b.nc seed=1`: argparse gives the flag all words behind it.
+    words = options.data or []
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    request = PredictRequest(
+        model=Path(options.model),
+        overrides=(*options.settings, *settings),
+        data=tuple(word for word in words if word not in settings),
+        output=Path(options.output),
+        jacobian=options.jacobian,
+        maps=Path(options.maps) if options.maps else None,
+    )
+    return run_on_all_ranks(lambda world: predict(world, request))
+
+
+def _run_export(options: argparse.Namespace) -> int:
+    from mpitrain.predict.export import ExportRequest, export
+
+    request = ExportRequest(
+        run=Path(options.run),
+        output=Path(options.output),
+        weights=options.weights,
+        checkpoint=options.checkpoint,
+        build=options.build,
+    )
+    export(request, lambda line: print(line, flush=True))  # noqa: T201
+    return 0

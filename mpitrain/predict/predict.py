@@ -1,0 +1,121 @@
+"""`mpitrain predict`: which network, which data, and what the user is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.comm.session import Session, open_session
+from mpitrain.comm.world import World
+from mpitrain.config import LoadedConfig, RunConfig, load_run_config
+from mpitrain.data.source import SampleSource
+from mpitrain.errors import ConfigError, UserError
+from mpitrain.models.stored_network import StoredNetwork, load_network, takes_fields
+from mpitrain.predict.maps import draw_prediction
+from mpitrain.train.prediction import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
+from mpitrain.train.run_folder import RunFolder
+
+_COLUMN_MARK = "[:, "  # how columns of a table without names are called
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What the command line asks for. `jacobian` None: derivatives where there are any."""
+
+    model: Path
+    overrides: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    output: Path = Path("prediction.nc")
+    jacobian: bool | None = None
+    maps: Path | None = None
+
+
+def predict(world: World, request: PredictRequest) -> int:
+    """Predict as requested and write the file; return exit code 0. Collective.
+
+    Raises the errors of `mpitrain.errors`, on all ranks together, and then leaves no file behind.
+    """
+    loaded = world.together(lambda: _load_settings(request))
+    with open_session(world, loaded.config) as session:
+        for line in (*loaded.notices, *world.notices):
+            world.say(f"note: {line}", error=True)
+        network = session.together(lambda: _load_network(request, loaded.config))
+        config = session.together(lambda: _settings_of(request, loaded.config, network))
+        source = open_for_prediction(prediction_settings(config), session)
+        for line in source.notices:
+            world.say(f"note: {line}", error=True)
+        with_jacobian = session.together(lambda: _wants_jacobian(request, source))
+        prediction = predict_to_file(network, source, request.output, session, with_jacobian)
+        for line in describe_prediction(prediction, source.units):
+            world.say(line)
+        for path in _draw(request, session):
+            world.say(str(path))
+    return 0
+
+
+def _load_settings(request: PredictRequest) -> LoadedConfig:
+    if not request.model.is_dir():
+        return load_run_config(None, request.overrides)
+    folder = RunFolder(request.model)
+    if not folder.config.is_file():
+        raise UserError(f"{request.model}: holds no run (no {folder.config.name}); give a run folder, or a model.pt")
+    loaded = load_run_config(folder.config, request.overrides)
+    return LoadedConfig(loaded.config, ())  # the run has said its notices already
+
+
+def _load_network(request: PredictRequest, config: RunConfig) -> StoredNetwork:
+    path = request.model
+    if path.is_dir():
+        path = RunFolder(path, config.output.model_file).model
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; has the run ended? mpitrain export writes a checkpoint's model")
+    return load_network(path, config.model.hidden_activation or "none")
+
+
+def _settings_of(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> RunConfig:
+    """Return the settings with the data of the command line, and what only the model's file knows."""
+    sections: dict[str, object] = {"data": _data(request, config, network)}
+    if not request.model.is_dir():
+        own = config.variables
+        names = network.description
+        changed = {
+            "input_variables": own.input_variables or _names(names.input_names),
+            "output_variables": own.output_variables or _names(names.target_names),
+        }
+        sections["variables"] = own.model_copy(update=changed)
+    dtype = "float64" if network.dtype.itemsize == 8 else "float32"
+    sections["training"] = config.training.model_copy(update={"dtype": dtype})
+    return config.model_copy(update=sections)
+
+
+def _data(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> object:
+    changed: dict[str, object] = {}
+    if request.data:
+        changed["data_path"] = list(request.data)
+    elif config.data.data_path is None:
+        synthetic = RunFolder(request.model).synthetic_history
+        if not synthetic.is_file():
+            raise ConfigError("no data to predict for; give --data FILE")
+        changed["data_path"] = [str(synthetic)]
+    is_given = any(word.startswith("data.samples=") for word in request.overrides)
+    if not request.model.is_dir() and not is_given and takes_fields(network):
+        changed["samples"] = "fields"
+    return config.data.model_copy(update=changed)
+
+
+def _names(names: Sequence[str]) -> list[str] | None:
+    return list(names) if names and not any(_COLUMN_MARK in name for name in names) else None
+
+
+def _wants_jacobian(request: PredictRequest, source: SampleSource) -> bool:
+    if request.jacobian and source.kind == "fields":
+        raise UserError("--jacobian: fields have too many derivatives to write; leave the flag out")
+    return source.kind == "points" if request.jacobian is None else request.jacobian
+
+
+def _draw(request: PredictRequest, session: Session) -> list[Path]:
+    if request.maps is None:
+        return []
+    folder = request.maps
+    return session.on_root(lambda: draw_prediction(request.output, folder))

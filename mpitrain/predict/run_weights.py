@@ -1,0 +1,126 @@
+"""The network of a run folder with the weights of one of its checkpoints.
+
+F  input features      O  outputs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data.history_file import INPUTS, TARGET
+from mpitrain.data.source import SampleSource
+from mpitrain.errors import CheckpointError, DataError, UserError
+from mpitrain.models.build import build_model
+from mpitrain.models.stored_network import load_network
+from mpitrain.models.torchscript import ModelDescription
+from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore, load_checkpoint
+from mpitrain.train.run_folder import RunFolder
+from mpitrain.train.training_state import NORMALIZATION_BUFFERS, load_named_weights, named_weights
+
+
+@dataclass(frozen=True)
+class RunWeights:
+    """A network in evaluation mode, and in words where its weights come from."""
+
+    model: nn.Module
+    origin: str
+    notices: tuple[str, ...] = ()
+
+
+def load_run(folder: Path) -> tuple[RunFolder, RunConfig]:
+    """Return a run's folder and its settings. Raises UserError where there is no run."""
+    run = RunFolder(folder)
+    if not run.config.is_file():
+        raise UserError(f"{folder}: holds no run (no {run.config.name}); give the folder of a run")
+    config = load_run_config(run.config).config
+    return RunFolder(folder, config.output.model_file), config
+
+
+def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpoint: str | None) -> RunWeights:
+    """Build the run's network with the weights that are asked for.
+
+    `checkpoint` latest (None), best, or a folder; `weights` best or final, None: as `output.weights` says, or final
+    where a checkpoint is named. Raises CheckpointError where there is none, or it has no best weights.
+    """
+    latest, notices = _latest(run, checkpoint)
+    if checkpoint == "best":
+        chosen, origin = _strip(latest.tensors, "best."), "best weights so far"
+        if not chosen:
+            raise CheckpointError(f"{latest.path}: holds no best weights (the run has no validation); give latest")
+    else:
+        wanted = weights or (config.exported_weights if checkpoint is None else "final")
+        best = _strip(latest.tensors, "best.")
+        if wanted == "best" and not best and weights == "best":
+            raise CheckpointError(
+                f"{latest.path}: holds no best weights (the run has no validation); give --weights final"
+            )
+        is_best = wanted == "best" and bool(best)
+        chosen = best if is_best else _strip(latest.tensors, "model.")
+        origin = "best weights" if is_best else "final weights"
+    model = _build(run, config, latest.tensors)
+    missing = set(named_weights(model)) - set(chosen)
+    if missing:
+        raise CheckpointError(f"{latest.path}: lacks '{min(missing)}' of the network of {run.config}; give another one")
+    load_named_weights(model, chosen)
+    step = latest.state.get("global_step", "?")
+    return RunWeights(model.eval(), f"{origin} of {latest.path} (step {step})", notices)
+
+
+def describe_run(run: RunFolder, config: RunConfig, model: nn.Module, source: SampleSource | None) -> ModelDescription:
+    """Return names and units: of the run's model.pt, else of its data, else of its settings."""
+    num_inputs = model.get_buffer("input_mean").numel()
+    if run.model.is_file():
+        try:
+            found = load_network(run.model).description
+        except DataError:
+            found = ModelDescription()
+        if len(found.input_names) == num_inputs:
+            return found
+    if source is not None and len(source.input_names) == num_inputs:
+        units = [
+            tuple(source.units.get(name, "") for name in names) for names in (source.input_names, source.target_names)
+        ]
+        return ModelDescription(source.input_names, source.target_names, *units)
+    variables = config.variables
+    return ModelDescription(tuple(variables.input_variables or INPUTS), tuple(variables.output_variables or (TARGET,)))
+
+
+def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[str, ...]]:
+    if checkpoint in (None, "latest", "best"):
+        found, notices = CheckpointStore(run.checkpoints).load_latest()
+        return found, tuple(notices)
+    path = Path(str(checkpoint))
+    path = path if path.exists() else run.checkpoints / path
+    if not path.is_dir():
+        raise CheckpointError(
+            f"--checkpoint {checkpoint}: no such folder; give latest, best or a folder of {run.checkpoints}"
+        )
+    return load_checkpoint(path), ()
+
+
+def _build(run: RunFolder, config: RunConfig, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    state = _strip(tensors, "model.")
+    if "input_mean" not in state:
+        # A checkpoint of best weights holds what training changes only; the statistics are any other one's.
+        state = _strip(CheckpointStore(run.checkpoints).load_latest()[0].tensors, "model.")
+    outputs = state.get("output_mean", state.get("fc2.bias"))
+    if outputs is None:
+        raise CheckpointError(f"{run.checkpoints}: holds no statistics of the targets; train again")
+    mean = state["input_mean"]
+    section = config.model.model_copy(update={"initial_weights": None})
+    model = build_model(section, mean.numel(), outputs.numel(), config.seed, mean.dtype)
+    with torch.no_grad():
+        for name in NORMALIZATION_BUFFERS:
+            if name in state:
+                model.get_buffer(name).copy_(state[name])
+    return model
+
+
+def _strip(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,66 @@
+"""The prediction that a run writes when it has trained: `prediction.cice_history` and `prediction.output_filename`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpitrain.comm.session import Session
+from mpitrain.comm.world import World
+from mpitrain.config import RunConfig
+from mpitrain.data.source import open_source
+from mpitrain.errors import OutputError
+from mpitrain.models.stored_network import describe_network
+from mpitrain.train.prediction import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
+from mpitrain.train.run_folder import RunFolder
+from mpitrain.train.setup import TrainingParts
+
+DEFAULT_NAME = "prediction.nc"
+
+
+def is_wanted(config: RunConfig) -> bool:
+    """Tell whether the settings ask for a prediction."""
+    return config.prediction.cice_history is not None or config.prediction.output_filename is not None
+
+
+def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
+    """Find out before the training whether the prediction after it is possible. For the root.
+
+    Raises DataError for data that cannot be opened, OutputError for a folder that cannot be written.
+    """
+    if not is_wanted(config):
+        return
+    if config.prediction.cice_history is not None:
+        open_source(_settings(config, [config.prediction.cice_history])).close()
+    if config.prediction.output_filename is not None:
+        parent = Path(config.prediction.output_filename).absolute().parent
+        if parent != folder.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise OutputError(
+                f"prediction.output_filename={config.prediction.output_filename}: the folder {parent} is not there or "
+                "cannot be written; create it, or give another file"
+            )
+
+
+def predict_finally(
+    world: World, session: Session, config: RunConfig, folder: RunFolder, parts: TrainingParts, files: Sequence[str]
+) -> None:
+    """Write the prediction of the run's exported weights, where one is asked for. Collective.
+
+    Raises DataError or OutputError, on all ranks; the run's own files are complete by then.
+    """
+    if not is_wanted(config):
+        return
+    given = config.prediction.cice_history
+    source = open_for_prediction(_settings(config, list(files) if given is None else [given]), session)
+    output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
+    # The file's own hash: that of the model which the prediction is of.
+    network = session.together(lambda: describe_network(parts.model, parts.description, folder.model))
+    prediction = predict_to_file(network, source, output, session, with_jacobian=source.kind == "points")
+    for line in describe_prediction(prediction, source.units):
+        world.say(line)
+
+
+def _settings(config: RunConfig, data_path: list[str]) -> RunConfig:
+    data = config.data.model_copy(update={"data_path": data_path})
+    return prediction_settings(config.model_copy(update={"data": data}))

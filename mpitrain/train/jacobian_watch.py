@@ -1,0 +1,105 @@
+"""The mean Jacobian over a fixed sample, followed while the training goes on: it settles when the network does.
+
+n  samples of one virtual rank      V  virtual ranks      F  input features      O  targets
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.reduction import combine_in_tree
+from mpitrain.comm.session import Session
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import RunConfig
+from mpitrain.data.batches import EvaluationSource
+from mpitrain.errors import ConfigError, TrainingError
+from mpitrain.models.jacobian import input_jacobian
+
+MOST_SAMPLES = 4096
+
+
+class JacobianWatch:
+    """Computes the mean Jacobian over the same samples each time: each virtual rank's first 4096 / V ones."""
+
+    def __init__(
+        self, model: nn.Module, sources: Sequence[EvaluationSource], session: Session, num_virtual_ranks: int | None
+    ) -> None:
+        """Keep the samples of this rank's virtual ranks, `sources`, in order; `reference` has one a rank (None)."""
+        self._model, self._session = model, session
+        world_size, rank = session.ranks.world_size, session.ranks.rank
+        layout = VirtualRanks(num_virtual_ranks or world_size, world_size, rank)
+        self._counts, self._num_parts = layout.counts, layout.num_virtual_ranks
+        rows = max(1, MOST_SAMPLES // self._num_parts)
+        self._samples = [_first_inputs(source, rows) for source in sources]
+
+    def check_points(self) -> None:
+        """Raise ConfigError where samples are fields."""
+        if any(own is not None and own.dim() > 2 for own in self._samples):
+            raise ConfigError(
+                "training.track_jacobian=true: the samples are fields, whose derivatives are by every point; set it to "
+                "false (and training.jacobian_tolerance to null)"
+            )
+
+    def mean(self) -> list[float]:
+        """Return the mean Jacobian, O rows of F numbers one behind the other, the same on all ranks. Collective.
+
+        The bits do not depend on the number of ranks. Raises TrainingError, on all ranks, where it is not finite.
+        """
+        own = torch.stack([self._sum(inputs) for inputs in self._samples])
+        gathered = self._session.control.all_gather(own, self._counts)
+        # Zeros to the next power of two, which a number of ranks (`reference`) need not be, change no sum.
+        missing = (1 << (self._num_parts - 1).bit_length()) - self._num_parts
+        total = combine_in_tree(torch.cat([gathered, gathered.new_zeros((missing, gathered.shape[1]))]))
+        values: list[float] = (total[:-1] / total[-1]).tolist()
+        if not all(map(math.isfinite, values)):
+            raise mark_agreed(
+                TrainingError(
+                    "the mean Jacobian is not finite; lower training.optimizer.learning_rate or look for extreme inputs"
+                )
+            )
+        return values
+
+    def _sum(self, inputs: torch.Tensor | None) -> torch.Tensor:
+        """Return the sum over one virtual rank's samples, O*F numbers in float64, and their number behind."""
+        sample = self._template() if inputs is None else inputs
+        _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
+        total = jacobian.double().sum(dim=0).flatten()
+        count = total.new_full((1,), float(len(sample)))
+        return torch.cat([total, count]).cpu() * (0.0 if inputs is None else 1.0)
+
+    def _template(self) -> torch.Tensor:
+        mean = self._model.get_buffer("input_mean")
+        return mean[None].clone()
+
+
+def build_jacobian_watch(
+    config: RunConfig, model: nn.Module, sources: Sequence[EvaluationSource], session: Session,
+    num_virtual_ranks: int | None,
+) -> JacobianWatch | None:  # fmt: skip
+    """Return what follows the Jacobian, None where the settings do not ask for it. Collective.
+
+    Raises ConfigError, on all ranks, for samples that are fields.
+    """
+    training = config.training
+    if not training.follows_jacobian:
+        return None
+    watch = JacobianWatch(model, sources, session, num_virtual_ranks)
+    session.together(watch.check_points)
+    return watch
+
+
+def _first_inputs(source: EvaluationSource, rows: int) -> torch.Tensor | None:
+    """Return the inputs of a source's first samples, None where it has none."""
+    found: list[torch.Tensor] = []
+    count = 0
+    for block in source.blocks():
+        found.append(block.inputs[: rows - count])
+        count += len(found[-1])
+        if count >= rows:
+            break
+    return torch.cat(found) if count else None

@@ -1,0 +1,99 @@
+"""Where the compiled step finds the rows of each batch: addresses of the samples, and which of them come when.
+
+k  slices of this rank      b  rows a slice
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from mpitrain.data.batches import Slice, SliceSource, VirtualRankBatches
+from mpitrain.data.virtual_rank_samples import VirtualRankSamples
+
+
+class RowsInMemory:
+    """Slices of samples in memory: an epoch's order is laid out once, and a step is an address in it.
+
+    With `joins` the rank's slices are one slice of k b rows.
+    """
+
+    def __init__(
+        self, sources: Sequence[VirtualRankBatches], slice_rows: int, steps_per_epoch: int, joins: bool
+    ) -> None:
+        self._batches = sources
+        self.num_slices = 1 if joins else len(sources)
+        self.slice_rows = slice_rows * (len(sources) if joins else 1)
+        # [step][slice][row], so that the slices of a step, joined or not, lie behind one another.
+        self._order = torch.zeros((steps_per_epoch, len(sources), slice_rows), dtype=torch.int64)
+        self.order_stride = slice_rows
+        self._step_bytes = 8 * self._order[0].numel()
+        self.sources = torch.tensor([_addresses(source.samples) for source in sources][: self.num_slices])
+        self._first_rows = _first_rows([source.samples for source in sources]) if joins else [0] * len(sources)
+
+    def start_epoch(self) -> None:
+        """Lay out the order of the epoch that the sources have begun."""
+        for number, (source, first_row) in enumerate(zip(self._batches, self._first_rows, strict=True)):
+            for step in range(len(self._order)):
+                self._order[step, number] = source.rows(step) + first_row
+
+    def order_address(self, step: int) -> int:
+        """Return the address of the order of step number `step`."""
+        return self._order.data_ptr() + step * self._step_bytes
+
+
+class RowsOnTheWay:
+    """Slices that come from elsewhere, file after file: each step's tensors are the rows, in their order."""
+
+    def __init__(self, sources: Sequence[SliceSource], slice_rows: int) -> None:
+        self._slice_sources = sources
+        self.num_slices, self.slice_rows, self.order_stride = len(sources), slice_rows, 0
+        self._order = torch.arange(slice_rows)
+        self.sources = torch.zeros((len(sources), 3), dtype=torch.int64)
+        self._held: list[Slice] = []
+
+    def start_epoch(self) -> None:
+        """Nothing is laid out ahead."""
+
+    def order_address(self, step: int) -> int:
+        """Fetch the slices of step number `step`, and return the address of their order."""
+        slices = [source.slice(step) for source in self._slice_sources]
+        self._held = [
+            Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())
+            for piece in slices
+        ]
+        # In place: the kernel knows this table by its address.
+        self.sources.copy_(torch.tensor([_addresses(piece) for piece in self._held]))
+        return self._order.data_ptr()
+
+
+def rows_of(
+    sources: Sequence[SliceSource], slice_rows: int, steps_per_epoch: int, joins: bool
+) -> RowsInMemory | RowsOnTheWay:
+    """Return the rows of an engine's sources; slices from files are never joined."""
+    in_memory = [source for source in sources if isinstance(source, VirtualRankBatches)]
+    if len(in_memory) < len(sources):
+        return RowsOnTheWay(sources, slice_rows)
+    return RowsInMemory(in_memory, slice_rows, steps_per_epoch, joins)
+
+
+def _addresses(rows: VirtualRankSamples | Slice) -> list[int]:
+    """Return the addresses of inputs, targets and weights."""
+    if isinstance(rows, Slice):
+        tensors = (rows.inputs, rows.targets, rows.weights)
+    else:
+        tensors = (rows.padded_inputs, rows.padded_targets, rows.padded_weights)
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _first_rows(samples: Sequence[VirtualRankSamples]) -> list[int]:
+    """Return where each virtual rank's rows begin in the memory that all of them share, counted in rows."""
+    own = [0]
+    for before, after in itertools.pairwise(samples):
+        own.append(own[-1] + len(before) + 1)
+        expected = before.padded_inputs.data_ptr() + before.padded_inputs.nbytes
+        if after.padded_inputs.data_ptr() != expected:
+            raise ValueError("the virtual ranks' samples do not lie behind one another in memory")
+    return own

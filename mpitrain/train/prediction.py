@@ -1,0 +1,183 @@
+"""Predictions of a whole source of samples, in parallel and chunk by chunk, to one NetCDF file.
+
+N  samples of a chunk   F  inputs   O  targets   H, W  rows and columns of a field   P  ranks   C  chunks
+
+Every chunk is computed by itself, by one rank, and written in the source's order: the file's numbers are the same on
+any number of ranks. No rank holds more than one chunk, and the root one received chunk beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mpitrain.comm.session import Session
+from mpitrain.config import RunConfig
+from mpitrain.data.samples import Samples
+from mpitrain.data.source import SampleSource, open_source
+from mpitrain.errors import DataError, MpitrainError
+from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.stored_network import StoredNetwork
+from mpitrain.train.prediction_rows import PredictionSink, PredictionStatistics, RowLayout
+
+_ROWS_AT_ONCE = 16_384
+CHUNK_BYTES = 2 * 2**20
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was written: the statistics of each target by its name, over all samples; the numbers of samples."""
+
+    path: Path
+    statistics: dict[str, PredictionStatistics]
+    num_samples: int
+    num_dropped: int
+
+
+def predict_to_file(
+    network: StoredNetwork, source: SampleSource, path: Path, session: Session, with_jacobian: bool
+) -> Prediction:
+    """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
+
+    `with_jacobian` adds the derivatives of points. Points with an input that is no measurement are left out and
+    counted; fields have the mean there. Raises DataError or OutputError, on all ranks, with nothing left behind.
+    """
+    session.together(lambda: check_fit(network, source))
+    layout = RowLayout(source.kind, network.num_inputs, network.num_outputs, source.grid_shape, with_jacobian)
+    sink = PredictionSink(network, source, path, layout)
+    num_ranks, rank = session.ranks.world_size, session.ranks.rank
+    network.module.to(session.device)
+    try:
+        session.on_root(sink.open)
+        for first in range(0, len(source.chunks), num_ranks):
+            rows = session.together(partial(_rows_of, network, source, first + rank, layout, sink, session))
+            _send_in_order(rows, min(num_ranks, len(source.chunks) - first), sink, session)
+        num_dropped = sum(session.gather_object(sink.num_dropped))
+        return session.on_root(lambda: Prediction(path, sink.finish(), sink.num_samples, num_dropped))
+    finally:
+        sink.abandon()
+        source.close()
+
+
+def check_fit(network: StoredNetwork, source: SampleSource) -> None:
+    """Raise DataError where the network has other numbers of inputs or targets than the samples."""
+    for what, has, there in (
+        ("inputs", network.num_inputs, source.input_names),
+        ("targets", network.num_outputs, source.target_names),
+    ):
+        if has != len(there):
+            key = "input_variables" if what == "inputs" else "output_variables"
+            raise DataError(
+                f"{source.files[0].path}: gives {len(there)} {what} ({', '.join(there)}), the model has {has}; set "
+                f"variables.{key} to those that it was trained with"
+            )
+
+
+def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool) -> tuple[torch.Tensor, ...]:
+    """Return outputs (N, O) and, if asked for, derivatives (N, O, F) of points (N, F); fields one at a time.
+
+    Raises DataError where the network cannot take such inputs.
+    """
+    rows = 1 if inputs.dim() > 2 else _ROWS_AT_ONCE
+    # TorchScript's optimiser acts from the second call on: bits would depend on how many chunks a rank had before.
+    with torch.jit.optimized_execution(False):
+        try:
+            if with_jacobian:
+                pairs = [input_jacobian(module, block) for block in inputs.split(rows)]
+                return tuple(map(torch.cat, zip(*pairs, strict=True)))
+            with torch.no_grad():
+                return (torch.cat([module(block) for block in inputs.split(rows)]),)
+        except (RuntimeError, ValueError, TypeError) as error:
+            kind = "fields" if inputs.dim() > 2 else "points"
+            raise DataError(
+                f"the model cannot take these {kind}, of shape {tuple(inputs.shape)}; set data.samples="
+                f"{'points' if kind == 'fields' else 'fields'}, or give data of the kind that it was trained with"
+            ) from error
+
+
+def _rows_of(
+    network: StoredNetwork, source: SampleSource, number: int, layout: RowLayout, sink: PredictionSink, session: Session
+) -> torch.Tensor:
+    """Return the rows of chunk `number`, none where there is no such chunk."""
+    if number >= len(source.chunks):
+        return layout.no_rows()
+    samples = source.read(source.chunks[number])
+    if source.kind == "points":
+        usable = np.isfinite(samples.inputs).all(axis=1)
+        sink.num_dropped += int((~usable).sum())
+        samples = samples if usable.all() else samples.take(np.flatnonzero(usable))
+    if len(samples) == 0:
+        return layout.no_rows()
+    inputs = _inputs(network, samples).to(session.device)
+    answers = [answer.cpu().numpy() for answer in evaluate(network.module, inputs, layout.with_jacobian)]
+    if answers[0].shape != samples.targets.shape:
+        raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {samples.targets.shape}")
+    return layout.pack(samples, *answers)
+
+
+def _inputs(network: StoredNetwork, samples: Samples) -> torch.Tensor:
+    inputs = torch.from_numpy(samples.inputs).to(network.dtype)
+    if inputs.dim() == 2:
+        return inputs
+    # As in training: what a field has not measured is its input's mean, 0 once it is normalised.
+    mean = network.input_mean.detach().cpu().view(-1, 1, 1)
+    return torch.where(torch.isfinite(inputs), inputs, mean)
+
+
+def _send_in_order(rows: torch.Tensor, num_senders: int, sink: PredictionSink, session: Session) -> None:
+    """Let the root write the ranks' rows, one rank's after the other. Collective."""
+    num_ranks, rank = session.ranks.world_size, session.ranks.rank
+    counts = session.gather_object(len(rows))
+    failures: list[MpitrainError] = []
+    for sender in range(num_senders):
+        sent = [0] * num_ranks
+        received = [0] * num_ranks
+        if rank == sender:
+            sent[0] = counts[sender]
+        if session.is_root:
+            received[sender] = counts[sender]
+        part = rows if rank == sender else rows[:0]
+        arrived = part if num_ranks == 1 else session.control.all_to_all_rows(part, sent, received)
+        if session.is_root and not failures:
+            try:
+                sink.append(arrived)
+            except MpitrainError as error:
+                failures.append(error)
+    session.on_root(lambda: _raise_first(failures))
+
+
+def _raise_first(failures: list[MpitrainError]) -> None:
+    if failures:
+        raise failures[0]
+
+
+def open_for_prediction(config: RunConfig, session: Session) -> SampleSource:
+    """Open the files of `config` on the root, in small chunks, and return the source on every rank. Collective.
+
+    Raises DataError, on all ranks, where a file cannot serve.
+    """
+    return session.on_root(lambda: open_source(config, CHUNK_BYTES))
+
+
+def prediction_settings(config: RunConfig) -> RunConfig:
+    """Return the settings without what thins the samples of a training: predictions are for all of them."""
+    return config.model_copy(
+        update={"data": config.data.model_copy(update={"max_patterns": None, "thin_fraction": 1.0})}
+    )
+
+
+def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> list[str]:
+    """Return what the user is told of a prediction: a line for each target, and where the file is."""
+    lines = []
+    for name, found in prediction.statistics.items():
+        own = f" {units[name]}" if units.get(name, "1") not in ("", "1") else ""
+        r2 = "" if found.r2 is None else f", r2 {found.r2:.6g}"
+        lines.append(f"{name}: RMSE {found.rmse:.6g}{own}, bias {found.bias:.6g}{own}{r2}, {found.count} values")
+    dropped = f" ({prediction.num_dropped} with an input that is no measurement are left out)"
+    count = f"{prediction.num_samples} samples{dropped if prediction.num_dropped else ''}"
+    return [*lines, f"prediction: {prediction.path}, {count}"]

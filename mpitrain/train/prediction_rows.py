@@ -1,0 +1,190 @@
+"""The rows in which predictions travel to the root, and the file that it makes of them.
+
+N  samples   F  inputs   O  targets   H, W  rows and columns of a field   D = H * W, 1 for points
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.data.coordinates import TIME, Coordinates, open_coordinates
+from mpitrain.data.prediction_file import GrowingFile
+from mpitrain.data.samples import Samples
+from mpitrain.data.source import SampleSource
+from mpitrain.errors import DataError
+from mpitrain.models.stored_network import StoredNetwork
+from mpitrain.train.prediction_variables import (
+    ERROR,
+    GRID_INDEX,
+    PREDICTED,
+    derivative_name,
+    dimensions_of,
+    file_attributes,
+    icenet_names,
+    variable_name,
+    variables_of,
+)
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Rows of float64, in which all else is exact: grid_index, O*D targets, O*D predictions, O*F derivatives."""
+
+    kind: str
+    num_inputs: int
+    num_outputs: int
+    grid_shape: tuple[int, int]
+    with_jacobian: bool
+
+    @property
+    def field_shape(self) -> tuple[int, ...]:
+        """(H, W), () for points."""
+        return self.grid_shape if self.kind == "fields" else ()
+
+    def no_rows(self) -> torch.Tensor:
+        """Return no rows, of the right width."""
+        values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
+        width = 1 + 2 * values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)
+        return torch.empty((0, width), dtype=torch.float64)
+
+    def pack(self, samples: Samples, outputs: Array, jacobian: Array | None = None) -> torch.Tensor:
+        """Return the rows of samples with their outputs (N, O, ...) and derivatives (N, O, F)."""
+        targets, count = samples.targets.astype(np.float64), len(samples)
+        predictions = outputs.astype(np.float64)
+        if samples.weights is not None:
+            predictions[np.broadcast_to(samples.weights, predictions.shape) == 0] = np.nan
+        parts = [samples.grid_index[:, None].astype(np.float64), targets, predictions]
+        parts += [] if jacobian is None else [jacobian]
+        return torch.from_numpy(np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64))
+
+    def unpack(self, rows: torch.Tensor) -> tuple[npt.NDArray[np.int64], Array, Array, Array | None]:
+        """Return grid_index (N,), targets and predictions (N, O, ...), derivatives (N, O, F) or None."""
+        table, values = rows.numpy(), self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
+        shape = (len(table), self.num_outputs, *self.field_shape)
+        targets, predictions = (table[:, first : first + values].reshape(shape) for first in (1, 1 + values))
+        rest = table[:, 1 + 2 * values :]
+        jacobian = rest.reshape(len(table), self.num_outputs, self.num_inputs) if self.with_jacobian else None
+        return table[:, 0].astype(np.int64), targets, predictions, jacobian
+
+
+@dataclass(frozen=True)
+class PredictionStatistics:
+    """Errors of one target over `count` values, in its units: mean of prediction - target, root of the mean square."""
+
+    count: int
+    bias: float
+    rmse: float
+    r2: float | None
+
+
+@dataclass
+class _Sums:
+    """Sums over one target, added block by block in the file's order."""
+
+    count: int = 0
+    error: float = 0.0
+    squared_error: float = 0.0
+    target_mean: float = 0.0
+    target_m2: float = 0.0
+
+    def add(self, targets: Array, errors: Array) -> None:
+        counted = np.isfinite(errors)
+        values, errors = targets[counted], errors[counted]
+        if len(values) == 0:
+            return
+        mean, before, self.count = float(values.mean()), self.count, self.count + len(values)
+        # Chan et al. 1983: the sum of squared deviations of two parts together.
+        distance = mean - self.target_mean
+        self.target_m2 += float(((values - mean) ** 2).sum()) + distance**2 * before * len(values) / self.count
+        self.target_mean += distance * len(values) / self.count
+        self.error += float(errors.sum())
+        self.squared_error += float((errors**2).sum())
+
+    def statistics(self) -> PredictionStatistics:
+        if self.count == 0:
+            return PredictionStatistics(0, float("nan"), float("nan"), None)
+        r2 = 1.0 - self.squared_error / self.target_m2 if self.target_m2 > 0 else None
+        return PredictionStatistics(
+            self.count, self.error / self.count, float(np.sqrt(self.squared_error / self.count)), r2
+        )
+
+
+class PredictionSink:
+    """Where the root's rows go. The other ranks have one too, which only counts what they drop."""
+
+    def __init__(self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout) -> None:
+        self.num_dropped = 0
+        self._network, self._source, self._path, self._layout = network, source, path, layout
+        self._sums = {name: _Sums() for name in source.target_names}
+        self._names = icenet_names(network, source)
+        self._file: GrowingFile | None = None
+        self._coordinates: Coordinates | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples were written."""
+        return self._file.num_records if self._file else 0
+
+    def open(self) -> None:
+        """Begin the file. For the root. Raises OutputError, DataError."""
+        self._coordinates = open_coordinates(self._source)
+        variables = variables_of(
+            self._network, self._source, self._coordinates, self._names, self._layout.with_jacobian
+        )
+        attributes = file_attributes(self._network, self._source)
+        self._file = GrowingFile(self._path, dimensions_of(self._source), variables, attributes)
+        if self._source.kind == "fields":
+            self._file.put(self._coordinates.grids)
+
+    def append(self, rows: torch.Tensor) -> None:
+        """Write the next rows. For the root. Raises OutputError."""
+        assert self._file is not None
+        assert self._coordinates is not None
+        index, targets, predictions, jacobian = self._layout.unpack(rows)
+        records: dict[str, Array] = {} if self._names else {GRID_INDEX: index}
+        if self._source.kind == "points":
+            records |= self._coordinates.at(index)
+        elif self._coordinates.times is not None:
+            records[TIME] = self._coordinates.times[index]
+        for number, target in enumerate(self._source.target_names):
+            truth, answer = targets[:, number], predictions[:, number]
+            errors = answer - truth
+            self._sums[target].add(truth, errors)
+            name = variable_name(target)
+            records |= {name: truth, name + PREDICTED: answer, name + ERROR: errors}
+            if jacobian is not None:
+                names = (derivative_name(target, one) for one in self._source.input_names)
+                records |= dict(zip(names, jacobian[:, number].T, strict=True))
+        self._file.append(_renamed(records, self._names))
+
+    def finish(self) -> dict[str, PredictionStatistics]:
+        """Complete the file. For the root. Raises OutputError, and DataError where nothing was predicted."""
+        assert self._file is not None
+        if self._file.num_records == 0:
+            raise DataError(
+                f"{self._source.files[0].path}: no usable sample is selected by the settings; change the domain or the "
+                "data"
+            )
+        self._file.finish()
+        return {name: sums.statistics() for name, sums in self._sums.items()}
+
+    def abandon(self) -> None:
+        """Leave nothing unfinished behind."""
+        if self._file is not None:
+            self._file.abandon()
+
+
+def _renamed(records: Mapping[str, Array], names: Mapping[str, str] | None) -> dict[str, Array]:
+    """Return the records under the names of a fixed layout, without those that it has not."""
+    if names is None:
+        return dict(records)
+    return {names[name]: values for name, values in records.items() if name in names}

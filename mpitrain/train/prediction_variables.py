@@ -1,0 +1,139 @@
+"""What a prediction file holds: names, units and attributes by the CF conventions (cfconventions.org, 1.8)."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from mpitrain import __version__
+from mpitrain.data.coordinates import TIME, Coordinates
+from mpitrain.data.grid_layout import GridLayout
+from mpitrain.data.history_file import INPUTS, TARGET
+from mpitrain.data.prediction_file import OutputVariable
+from mpitrain.data.source import SampleSource
+from mpitrain.models.stored_network import StoredNetwork
+
+PREDICTED, ERROR, GRID_INDEX = "_predicted", "_error", "grid_index"
+# The original C++ program's names of the derivatives, in the order of its inputs.
+_ICENET_DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
+# What CICE writes (CICE user guide, "History"), where neither the data nor the model say.
+_CICE_UNITS = dict(zip((*INPUTS, TARGET), ("C", "C", "C", "ppt", "m", "m", "ppt", "1"), strict=True))
+_POINTS, _ROWS, _COLUMNS = "n", "row", "column"
+
+
+def variable_name(name: str) -> str:
+    """Return a name that a NetCDF variable may have: groups and columns of tables have signs that it may not."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name).strip("_")
+
+
+def derivative_name(target: str, name: str) -> str:
+    """Return the name of d target / d name."""
+    return f"d{variable_name(target)}_d{variable_name(name)}"
+
+
+def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str] | None:
+    """Return the C++ program's names of all that it writes, by ours; None for other networks or data than its own."""
+    is_its_own = isinstance(source.layout, GridLayout) and (source.input_names, source.target_names) == (
+        INPUTS,
+        (TARGET,),
+    )
+    if not (network.is_icenet and is_its_own and source.kind == "points"):
+        return None
+    derivatives = (derivative_name(TARGET, name) for name in INPUTS)
+    names = {"lon": "lon", "lat": "lat", TARGET: "aice", TARGET + PREDICTED: "aice_ffnn"}
+    return names | dict(zip(derivatives, _ICENET_DERIVATIVES, strict=True))
+
+
+def units_of(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
+    """Return the units of inputs and targets by name, "" where neither the data nor the model say."""
+    known = network.description
+    names = (*source.input_names, *source.target_names)
+    of_model = dict(
+        zip((*known.input_names, *known.target_names), (*known.input_units, *known.target_units), strict=False)
+    )
+    return {name: source.units.get(name) or of_model.get(name) or _CICE_UNITS.get(name, "") for name in names}
+
+
+def dimensions_of(source: SampleSource) -> dict[str, int]:
+    """Return the file's dimensions, the one that grows first."""
+    if source.kind == "points":
+        return {_POINTS: source.num_points}
+    return {TIME: source.num_points, _ROWS: source.grid_shape[0], _COLUMNS: source.grid_shape[1]}
+
+
+def variables_of(
+    network: StoredNetwork, source: SampleSource, coordinates: Coordinates, icenet: Mapping[str, str] | None,
+    with_jacobian: bool,
+) -> list[OutputVariable]:  # fmt: skip
+    """Return the variables of the file, in its order."""
+    is_points = source.kind == "points"
+    along = (_POINTS,) if is_points else (TIME, _ROWS, _COLUMNS)
+    variables = _places(coordinates, is_points, icenet is not None)
+    if icenet is None:
+        what = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
+        variables.append(OutputVariable(GRID_INDEX, along[:1], "i8", {"long_name": what}))
+    auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
+    common = {"coordinates": " ".join(auxiliary)} if auxiliary else {}
+    number = "f8" if network.dtype.itemsize == 8 and icenet is None else "f4"
+    for name, attributes in _values(source, units_of(network, source), with_jacobian):
+        if icenet is None or name in icenet:
+            shown = icenet[name] if icenet else name
+            variables.append(OutputVariable(shown, along, number, {**attributes, **common}))
+    return variables
+
+
+def file_attributes(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
+    """Return what the file says of itself."""
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    files = source.files[0].path.name + (f" and {len(source.files) - 1} more files" if len(source.files) > 1 else "")
+    return {
+        "Conventions": "CF-1.8",
+        "title": f"Predictions of {', '.join(source.target_names)} by a neural network",
+        "source": f"mpitrain {__version__}, model of SHA-256 {network.sha256}",
+        "history": f"{now}: predicted by mpitrain {__version__} from {files}",
+        "model_sha256": network.sha256,
+    }
+
+
+def _places(coordinates: Coordinates, is_points: bool, is_icenet: bool) -> list[OutputVariable]:
+    variables = []
+    for name in ("lon", "lat", TIME):
+        if name not in coordinates.attributes or (is_icenet and name == TIME):
+            continue
+        dimensions = (_POINTS,) if is_points else ((TIME,) if name == TIME else (_ROWS, _COLUMNS))
+        if not is_points and name != TIME and name not in coordinates.grids:
+            continue  # a grid that moves has no place for each row and column
+        dtype = "f4" if is_icenet else coordinates.dtypes[name]
+        variables.append(OutputVariable(name, dimensions, dtype, coordinates.attributes[name]))
+    return variables
+
+
+def _values(
+    source: SampleSource, units_by_name: Mapping[str, str], with_jacobian: bool
+) -> Sequence[tuple[str, dict[str, str]]]:
+    values = []
+    for target in source.target_names:
+        units = units_by_name[target]
+        own = {"units": units} if units else {}
+        variable = variable_name(target)
+        values += [
+            (variable, {"long_name": f"{target}, from the data", **own}),
+            (variable + PREDICTED, {"long_name": f"{target}, predicted", **own}),
+            (variable + ERROR, {"long_name": f"{target}, predicted minus data", **own}),
+        ]
+        for name in source.input_names if with_jacobian else ():
+            per = _quotient(units, units_by_name[name])
+            text = {"long_name": f"derivative of {target}, predicted, by {name}"}
+            values.append((derivative_name(target, name), {**text, **({"units": per} if per else {})}))
+    return values
+
+
+def _quotient(target_units: str, input_units: str) -> str:
+    """Return the units of a derivative; "" where one of the two is not known."""
+    if not target_units or not input_units:
+        return ""
+    if target_units == input_units:
+        return "1"
+    if input_units == "1":
+        return target_units
+    return f"{target_units}/{input_units if input_units.isalnum() else f'({input_units})'}"

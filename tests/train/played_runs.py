@@ -1,0 +1,166 @@
+"""Whole trainings on ranks played by threads: the parts that the command builds, on samples in memory.
+
+The ranks take turns, and each has torch's random state for itself, as processes have: no number that one rank draws can
+depend on what another does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from played_ranks import PlayedCommunicator, on_played_ranks, played_session
+
+from mpitrain.config import load_run_config
+from mpitrain.data.ownership import take_run
+from mpitrain.data.samples import Samples
+from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.checkpoint_store import Checkpoint
+from mpitrain.train.setup import build_parts
+from mpitrain.train.stop_request import StopRequest
+from mpitrain.train.trainer import Trainer
+from mpitrain.train.training_state import named_weights
+
+Result = TypeVar("Result")
+RATE = 0.05
+# 32 are 4 rows for each of 8 virtual ranks.
+COMMON = ("training.global_batch_size=32", "data.validation_split=0", "training.epochs=2")
+MLP = ("model.name=mlp", "model.hidden_layers=2", "model.hidden_size=9", "model.hidden_activation=tanh")
+
+
+def points(num_samples: int = 116, num_inputs: int = 4, num_targets: int = 2) -> Samples:
+    """Points with something to learn; 116 leave slices of 3 and of 2 rows for the last batch of 32."""
+    generator = np.random.default_rng(11)
+    inputs = generator.normal(3, 2, size=(num_samples, num_inputs)).astype(np.float32)
+    weights = generator.normal(size=(num_inputs, num_targets))
+    targets = np.sin(inputs @ weights) + generator.normal(scale=0.1, size=(num_samples, num_targets))
+    names = tuple(f"input_{number}" for number in range(num_inputs))
+    targets_names = tuple(f"target_{number}" for number in range(num_targets))
+    return Samples(inputs, targets.astype(np.float32), np.arange(num_samples), names, targets_names)
+
+
+def fields(num_samples: int = 20, num_rows: int = 6, num_columns: int = 8) -> Samples:
+    """Fields of 2 inputs and 1 target with a land mask."""
+    generator = np.random.default_rng(12)
+    inputs = generator.normal(size=(num_samples, 2, num_rows, num_columns)).astype(np.float32)
+    targets = (inputs[:, :1] * np.roll(inputs[:, 1:], 1, axis=3)).astype(np.float32)
+    is_ocean = generator.random((num_rows, num_columns)) > 0.3
+    weights = np.broadcast_to(is_ocean, targets.shape).astype(np.float32)
+    return Samples(inputs, targets, np.arange(num_samples), ("a", "b"), ("c",), weights)
+
+
+class Run:
+    """One rank's parts for `settings`, as the command builds them, and a trainer whose checkpoints stay in memory."""
+
+    def __init__(
+        self, communicator: PlayedCommunicator, settings: Sequence[str] = (), samples: Samples | None = None
+    ) -> None:
+        self.config = load_run_config(None, [*COMMON, *settings]).config
+        self.session = played_session(communicator, self.config.training.reduction or "fixed")
+        own = take_run(points() if samples is None else samples, self.session)
+        self.parts: Any = build_parts(self.config, self.session, own, None)
+        self.model, self.engine = self.parts.model, self.parts.engine
+        self.saved: list[tuple[str, dict[str, torch.Tensor], dict[str, Any]]] = []
+        self.rates: list[float] = []
+        self.trainer = Trainer(
+            self.config, self.session, self.model, self.parts.optimizer, self.engine, self._save, self, StopRequest()
+        )
+
+    def on_step(self, state: Any, loss: float, learning_rate: float) -> None:
+        """A watcher's."""
+
+    def on_epoch(self, state: Any, learning_rate: float, wall_time_s: float) -> None:
+        self.rates.append(learning_rate)
+
+    def _save(self, tensors: Any, state: Any, step: int, kind: str) -> None:
+        self.saved.append((kind, {name: tensor.clone() for name, tensor in tensors.items()}, dict(state)))
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The last one saved."""
+        _, tensors, state = next(saved for saved in reversed(self.saved) if saved[0] == "step")
+        return Checkpoint(None, tensors, state, self.parts.settings)  # type: ignore[arg-type]
+
+    def steps(self, num_steps: int | None = None, epoch: int = 0) -> list[float]:
+        """Train on the first steps of an epoch; return their losses."""
+        self.engine.start_epoch(epoch)
+        count = self.engine.steps_per_epoch if num_steps is None else num_steps
+        return [self.engine.step(step, RATE, False).loss for step in range(count)]
+
+    def fit(self) -> Run:
+        self.trainer.fit()
+        return self
+
+    def weights(self) -> torch.Tensor:
+        """All that training changes, running statistics too, as one float64 vector."""
+        return torch.cat([value.double().reshape(-1) for value in named_weights(self.model).values()])
+
+    def gradient(self) -> torch.Tensor:
+        return torch.cat([parameter.grad.detach().double().reshape(-1) for parameter in self.model.parameters()])
+
+    def sha256(self) -> str:
+        return weights_sha256(named_weights(self.model))
+
+
+def in_turns(num_ranks: int, body: Callable[[PlayedCommunicator], Result]) -> list[Result]:
+    """`on_played_ranks` with one rank running at a time, and the caller's random state as it was."""
+    turn, before = threading.Lock(), torch.get_rng_state()
+
+    def alone(communicator: PlayedCommunicator) -> Result:
+        share = communicator._share
+
+        def wait(value: Any) -> list[Any]:
+            state = torch.get_rng_state()
+            turn.release()
+            try:
+                return share(value)
+            finally:
+                turn.acquire()
+                torch.set_rng_state(state)
+
+        communicator._share = wait  # type: ignore[method-assign]
+        with turn:
+            torch.manual_seed(communicator.rank)
+            return body(communicator)
+
+    try:
+        return on_played_ranks(num_ranks, alone)
+    finally:
+        torch.set_rng_state(before)
+
+
+def runs(num_ranks: int, *settings: str, samples: Samples | None = None, what: Callable[[Run], Result]) -> list[Result]:
+    """Return `what` of each rank's run."""
+    return in_turns(num_ranks, lambda communicator: what(Run(communicator, settings, samples)))
+
+
+def record_sent(communicator: PlayedCommunicator) -> list[torch.Tensor]:
+    """Return a list that grows by each tensor that the rank sends from now on."""
+    sent: list[torch.Tensor] = []
+    share = communicator._share
+
+    def note(value: Any) -> list[Any]:
+        if isinstance(value, torch.Tensor):
+            sent.append(value)
+        return share(value)
+
+    communicator._share = note  # type: ignore[method-assign]
+    return sent
+
+
+def run_alone(*settings: str, samples: Samples | None = None) -> Run:
+    """One rank's parts, not yet trained."""
+    return Run(PlayedCommunicator(0, [None], threading.Barrier(1)), settings, samples)
+
+
+def fitted_hashes(num_ranks: int, *settings: str, samples: Samples | None = None) -> list[str]:
+    """The hash of each rank's weights after the whole training."""
+    return runs(num_ranks, *settings, samples=samples, what=lambda run: run.fit().sha256())
+
+
+def with_values(samples: Samples, **columns: Any) -> Samples:
+    return replace(samples, **columns)

@@ -1,0 +1,101 @@
+"""What the settings wrap around the network, and which engine they lead to."""
+
+import pytest
+import torch
+from played_ranks import on_played_ranks, played_session
+from played_runs import MLP, fitted_hashes, run_alone
+from torch._dynamo.utils import counters
+
+from mpitrain.config import load_run_config
+from mpitrain.errors import ConfigError
+from mpitrain.models.build import build_model
+from mpitrain.train.engine_choice import choose_engine
+
+DEEP = ("model.name=mlp", "model.hidden_layers=4", "training.engine=eager")
+CHECKPOINTED = "training.gradient_checkpointing=true"
+
+
+def kept_in_a_step(*settings):
+    """How many tensors autograd keeps between the passes of one slice, on average."""
+    run, kept = run_alone(*DEEP, *settings), []
+    run.engine.start_epoch(0)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(1) or tensor, lambda tensor: tensor):
+        run.engine.step(0, 0.05, False)
+    return len(kept) / 8
+
+
+def test_gradient_checkpointing_keeps_less_and_changes_no_bit():
+    # Five blocks are left with their input each; what is kept without is weights and activations of each layer.
+    assert kept_in_a_step(CHECKPOINTED) <= kept_in_a_step() - 5
+    (plain,) = fitted_hashes(1, *DEEP)
+    for num_ranks in (1, 3):
+        assert fitted_hashes(num_ranks, *DEEP, CHECKPOINTED) == [plain] * num_ranks
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch's own parts
+def test_torch_compile_compiles_and_agrees(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    counters.clear()
+    plain = run_alone(*MLP, "training.engine=eager")
+    plain.steps(2)
+    assert counters["stats"]["unique_graphs"] == 0
+    compiled = run_alone(*MLP, "training.torch_compile=true")
+    compiled.steps(2)
+    assert counters["stats"]["unique_graphs"] > 0
+    assert counters["aot_autograd"]["ok"] > 0
+    assert any(tmp_path.rglob("*.so")), "no kernel was built"
+    torch.testing.assert_close(compiled.weights(), plain.weights(), rtol=1e-5, atol=1e-6)
+    # Validation and export see the network itself.
+    assert list(compiled.model.state_dict()) == list(plain.model.state_dict())
+    torch._dynamo.reset()
+
+
+def choose(*settings, resumed=None):
+    config = load_run_config(None, settings).config
+    model = build_model(config.model, 4, 1, seed=0)
+    return on_played_ranks(1, lambda ranks: choose_engine(config, played_session(ranks), model, resumed))[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "reason"),
+    [
+        ("", "compiled", "a chain of dense layers on CPUs"),
+        ("model.name=mlp model.hidden_layers=3", "compiled", "a chain of dense layers on CPUs"),
+        ("training.engine=compiled", "compiled", "a chain of dense layers on CPUs"),
+        ("training.engine=eager", "eager", "asked for"),
+        ("training.use_amp=true", "eager", "training.use_amp=true is autograd's"),
+        ("training.torch_compile=true", "eager", "training.torch_compile=true is autograd's"),
+        (CHECKPOINTED, "eager", "training.gradient_checkpointing=true is autograd's"),
+        ("distributed.strategy=dp", "eager", "distributed.strategy=dp is autograd's"),
+        ("distributed.strategy=ddp", "ddp", "asked for"),
+        ("training.engine=ddp", "ddp", "asked for"),
+        ("model.name=mlp model.dropout=0.1", "eager", "the network is no plain chain of dense layers"),
+        ("model.name=mlp model.batch_norm=true", "eager", "the network is no plain chain of dense layers"),
+        ("model.name=unet", "eager", "the network is no plain chain of dense layers"),
+        ("model.hidden_size=1000", "eager", "a layer is wider than 512"),
+    ],
+)
+def test_the_engine_and_why(settings, engine, reason):
+    choice = choose(*settings.split())
+    assert (choice.name, choice.reason, choice.is_second_best) == (engine, reason, False)
+
+
+@pytest.mark.parametrize("resumed", ["eager", "ddp"])
+def test_a_resumed_run_keeps_its_engine(resumed):
+    assert choose(resumed=resumed).name == resumed
+    assert choose("training.engine=compiled", resumed=resumed).name == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("training.engine=compiled model.name=unet", "the network is no plain chain of dense layers; use .*=auto"),
+        ("training.engine=compiled training.use_amp=true", "training.use_amp=true is autograd's; use .*=auto"),
+        ("training.engine=compiled model.hidden_size=1000", "a layer is wider than 512; use .*=auto"),
+        ("training.engine=cuda_graph", "needs a GPU, this run is on CPUs; use training.engine=auto"),
+    ],
+)
+def test_an_engine_that_cannot_serve_is_refused_in_one_line(settings, message):
+    with pytest.raises(ConfigError, match=rf"^training\.engine=\w+: {message}$"):
+        choose(*settings.split())
