@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -95,6 +96,9 @@ def open_session(world: World, config: RunConfig) -> Iterator[Session]:
     yield Session(world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data)
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
     world.stop_watchdog()
+    # A DistributedDataParallel that only a cycle keeps alive would free the group later, from a thread that waits for
+    # Python's lock: a hang at exit.
+    gc.collect()
     if world.transport == "mpi":  # else the group is the world's own
         dist.destroy_process_group()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mpitrain.config.data_sections import DataSection
 from mpitrain.config.model_section import find_model_problems, model_name
 from mpitrain.config.show import show_value
 from mpitrain.config.training_sections import TrainingSection
@@ -97,12 +98,27 @@ def _set_beyond_reference(config: RunConfig) -> Iterator[tuple[str, object, str]
     training = config.training
     if config.data.validation_split:
         yield "data.validation_split", config.data.validation_split, "0"
-    if config.data.streaming:
-        yield "data.streaming", True, "false"
     if model_name(config.model) != "icenet":
         yield "model.name", model_name(config.model), "icenet"
+    yield from _one_plain_file(config)
     yield from _full_batches(training)
     yield from _plain_training(training)
+
+
+def _one_plain_file(config: RunConfig) -> Iterator[tuple[str, object, str]]:
+    """Yield what the C++ program does not do when it reads its history file."""
+    domain, data, variables, usual = config.domain, config.data, config.variables, DataSection()
+    if domain.pole == "both":
+        yield "domain.pole", "both", "north or south"
+    for name in ("mask_mode", "mask", "latitude_range", "longitude_range"):
+        if getattr(domain, name) is not None:
+            yield f"domain.{name}", getattr(domain, name), "null"
+    for name in ("samples", "streaming", "area_weighted", "max_patterns", "thin_fraction"):
+        if getattr(data, name) != getattr(usual, name):
+            yield f"data.{name}", show_value(getattr(data, name)), show_value(getattr(usual, name))
+    for name in ("input_variables", "output_variables"):
+        if getattr(variables, name) is not None:
+            yield f"variables.{name}", show_value(getattr(variables, name)), "null"
 
 
 def _full_batches(training: TrainingSection) -> Iterator[tuple[str, object, str]]:

@@ -43,6 +43,7 @@ class DataSection(Section):
     data_path: Text | list[Text] | None = None
     """A file, a pattern such as "year_*.nc", or a list of these (NetCDF, HDF5, .npz, .pt); null trains on a synthetic
     CICE history file that is written first."""
+
     @property
     def entries(self) -> list[str]:
         """The files and patterns of `data_path`; none where it is null."""

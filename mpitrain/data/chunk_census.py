@@ -79,8 +79,13 @@ class ChunkSplitter:
         self._counts, self._rule = counts, rule
         self._first_selected, self._first_valid = (_before(one) for one in (counts.selected, counts.valid))
 
-    def read(self, source: SampleSource, chunk: int, reads: ReadCounter | None = None) -> tuple[Samples, Samples]:
-        """Return the training and the held-out samples of a chunk. Raises DataError where it holds others than before."""
+    def read(
+        self, source: SampleSource, chunk: int, reads: ReadCounter | None = None
+    ) -> tuple[Samples, npt.NDArray[np.bool_]]:
+        """Return the usable samples (N) of a chunk, and which of them (N,) are held out.
+
+        Raises DataError where the chunk holds others than when it was counted.
+        """
         samples = source.read(source.chunks[chunk], reads)
         if len(samples) == self._counts.selected[chunk]:
             total = int(self._counts.selected.sum())
@@ -88,7 +93,7 @@ class ChunkSplitter:
             if self._counts.valid[chunk] < len(kept):
                 kept = take_where(kept, valid_rows(kept))
             if len(kept) == self._counts.valid[chunk]:
-                return split(kept, int(self._first_valid[chunk]), self._rule)
+                return kept, held_out_flags(kept, int(self._first_valid[chunk]), self._rule)
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
             f"{path}: holds other samples than when it was read first; results would mix two data sets: start again on "
@@ -96,12 +101,11 @@ class ChunkSplitter:
         )
 
 
-def split(valid: Samples, first_valid: int, rule: SplitRule) -> tuple[Samples, Samples]:
-    """Return the training and the held-out ones of usable samples, of which the first has the number `first_valid`."""
+def held_out_flags(valid: Samples, first_valid: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
+    """Tell which usable samples (N,) are held out; the first of them has the number `first_valid`."""
     if rule.fraction == 0:
-        return valid, valid.take(np.empty(0, dtype=np.int64))
-    flags = validation_flags(first_valid, len(valid), rule.fraction, rule.seed)
-    return take_where(valid, ~flags), take_where(valid, flags)
+        return np.zeros(len(valid), dtype=bool)
+    return validation_flags(first_valid, len(valid), rule.fraction, rule.seed)
 
 
 def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
@@ -153,7 +157,8 @@ class _Tally:
         if chunk is not None and valid is not None:
             own = self._session.ranks.rank
             first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
-            training, validation = split(valid, first_valid, self._rule)
+            is_held_out = held_out_flags(valid, first_valid, self._rule)
+            training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
             self._moments[chunk] = (len(training), moments_of_samples(training), moments_of_samples(validation))
         self._rows += rows
         self._totals += np.sum(rows, axis=0, dtype=np.int64) if rows else 0

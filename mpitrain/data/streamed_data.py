@@ -23,13 +23,13 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.batches import BatchPlan, EvaluationSource, SampleBlocks, Slice, SliceSource
-from mpitrain.data.chunk_census import Census, ChunkSplitter, SplitRule, take_census
+from mpitrain.data.chunk_census import Census, ChunkSplitter, SplitRule, take_census, take_where
 from mpitrain.data.loading import open_source_together
 from mpitrain.data.read_ahead import ReadAhead
 from mpitrain.data.samples import Samples
 from mpitrain.data.source import DEFAULT_CHUNK_BYTES, SampleSource
 from mpitrain.data.source_files import ReadCounter
-from mpitrain.data.streamed_slices import Columns, StreamedSlices, StreamPlan, round_size_of
+from mpitrain.data.streamed_slices import Columns, StreamedSlices, StreamPlan, round_size_of, take_rows
 from mpitrain.data.training_data import DataSummary, Normalization, normalization_of, padded_tensors
 from mpitrain.data.virtual_rank_samples import VirtualRankSamples
 from mpitrain.errors import DataError
@@ -170,21 +170,22 @@ class _ChunkReader:
 
     def training(self, source: SampleSource, chunk: int) -> Columns:
         """Return the training samples of a chunk as columns; keep its held-out ones, if there is room."""
-        training, validation = self._splitter.read(source, chunk, self._reads)
-        self._keep(chunk, validation)
-        return self._columns(training)
+        samples, is_held_out = self._splitter.read(source, chunk, self._reads)
+        self._keep(chunk, samples, is_held_out)
+        return self._columns(samples, np.flatnonzero(~is_held_out))
 
     def held_out(self, source: SampleSource, chunk: int) -> SampleBlocks:
         """Return the held-out samples of a chunk."""
         validation = self._kept.get(chunk)
         if validation is None:
-            _, validation = self._splitter.read(source, chunk, self._reads)
-            self._keep(chunk, validation)
+            samples, is_held_out = self._splitter.read(source, chunk, self._reads)
+            validation = self._keep(chunk, samples, is_held_out)
         return self._blocks(validation)
 
     def trained_on(self, source: SampleSource, chunk: int) -> SampleBlocks:
         """Return the training samples of a chunk."""
-        return self._blocks(self._splitter.read(source, chunk, self._reads)[0])
+        samples, is_held_out = self._splitter.read(source, chunk, self._reads)
+        return self._blocks(take_where(samples, ~is_held_out))
 
     def empty(self) -> Columns:
         """Return no samples, of the source's shapes and the model's type."""
@@ -193,26 +194,31 @@ class _ChunkReader:
         shapes = [num_inputs, num_targets, *([num_targets] if tail else [])]
         return tuple(torch.zeros((0, size, *tail), dtype=self._dtype).numpy() for size in shapes)
 
-    def _columns(self, samples: Samples) -> Columns:
-        if samples.inputs.ndim == 2:
-            tensors: tuple[torch.Tensor, ...] = (torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets))
-        else:
-            tensors = tuple(one[:-1] for one in self._padded(samples, torch.device("cpu")))
-        return tuple(one.to(self._dtype).contiguous().numpy() for one in tensors)
+    def _columns(self, samples: Samples, positions: npt.NDArray[np.int64]) -> Columns:
+        if samples.inputs.ndim > 2:
+            padded = self._padded(samples.take(positions), torch.device("cpu"))
+            return tuple(one[:-1].contiguous().numpy() for one in padded)
+        columns = take_rows((samples.inputs, samples.targets), positions)
+        return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)
 
     def _blocks(self, samples: Samples) -> SampleBlocks:
         return SampleBlocks(VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index))
 
     def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, ...]:
-        return padded_tensors(samples, self._normalization, device, self._dtype)
+        here = Normalization(*(tensor.to(device) for tensor in vars(self._normalization).values()))
+        return padded_tensors(samples, here, device, self._dtype)
 
-    def _keep(self, chunk: int, validation: Samples) -> None:
+    def _keep(self, chunk: int, samples: Samples, is_held_out: npt.NDArray[np.bool_]) -> Samples:
+        if chunk in self._kept:
+            return self._kept[chunk]
+        validation = samples.take(np.flatnonzero(is_held_out))
         columns = (validation.inputs, validation.targets, validation.grid_index, validation.weights)
         num_bytes = sum(column.nbytes for column in columns if column is not None)
         with self._lock:
-            if chunk not in self._kept and self._kept_bytes + num_bytes <= HELD_OUT_BYTES:
+            if self._kept_bytes + num_bytes <= HELD_OUT_BYTES:
                 self._kept[chunk] = validation
                 self._kept_bytes += num_bytes
+        return validation
 
 
 class StreamedBlocks:

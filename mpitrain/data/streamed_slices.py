@@ -157,9 +157,9 @@ class _Rounds:
         buffer = self._fill()
         for number in range(self._first_round, self.order.num_full_rounds):
             slots = self.order.drawn(number)
-            yield _taken(buffer, slots)
+            yield take_rows(buffer, slots)
             self._refill(buffer, slots[: len(self.order.refilled(number))])
-        yield _taken(buffer, self.order.drawn(self.order.num_full_rounds))
+        yield take_rows(buffer, self.order.drawn(self.order.num_full_rounds))
 
     def _fill(self) -> Columns:
         """Return the buffer with what it holds at the beginning of the first round."""
@@ -194,8 +194,9 @@ class _Rounds:
         return self._rest
 
 
-def _taken(columns: Columns, slots: IndexArray) -> Columns:
-    return tuple(_rows(column)[slots].view(column.dtype).reshape(-1, *column.shape[1:]) for column in columns)
+def take_rows(columns: Columns, positions: IndexArray) -> Columns:
+    """Return the rows at `positions` (m,) of each column (n, ...), in that order."""
+    return tuple(_rows(column)[positions].view(column.dtype).reshape(-1, *column.shape[1:]) for column in columns)
 
 
 def _rows(column: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,6 +6,8 @@ F  input features      O  outputs      b  samples
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +55,9 @@ def load_network(path: Path, hidden_activation: str = "none") -> StoredNetwork:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give the folder of a run, or its model.pt")
     try:
+        _check_sums(path)
         module: nn.Module = load_model(path)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path}: is no TorchScript file, or a damaged one (pickled weights are not read, they can run code); give "
             "the model.pt of a run"
@@ -89,6 +92,14 @@ def takes_fields(network: StoredNetwork) -> bool:
             return False
         return True
     return False
+
+
+def _check_sums(path: Path) -> None:
+    # torch writes a check sum of each part, and does not look at them when it reads.
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(damaged)
 
 
 def _description(module: nn.Module) -> ModelDescription:

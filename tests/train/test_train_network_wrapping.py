@@ -3,7 +3,7 @@
 import pytest
 import torch
 from played_ranks import on_played_ranks, played_session
-from played_runs import MLP, fitted_hashes, run_alone
+from played_runs import fitted_hashes, run_alone
 from torch._dynamo.utils import counters
 
 from mpitrain.config import load_run_config
@@ -35,12 +35,14 @@ def test_gradient_checkpointing_keeps_less_and_changes_no_bit():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch's own parts
 def test_torch_compile_compiles_and_agrees(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for one small kernel
     torch._dynamo.reset()
     counters.clear()
-    plain = run_alone(*MLP, "training.engine=eager")
+    small = ("model.name=mlp", "model.hidden_size=5", "model.hidden_activation=tanh", "training.engine=eager")
+    plain = run_alone(*small)
     plain.steps(2)
     assert counters["stats"]["unique_graphs"] == 0
-    compiled = run_alone(*MLP, "training.torch_compile=true")
+    compiled = run_alone(*small, "training.torch_compile=true")
     compiled.steps(2)
     assert counters["stats"]["unique_graphs"] > 0
     assert counters["aot_autograd"]["ok"] > 0
