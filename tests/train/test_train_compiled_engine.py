@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from played_ranks import on_played_ranks, played_session
+from played_runs import Run, in_turns, points
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
@@ -146,3 +147,56 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
     for asked in (("compiled", None), ("auto", "compiled")):
         with pytest.raises(MissingDependencyError, match="no C\\+\\+ compiler"):
             choose(*asked)
+
+
+# ------------------------------------------------------------------------------ chains of any depth, several targets
+
+CHAINS = [
+    ("model.name=mlp", "model.hidden_layers=1", "model.hidden_size=5"),
+    ("model.name=mlp", "model.hidden_layers=3", "model.hidden_size=17", "model.hidden_activation=tanh"),
+    ("model.name=mlp", "model.hidden_layers=2", "model.hidden_activation=gelu", "model.output_activation=sigmoid"),
+    ("model.name=icenet", "model.hidden_activation=tanh", "training.loss_function=huber"),
+]
+
+
+def trained(engine, num_ranks, *settings):
+    chosen = (f"training.engine={engine}", *settings)
+    return in_turns(num_ranks, lambda communicator: Run(communicator, chosen).fit())
+
+
+@pytest.mark.parametrize("num_targets", [1, 3])
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: " ".join(chain).replace("model.", ""))
+def test_any_chain_of_layers_is_the_eager_one_to_rounding(chain, num_targets):
+    def weights(engine):
+        settings = (f"training.engine={engine}", "training.dtype=float64", *chain)
+        samples = points(num_targets=num_targets)
+        return in_turns(1, lambda communicator: Run(communicator, settings, samples).fit().weights())[0]
+
+    eager, compiled = weights("eager"), weights("compiled")
+    torch.testing.assert_close(compiled, eager, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("chain", CHAINS[1:3], ids=["deep", "gelu"])
+def test_a_chains_bits_are_the_same_for_any_number_of_ranks(chain):
+    (one,) = trained("compiled", 1, *chain)
+    for num_ranks in (2, 3, 4, 8):
+        assert {run.sha256() for run in trained("compiled", num_ranks, *chain)} == {one.sha256()}
+
+
+def test_joined_slices_agree_with_the_fixed_order_to_rounding():
+    (fixed,) = trained("compiled", 1, *CHAINS[1])
+    for num_ranks in (1, 2, 3):
+        for run in trained("compiled", num_ranks, *CHAINS[1], "training.reduction=any"):
+            torch.testing.assert_close(run.weights(), fixed.weights(), rtol=1e-3, atol=1e-5)
+            assert run.trainer.state.train_loss == pytest.approx(fixed.trainer.state.train_loss, rel=1e-4)
+
+
+def test_joined_slices_name_all_their_virtual_ranks_when_they_fail():
+    def body(communicator):
+        run = Run(communicator, ("training.engine=compiled", "training.reduction=any", *CHAINS[0]))
+        if communicator.rank == 1:
+            run.parts.data.training[0].padded_inputs.fill_(float("nan"))
+        run.steps(1)
+        return run.engine.describe_failure()
+
+    assert in_turns(2, body) == ["rank 1 on here, virtual ranks [4, 5, 6, 7]"] * 2

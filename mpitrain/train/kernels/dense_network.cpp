@@ -98,7 +98,7 @@ template <Activation kind>
 Real activate(Real z) {
     if constexpr (kind == sigmoid) return 1 / (1 + std::exp(-z));
     if constexpr (kind == tanh) return std::tanh(z);
-    if constexpr (kind == relu) return z > 0 ? z : 0;
+    if constexpr (kind == relu) return z < 0 ? 0 : z;  // a NaN stays one
     if constexpr (kind == gelu) return z * Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440)));
     return z;
 }
