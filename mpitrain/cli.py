@@ -14,7 +14,7 @@ from mpitrain.bench.command import add_bench_command
 from mpitrain.cluster.speaker import say_once_before_ranks_meet
 from mpitrain.data.command import add_data_command
 from mpitrain.errors import MpitrainError, UserError
-from mpitrain.predict.command import add_export_command, add_predict_command
+from mpitrain.predict.command import add_export_command, add_predict_command, add_report_command
 
 Handler = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[_OneVoiceParser]"
@@ -85,6 +85,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_launch(commands)
     add_predict_command(commands)
     add_export_command(commands)
+    add_report_command(commands)
     add_bench_command(commands)
     return parser
 

@@ -77,6 +77,7 @@ def test_default_run_ends_soon_and_leaves_the_whole_run_folder(
         "model.pt",
         "normalization.model.pt",
         "report.html",
+        "statistics.json",
         *(f"logs/rank-{rank:04d}.log" for rank in range(NUM_RANKS)),
     }
     for rank in range(NUM_RANKS):
@@ -107,7 +108,7 @@ def test_network_is_as_good_as_the_data_allows(default_run: DefaultRun, tmp_path
     model = load_model(default_run.folder / "model.pt")
     with torch.no_grad():
         prediction = model(torch.from_numpy(samples.inputs)).view(-1).double().numpy()
-    targets = samples.targets.astype(np.float64)
+    targets = samples.targets[:, 0].astype(np.float64)
     mse = float(np.mean((prediction - targets) ** 2))
     assert noise_mse is not None
     assert mse <= 1.2 * noise_mse
@@ -152,17 +153,21 @@ RESULTS_DIFFER = {
 
 
 @pytest.fixture(scope="module")
-def sample_arrays(tmp_path_factory: pytest.TempPathFactory, small_history: Path) -> Path:
-    """The `.npz` form of the small history file."""
+def older_data(tmp_path_factory: pytest.TempPathFactory, small_history: Path) -> dict[str, Path]:
+    """Where an older configuration wants something else than a history file: arrays, of 7 inputs or of 14."""
     samples = read_samples(small_history, "north", True)
-    path = tmp_path_factory.mktemp("arrays") / "sample_data.npz"
-    np.savez(path, inputs=samples.inputs, targets=samples.targets)
-    return path
+    folder = tmp_path_factory.mktemp("arrays")
+    wide = np.concatenate([samples.inputs, np.roll(samples.inputs, 1, axis=0)], axis=1)
+    for name, inputs in (("icenet_quick", samples.inputs), ("emulator_large", wide)):
+        np.savez(folder / f"{name}.npz", inputs=inputs, targets=samples.targets)
+    return {path.stem: path for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("name", OLDER_NOTICES)
-def test_older_configurations_train(name: str, tmp_path: Path, small_history: Path, sample_arrays: Path) -> None:
-    data_path = sample_arrays if name == "icenet_quick" else small_history
+def test_older_configurations_train(
+    name: str, tmp_path: Path, small_history: Path, older_data: dict[str, Path]
+) -> None:
+    data_path = older_data.get(name, small_history)
     configuration = TESTS / "data" / "older_configs" / f"{name}.yaml"
     settings = [f"data.data_path={data_path}", "training.epochs=2", "compute.device=cpu", "output.model_dir=run"]
     done = launch(["-m", "mpitrain", "train", str(configuration), *settings], 2, cwd=tmp_path)

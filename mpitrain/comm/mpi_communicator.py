@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,6 @@ class MpiCommunicator:
         self._memory = TensorMemory(MPI)
         self._in_place = MPI.IN_PLACE
         self._operations = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
-        # Set where ranks outnumber cores: a rank that waits in the library spins, and the one it waits for cannot run.
-        self.yields_while_waiting = False
         self.notes = CollectiveNotes()
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
@@ -60,10 +57,7 @@ class MpiCommunicator:
         gathered = tensor.new_empty((sum(row_counts), *tensor.shape[1:]))
         row_size = math.prod(tensor.shape[1:])
         own, target = self._memory.values(tensor), self._memory.parts(gathered, [n * row_size for n in row_counts])
-        if self.yields_while_waiting:
-            self._wait(self._comm.Iallgatherv(own, target))
-        else:
-            self._comm.Allgatherv(own, target)
+        self._comm.Allgatherv(own, target)
         return gathered
 
     @noted
@@ -81,10 +75,7 @@ class MpiCommunicator:
             first = index * rows_a_round
             sent = [self._memory.buffer(tensor), *_rows_of_round(send_counts, first, rows_a_round), row]
             target = [self._memory.buffer(received), *_rows_of_round(receive_counts, first, rows_a_round), row]
-            if self.yields_while_waiting:
-                self._wait(self._comm.Ialltoallv(sent, target))
-            else:
-                self._comm.Alltoallv(sent, target)
+            self._comm.Alltoallv(sent, target)
         row.Free()
         return received
 
@@ -97,15 +88,8 @@ class MpiCommunicator:
         """See `Communicator.exchange`."""
         received = torch.empty_like(tensor)
         own, target = self._memory.values(tensor), self._memory.values(received)
-        if self.yields_while_waiting:
-            self._wait(self._comm.Irecv(target, partner), self._comm.Isend(own, partner))
-        else:
-            self._comm.Sendrecv(own, partner, recvbuf=target, source=partner)
+        self._comm.Sendrecv(own, partner, recvbuf=target, source=partner)
         return received
-
-    def _wait(self, *requests: MPI.Request) -> None:
-        while not self._mpi.Request.Testall(list(requests)):
-            os.sched_yield()
 
     @noted
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:

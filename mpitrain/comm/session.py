@@ -35,7 +35,8 @@ Result = TypeVar("Result")
 class Session:
     """What training needs to know of its surroundings; passed in, never global.
 
-    `control` carries objects and small agreements on the CPU; `data` carries tensors of `device`.
+    `control` carries objects and small agreements on the CPU; `data` carries tensors of `device`. `shares_memory`:
+    all ranks are on one node and MPI can give them common memory (`control.node_shared_tensor`).
     """
 
     ranks: RankInfo
@@ -46,6 +47,8 @@ class Session:
     host: str
     control: Communicator
     data: Communicator
+    shares_memory: bool = False
+    ranks_outnumber_cores: bool = False
 
     @property
     def is_root(self) -> bool:
@@ -93,7 +96,12 @@ def open_session(world: World, config: RunConfig) -> Iterator[Session]:
     num_threads = _set_threads(config, world, reduction)
     data = _start_torch_group(world, backend, config.distributed.timeout_s)
     _start_watchdog(world, data, config.distributed.timeout_s)
-    yield Session(world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data)
+    shares_memory = world.transport == "mpi" and world.ranks.num_nodes == 1
+    is_crowded = world.ranks.local_world_size > world.node_cores
+    yield Session(
+        world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data, shares_memory,
+        is_crowded,
+    )  # fmt: skip
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
     world.stop_watchdog()
     # A DistributedDataParallel that only a cycle keeps alive would free the group later, from a thread that waits for

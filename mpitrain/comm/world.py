@@ -213,8 +213,6 @@ def _mpi_world(mpi: Any, decision: LaunchDecision) -> World:
     node.Free()
     ranks = rank_info_from_hosts(communicator.rank, nodes, "MPI")
     cores = _count_node_cores(communicator, ranks.node_rank)
-    # All ranks or none, also where nodes are unevenly full: a yielding collective does not match a blocking one.
-    communicator.yields_while_waiting = any(communicator.all_gather_object(ranks.local_world_size > cores))
     return World(ranks, communicator, "mpi", socket.gethostname(), cores, list(decision.notices))
 
 

@@ -56,9 +56,10 @@ class DataSection(Section):
     streaming: bool = False
     """Read the files anew in each epoch instead of holding them in memory; the order of the samples then differs."""
     shuffle_buffer_samples: Count = 65536
-    """Samples that each virtual rank draws from at random while streaming."""
+    """Samples that each virtual rank draws from at random while streaming; at most as many as 32 MiB hold."""
     shared_memory: bool = False
-    """Hold one copy of the samples a node, in memory that its ranks share."""
+    """Read once a node, into memory that its ranks share, what every rank needs whole: the file of `reference`
+    semantics. `standard` never holds a sample twice."""
     area_weighted: bool = False
     """Weigh the statistics of the normalisation by the cosine of the latitude."""
     num_workers: CountOrZero = 0

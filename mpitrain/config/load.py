@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from mpitrain.config.cross_checks import implies_any_reduction
 from mpitrain.config.messages import explain
-from mpitrain.config.not_used_yet import not_used_notices
 from mpitrain.config.older_spellings import implied_semantics, refuse_given_twice, to_current_spelling, without_unused
 from mpitrain.config.overrides import apply_overrides
 from mpitrain.config.run_config import RunConfig
@@ -40,7 +39,7 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
     # A C++ key names the semantics also where the command line replaces its value.
     semantics, implied = implied_semantics((*file, *settings))
     config, resolved = _resolved(_validated((*settings, *semantics)))
-    return LoadedConfig(config, (*unused, *implied, *resolved, *not_used_notices(config)))
+    return LoadedConfig(config, (*unused, *implied, *resolved))
 
 
 def _validated(settings: Sequence[Setting]) -> RunConfig:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from mpitrain.data.moments import Moments, merge_stacks
 from mpitrain.data.partition import validation_flags
 from mpitrain.data.read_ahead import ReadAhead
 from mpitrain.data.sample_moments import moments_of_samples
-from mpitrain.data.samples import Samples, is_measured, valid_rows
+from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.source import SampleSource
 from mpitrain.data.source_files import ReadCounter
 from mpitrain.errors import DataError
@@ -43,8 +44,9 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class ChunkCounts:
-    """How many samples each chunk has, each (C,): `selected` by the rules, `kept` of these under `max_patterns`, `valid`
-    (usable), `training`. The same on all ranks.
+    """How many samples each chunk has, each (C,), the same on all ranks.
+
+    `selected` by the rules, `kept` of these under `max_patterns`, `valid` (usable) of these, `training` of these.
     """
 
     selected: IndexArray
@@ -81,19 +83,20 @@ class ChunkSplitter:
 
     def read(
         self, source: SampleSource, chunk: int, reads: ReadCounter | None = None
-    ) -> tuple[Samples, npt.NDArray[np.bool_]]:
-        """Return the usable samples (N) of a chunk, and which of them (N,) are held out.
+    ) -> tuple[Samples, IndexArray, IndexArray]:
+        """Return a chunk's samples, and the positions among them of those to train on and of those held out.
 
         Raises DataError where the chunk holds others than when it was counted.
         """
         samples = source.read(source.chunks[chunk], reads)
         if len(samples) == self._counts.selected[chunk]:
             total = int(self._counts.selected.sum())
-            kept = _keep(source, samples, int(self._first_selected[chunk]), total)
-            if self._counts.valid[chunk] < len(kept):
-                kept = take_where(kept, valid_rows(kept))
-            if len(kept) == self._counts.valid[chunk]:
-                return kept, held_out_flags(kept, int(self._first_valid[chunk]), self._rule)
+            kept = keep_under_limit(source, samples, int(self._first_selected[chunk]), total)
+            all_are_valid = self._counts.valid[chunk] == len(kept)
+            valid = np.arange(len(kept)) if all_are_valid else np.flatnonzero(valid_rows(kept))
+            if len(valid) == self._counts.valid[chunk]:
+                is_held_out = held_out_flags(len(valid), int(self._first_valid[chunk]), self._rule)
+                return kept, valid[~is_held_out], valid[is_held_out]
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
             f"{path}: holds other samples than when it was read first; results would mix two data sets: start again on "
@@ -101,11 +104,11 @@ class ChunkSplitter:
         )
 
 
-def held_out_flags(valid: Samples, first_valid: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
-    """Tell which usable samples (N,) are held out; the first of them has the number `first_valid`."""
+def held_out_flags(num_valid: int, first_valid: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
+    """Tell which usable samples (num_valid,) are held out; the first of them has the number `first_valid`."""
     if rule.fraction == 0:
-        return np.zeros(len(valid), dtype=bool)
-    return validation_flags(first_valid, len(valid), rule.fraction, rule.seed)
+        return np.zeros(num_valid, dtype=bool)
+    return validation_flags(first_valid, num_valid, rule.fraction, rule.seed)
 
 
 def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
@@ -119,16 +122,37 @@ def take_census(source: SampleSource, session: Session, rule: SplitRule, reads: 
     With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
     DataError, on all ranks, where a file cannot be read or nothing is selected.
     """
-    total_selected = None if source.max_patterns is None else _count_selected(source, session, reads)
+    total_selected = None if source.max_patterns is None else sum(count_selected(source, session, reads))
     tally = _Tally(source, session, rule, total_selected)
     for chunk, samples in _own_chunks(source, session, reads):
         tally.add(chunk, samples)
     census = tally.finish()
-    measured = int(census.counts.kept.sum()) - census.num_missing
     if source.kind == "fields":
         measured = census.training.count + census.validation.count
+    else:
+        measured = census.counts.kept.sum() - census.num_missing.astype(np.float64)
     session.together(lambda: source.check_selection(int(census.counts.selected.sum()), measured.tolist()))
     return census
+
+
+def _no_samples() -> None:
+    return None
+
+
+def count_selected(source: SampleSource, session: Session, reads: ReadCounter | None = None) -> list[int]:
+    """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
+    counts = []
+    for _, samples in _own_chunks(source, session, reads):
+        counts += session.gather_object(None if samples is None else len(samples))
+    return [count for count in counts if count is not None]
+
+
+def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int, total_selected: int) -> Samples:
+    """Return those of a chunk's selected samples that stay under `max_patterns`; `first_selected` come before them."""
+    if source.max_patterns is None or total_selected <= source.max_patterns:
+        return samples
+    numbers = first_selected + np.arange(len(samples), dtype=np.int64)
+    return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
 
 
 class _Tally:
@@ -150,25 +174,26 @@ class _Tally:
         if samples is not None:
             kept = samples
             if self._total_selected is not None:
-                kept = _keep(self._source, samples, first_selected, self._total_selected)
+                kept = keep_under_limit(self._source, samples, first_selected, self._total_selected)
             valid = take_where(kept, valid_rows(kept))
-            row = (len(samples), len(kept), len(valid), *_missing_of(kept))
+            row = (len(samples), len(kept), len(valid), *missing_of(kept))
         rows = [other for other in self._session.gather_object(row) if other is not None]
         if chunk is not None and valid is not None:
             own = self._session.ranks.rank
             first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
-            is_held_out = held_out_flags(valid, first_valid, self._rule)
+            is_held_out = held_out_flags(len(valid), first_valid, self._rule)
             training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
             self._moments[chunk] = (len(training), moments_of_samples(training), moments_of_samples(validation))
         self._rows += rows
-        self._totals += np.sum(rows, axis=0, dtype=np.int64) if rows else 0
+        self._totals += np.array(rows, dtype=np.int64).sum(axis=0)
 
     def _first_selected(self, samples: Samples | None) -> int:
         """Return how many selected samples come before `samples`, if that matters. Collective."""
         if self._total_selected is None:
             return 0
         counts = self._session.gather_object(0 if samples is None else len(samples))
-        return int(self._totals[0]) + sum(counts[: self._session.ranks.rank])
+        before: int = sum(counts[: self._session.ranks.rank])
+        return int(self._totals[0]) + before
 
     def finish(self) -> Census:
         """Bring the ranks' parts together. Collective."""
@@ -197,30 +222,8 @@ def _own_chunks(
         reading = threads.in_order(own, ahead=1)
         for turn in range(-(-num_chunks // num_ranks)):
             has_one = turn < len(own)
-            samples = session.together(lambda has_one=has_one: next(reading) if has_one else None)
+            samples = session.together(partial(next, reading) if has_one else _no_samples)
             yield (own[turn] if has_one else None), samples
-
-
-def _count_selected(source: SampleSource, session: Session, reads: ReadCounter | None) -> int:
-    return sum(
-        sum(session.gather_object(0 if samples is None else len(samples)))
-        for _, samples in _own_chunks(source, session, reads)
-    )
-
-
-def _keep(source: SampleSource, samples: Samples, first_selected: int, total_selected: int) -> Samples:
-    if source.max_patterns is None or total_selected <= source.max_patterns:
-        return samples
-    numbers = first_selected + np.arange(len(samples), dtype=np.int64)
-    return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
-
-
-def _missing_of(samples: Samples) -> list[int]:
-    return [
-        int(array[:, column].size - np.count_nonzero(is_measured(array[:, column])))
-        for array in (samples.inputs, samples.targets)
-        for column in range(array.shape[1])
-    ]
 
 
 def _before(counts: IndexArray) -> IndexArray:

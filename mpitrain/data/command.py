@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpitrain.errors import UserError
+
+if TYPE_CHECKING:
+    from mpitrain.comm.session import Session
+    from mpitrain.config import RunConfig
 
 _GENERATE_NUMBERS = (
     ("seed", 0, "seed of all fields"),
@@ -26,6 +32,8 @@ def add_data_command(commands: Any) -> None:
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_generate(actions)
     _add_inspect(actions)
+    _add_stats(actions)
+    _add_convert(actions)
 
 
 def _add_generate(actions: Any) -> None:
@@ -47,12 +55,7 @@ def _add_generate(actions: Any) -> None:
 def _add_inspect(actions: Any) -> None:
     text = "say what is in data files, and what the settings would select"
     inspect = actions.add_parser("inspect", help=text, description=text)
-    inspect.add_argument(
-        "settings",
-        nargs="*",
-        metavar="FILE | FILE.yaml | key.path=value",
-        help="data files or patterns (default: data.data_path of the settings), then settings",
-    )
+    _add_words(inspect)
     inspect.add_argument(
         "--full", action="store_true", help="minimum, maximum and mean over all values, not a first part"
     )
@@ -61,6 +64,37 @@ def _add_inspect(actions: Any) -> None:
     )
     inspect.add_argument("--json", action="store_true", help="print JSON instead of a table")
     inspect.set_defaults(handler=_run_inspect)
+
+
+def _add_stats(actions: Any) -> None:
+    text = "measure every variable over the samples that the settings train on; all ranks of mpirun share the work"
+    more = "Values are read as float64. Output is the same for any number of ranks."
+    stats = actions.add_parser("stats", help=text, description=f"{text}. {more}")
+    _add_words(stats)
+    stats.add_argument("--json", action="store_true", help="print JSON with its provenance instead of a table")
+    stats.set_defaults(handler=_run_stats)
+
+
+def _add_convert(actions: Any) -> None:
+    text = (
+        "write the samples that the settings select to files that are quick to read; all ranks of mpirun share the work"
+    )
+    convert = actions.add_parser("convert", help=text, description=text)
+    _add_words(convert)
+    convert.add_argument(
+        "--output", required=True, metavar="FILE.npz|FILE.h5|FOLDER", help="one file, or a new folder of HDF5 files"
+    )
+    convert.add_argument("--gzip", type=int, default=0, metavar="N", help="HDF5: deflate level, 0 (none, default) to 9")
+    convert.set_defaults(handler=_run_convert)
+
+
+def _add_words(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="FILE | FILE.yaml | key.path=value",
+        help="data files or patterns (default: data.data_path of the settings), then settings",
+    )
 
 
 def _run_generate(options: argparse.Namespace) -> int:
@@ -83,20 +117,12 @@ def _run_generate(options: argparse.Namespace) -> int:
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
-    from mpitrain.config import load_run_config
     from mpitrain.data.inspection import inspect_data
 
-    files, yaml_files, overrides = _split_words(options.settings)
-    if len(yaml_files) > 1:
-        raise UserError(f"{yaml_files[1]}: give one file of settings")
-    loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
-    for line in loaded.notices:
+    config, notices = _load(options.settings, "inspect")
+    for line in notices:
         sys.stderr.write(f"note: {line}\n")
-    data_path = files or loaded.config.data.data_path
-    if not data_path:
-        raise UserError("data inspect: give a data file, a pattern, or data.data_path=FILE")
-    data = loaded.config.data.model_copy(update={"data_path": data_path})
-    inspection = inspect_data(loaded.config.model_copy(update={"data": data}), options.full)
+    inspection = inspect_data(config, options.full)
     sys.stdout.write((inspection.render_json() if options.json else inspection.render_table()) + "\n")
     if options.maps is not None:
         from mpitrain.data.maps import draw_maps
@@ -104,6 +130,61 @@ def _run_inspect(options: argparse.Namespace) -> int:
         for path in draw_maps(inspection, Path(options.maps)):
             sys.stderr.write(f"{path}\n")
     return 0
+
+
+def _run_stats(options: argparse.Namespace) -> int:
+    from mpitrain.data.statistics import measure, render_table
+
+    def body(config: RunConfig, session: Session) -> str:
+        exact = config.training.model_copy(update={"dtype": "float64"})
+        record = measure(config.model_copy(update={"training": exact}), session)
+        return json.dumps(record, indent=1) if options.json else render_table(record)
+
+    return _on_all_ranks(options.settings, "stats", body)
+
+
+def _run_convert(options: argparse.Namespace) -> int:
+    if not 0 <= options.gzip <= 9:
+        raise UserError(f"--gzip {options.gzip}: give 0 (none) to 9 (smallest)")
+    from mpitrain.data.conversion import convert
+
+    def body(config: RunConfig, session: Session) -> str:
+        converted = convert(config, Path(options.output), session, options.gzip)
+        files = f" in {len(converted.files)} files" if Path(options.output).is_dir() else ""
+        return f"{options.output}: {converted.num_samples} samples{files}"
+
+    return _on_all_ranks(options.settings, "convert", body)
+
+
+def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Session], str]) -> int:
+    """Run `body` on all ranks, and let the root print what it returns."""
+    from mpitrain.comm.session import open_session
+    from mpitrain.comm.world import World, run_on_all_ranks
+
+    def run(world: World) -> int:
+        config, notices = world.together(lambda: _load(words, action))
+        with open_session(world, config) as session:
+            for line in (*notices, *world.notices):
+                world.say(f"note: {line}", error=True)
+            world.say(body(config, session))
+        return 0
+
+    return run_on_all_ranks(run)
+
+
+def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
+    """Return the settings with the data files among `words`, and the notices about them."""
+    from mpitrain.config import load_run_config
+
+    files, yaml_files, overrides = _split_words(words)
+    if len(yaml_files) > 1:
+        raise UserError(f"{yaml_files[1]}: give one file of settings")
+    loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
+    data_path = files or loaded.config.data.data_path
+    if not data_path:
+        raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")
+    data = loaded.config.data.model_copy(update={"data_path": data_path})
+    return loaded.config.model_copy(update={"data": data}), tuple(loaded.notices)
 
 
 def _split_words(words: list[str]) -> tuple[list[str], list[str], list[str]]:

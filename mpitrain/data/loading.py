@@ -15,9 +15,7 @@ from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.source import DEFAULT_CHUNK_BYTES, SampleSource, open_source
 
 
-def open_source_together(
-    config: RunConfig, session: Session, target_bytes: int = DEFAULT_CHUNK_BYTES
-) -> SampleSource:
+def open_source_together(config: RunConfig, session: Session, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:
     """Open the files of `config` on the root, and return the source on every rank. Collective.
 
     A chunk holds about `target_bytes` (see `open_source`).

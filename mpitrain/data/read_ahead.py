@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -28,7 +28,7 @@ class ReadAhead(Generic[Result]):
         self._own = threading.local()
         self._opened: list[SampleSource] = []
 
-    def in_order(self, chunks: Iterable[int], ahead: int) -> Iterator[Result]:
+    def in_order(self, chunks: Iterable[int], ahead: int) -> Generator[Result, None, None]:
         """Yield what is read of each chunk, in order, with up to `ahead` more being read meanwhile.
 
         An error of a thread is raised here, when its chunk's turn has come.

@@ -46,7 +46,7 @@ class Samples:
 
     def take(self, positions: IndexArray) -> Samples:
         """Return the samples at `positions` as a copy, in that order."""
-        return self.changed(lambda column: column[positions])
+        return self.changed(lambda column: np.take(column, positions, axis=0))
 
     def changed(self, change: Callable[[Any], Any]) -> Samples:
         """Return samples whose arrays are `change` of these ones: row by row the same for all of them."""
@@ -139,6 +139,15 @@ def is_measured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
     """Tell which values are measurements: neither NaN, nor infinite, nor a fill value; same shape."""
     measured: npt.NDArray[np.bool_] = np.abs(values) < LARGEST_VALID
     return measured
+
+
+def missing_of(samples: Samples) -> list[int]:
+    """Return for each input and target (F + O) how many values are no measurement."""
+    return [
+        int(array[:, column].size - np.count_nonzero(is_measured(array[:, column])))
+        for array in (samples.inputs, samples.targets)
+        for column in range(array.shape[1])
+    ]
 
 
 def first_invalid_feature(samples: Samples) -> str | None:

@@ -3,9 +3,9 @@
 n  samples of the stream      h  samples a round      2h  slots of the buffer
 
 The buffer has h pairs of slots. A round takes one slot of each pair, drawn at random, hands the h samples out in random
-order, and refills their slots with the next h of the stream. So a sample stays 1, 2, 3, ... rounds with probability 1/2,
-1/4, 1/8, ...: 2h samples pass on average while it waits, as in a buffer of 2h slots that is drawn from one by one. What
-is left at the end of the stream comes in random order; a stream of up to 2h samples is shuffled perfectly.
+order, and refills their slots with the next h of the stream. So a sample stays 1, 2, 3, ... rounds with probability
+1/2, 1/4, 1/8, ...: 2h samples pass on average while it waits, as in a buffer of 2h slots that is drawn from one by one.
+What is left at the end of the stream comes in random order; a stream of up to 2h samples is shuffled perfectly.
 
 How well: of two samples that enter at once, either leaves first with probability 1/2; of two that are h, 2h, 3h apart
 in the stream the later one leaves first with probability 1/4, 1/8, 1/16. So a batch mixes samples of some 4h
@@ -44,7 +44,7 @@ class BufferOrder:
         return max(0, -(-(self.num_samples - 2 * self.round_size) // self.round_size))
 
     def refilled(self, round_number: int) -> range:
-        """Return the places in the stream of the samples that go into the slots drawn in a full round, in their order."""
+        """Return the places in the stream of what goes into the slots that a full round has drawn, in their order."""
         first = (2 + round_number) * self.round_size
         return range(first, min(first + self.round_size, self.num_samples))
 

@@ -23,7 +23,7 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.batches import BatchPlan, EvaluationSource, SampleBlocks, Slice, SliceSource
-from mpitrain.data.chunk_census import Census, ChunkSplitter, SplitRule, take_census, take_where
+from mpitrain.data.chunk_census import Census, ChunkSplitter, SplitRule, take_census
 from mpitrain.data.loading import open_source_together
 from mpitrain.data.read_ahead import ReadAhead
 from mpitrain.data.samples import Samples
@@ -170,22 +170,22 @@ class _ChunkReader:
 
     def training(self, source: SampleSource, chunk: int) -> Columns:
         """Return the training samples of a chunk as columns; keep its held-out ones, if there is room."""
-        samples, is_held_out = self._splitter.read(source, chunk, self._reads)
-        self._keep(chunk, samples, is_held_out)
-        return self._columns(samples, np.flatnonzero(~is_held_out))
+        samples, training, held_out = self._splitter.read(source, chunk, self._reads)
+        self._keep(chunk, samples, held_out)
+        return self._columns(samples, training)
 
     def held_out(self, source: SampleSource, chunk: int) -> SampleBlocks:
         """Return the held-out samples of a chunk."""
         validation = self._kept.get(chunk)
         if validation is None:
-            samples, is_held_out = self._splitter.read(source, chunk, self._reads)
-            validation = self._keep(chunk, samples, is_held_out)
+            samples, _, held_out = self._splitter.read(source, chunk, self._reads)
+            validation = self._keep(chunk, samples, held_out)
         return self._blocks(validation)
 
     def trained_on(self, source: SampleSource, chunk: int) -> SampleBlocks:
         """Return the training samples of a chunk."""
-        samples, is_held_out = self._splitter.read(source, chunk, self._reads)
-        return self._blocks(take_where(samples, ~is_held_out))
+        samples, training, _ = self._splitter.read(source, chunk, self._reads)
+        return self._blocks(samples.take(training))
 
     def empty(self) -> Columns:
         """Return no samples, of the source's shapes and the model's type."""
@@ -204,14 +204,14 @@ class _ChunkReader:
     def _blocks(self, samples: Samples) -> SampleBlocks:
         return SampleBlocks(VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index))
 
-    def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, ...]:
+    def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         here = Normalization(*(tensor.to(device) for tensor in vars(self._normalization).values()))
         return padded_tensors(samples, here, device, self._dtype)
 
-    def _keep(self, chunk: int, samples: Samples, is_held_out: npt.NDArray[np.bool_]) -> Samples:
+    def _keep(self, chunk: int, samples: Samples, held_out: npt.NDArray[np.int64]) -> Samples:
         if chunk in self._kept:
             return self._kept[chunk]
-        validation = samples.take(np.flatnonzero(is_held_out))
+        validation = samples.take(held_out)
         columns = (validation.inputs, validation.targets, validation.grid_index, validation.weights)
         num_bytes = sum(column.nbytes for column in columns if column is not None)
         with self._lock:

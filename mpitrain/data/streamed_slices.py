@@ -95,20 +95,17 @@ class StreamedSlices:
         return self._padding
 
     def _advance_to(self, step: int) -> None:
-        if self._rounds is None:
-            self._open()
-        assert self._rounds is not None
-        last_round = self._rounds.order.num_full_rounds
-        while self._round < min(step // self._slices_a_round, last_round):
+        rounds = self._rounds = self._rounds or self._open()
+        while self._round < min(step // self._slices_a_round, rounds.order.num_full_rounds):
             self._round = self._first_round if self._round < 0 else self._round + 1
-            self._slices = self._cut(next(self._rounds.columns))
+            self._slices = self._cut(next(rounds.columns))
 
-    def _open(self) -> None:
+    def _open(self) -> _Rounds:
         epoch, first_step = self._start or (0, 0)
         self._start = (epoch, first_step)
         order, buffer_order = self._plan.epoch(epoch)
         self._first_round = min(first_step // self._slices_a_round, buffer_order.num_full_rounds)
-        self._rounds = _Rounds(self._plan, order, buffer_order, self._first_round, self._reader, self._ahead)
+        return _Rounds(self._plan, order, buffer_order, self._first_round, self._reader, self._ahead)
 
     def _cut(self, columns: Columns) -> list[Slice]:
         """Return a round's samples as slices; the last one is filled up with rows that weigh nothing."""
@@ -138,7 +135,9 @@ class _Rounds:
         self.order = order
         self._first_round = first_round
         self._content = order.content(first_round)  # place in the stream of what each slot holds
-        self._next = min(order.num_samples, (2 + first_round) * order.round_size)  # first place that is not in the buffer
+        self._next = min(
+            order.num_samples, (2 + first_round) * order.round_size
+        )  # first place that is not in the buffer
         ends = np.cumsum(plan.counts[chunk_order])
         held = np.searchsorted(ends, self._content[self._content >= 0], side="right")
         is_needed = ends > self._next

@@ -19,7 +19,7 @@ from mpitrain.data.moments import Moments, allreduce_moments
 from mpitrain.data.ownership import run_of, send_to_owners
 from mpitrain.data.partition import validation_flags
 from mpitrain.data.sample_moments import moments_of_samples
-from mpitrain.data.samples import Samples, is_measured, valid_rows
+from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
 from mpitrain.data.virtual_rank_samples import VirtualRankSamples
 from mpitrain.errors import DataError
 
@@ -105,6 +105,7 @@ def share_out(
             f"{selected.total} samples selected, {selected.total - run.total} dropped as NaN or fill value: "
             f"none is left to train on"
         )
+    num_missing = np.sum(session.gather_object(missing_of(samples)), axis=0)
     moments = allreduce_moments(
         [moments_of_samples(training[v]) for v in virtual_ranks.owned], session.control, virtual_ranks
     )
@@ -114,7 +115,7 @@ def share_out(
         _to_tensors(validation, normalization, session, dtype),
         DataSummary(
             num_training, num_validation, selected.total - run.total, normalization, moments, samples.input_names,
-            samples.target_names,
+            samples.target_names, tuple(num_missing.tolist()),
         ),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The commands `mpitrain predict` and `mpitrain export`: flags and handlers. Loads only argparse until one runs."""
+"""The commands `predict`, `export` and `report`: flags and handlers. Loads only argparse until one runs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,14 @@ def add_export_command(commands: Any) -> None:
     export.set_defaults(handler=_run_export)
 
 
+def add_report_command(commands: Any) -> None:
+    """Add `report` to argparse's subparsers."""
+    text = "make a run's report.html anew, also while it goes on or after it was killed"
+    report = commands.add_parser("report", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    report.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
+    report.set_defaults(handler=_run_report)
+
+
 def _run_predict(options: argparse.Namespace) -> int:
     from mpitrain.comm.world import run_on_all_ranks
     from mpitrain.predict.predict import PredictRequest, predict
@@ -82,4 +90,11 @@ def _run_export(options: argparse.Namespace) -> int:
         build=options.build,
     )
     export(request, lambda line: print(line, flush=True))  # noqa: T201
+    return 0
+
+
+def _run_report(options: argparse.Namespace) -> int:
+    from mpitrain.predict.report import report
+
+    print(f"report: {report(Path(options.run))}", flush=True)  # noqa: T201
     return 0

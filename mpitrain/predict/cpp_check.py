@@ -53,7 +53,7 @@ def _not_its_network(model: nn.Module) -> str | None:
     is_its_own = isinstance(model, IceNet) and model.input_mean.numel() == 7 and model.fc2.out_features == 1
     if not is_its_own:
         return "the C++ program knows IceNet of 7 inputs only (torch::jit::load reads any model)"
-    if not isinstance(model.output_activation, nn.Sigmoid):  # type: ignore[union-attr]
+    if not isinstance(model.output_activation, nn.Sigmoid):
         return "the C++ program's predictions end in a sigmoid"
     if model.get_buffer("input_mean").dtype != torch.float32:
         return "the C++ program predicts in float32"

@@ -50,7 +50,7 @@ def export(request: ExportRequest, say: Say) -> None:
     weights = load_weights(run, config, request.weights, request.checkpoint)
     for line in weights.notices:
         say(f"note: {line}")
-    source = _open_data(run, config)
+    source = open_run_data(run, config)
     inputs, what = _sample_inputs(weights.model, source, config)
     _refuse_in_the_way(request)
     save_model(weights.model, request.output, describe_run(run, config, weights.model, source), inputs[:1])
@@ -67,7 +67,7 @@ def _refuse_in_the_way(request: ExportRequest) -> None:
         raise UserError(f"--output {request.output}: is a folder; give a file such as {request.output / 'model.pt'}")
 
 
-def _open_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
+def open_run_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
     """Return the data that the run was trained on, None where it is no longer there."""
     path = config.data.data_path or [str(run.synthetic_history)]
     data = config.data.model_copy(update={"data_path": path})

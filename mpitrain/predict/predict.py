@@ -16,6 +16,7 @@ from mpitrain.predict.maps import draw_prediction
 from mpitrain.train.prediction import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
 from mpitrain.train.run_folder import RunFolder
 
+_THINNING = ("data.thin_fraction=", "data.max_patterns=")
 _COLUMN_MARK = "[:, "  # how columns of a table without names are called
 
 
@@ -55,6 +56,9 @@ def predict(world: World, request: PredictRequest) -> int:
 
 
 def _load_settings(request: PredictRequest) -> LoadedConfig:
+    for word in request.overrides:
+        if word.startswith(_THINNING):
+            raise UserError(f"{word}: predictions are for every selected point; leave it out, or narrow the domain")
     if not request.model.is_dir():
         return load_run_config(None, request.overrides)
     folder = RunFolder(request.model)

@@ -14,6 +14,7 @@ from mpitrain.comm.reduction import LibraryReducer, Reducer
 from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind
 from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
 from mpitrain.train.kernel_rows import rows_of
+from mpitrain.train.node_sum import NodeSum, can_share
 from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepResult
 
@@ -39,9 +40,19 @@ class CompiledEngine(StandardEngine):
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
         self._gathers = is_fixed and not parts.virtual_ranks.is_even
         self._sent = self._partials if self._gathers else self._partials[:1]
+        self._node_sum = self._open_node_sum() if wire is None else None
         self._loss_and_stop = (ctypes.c_double * 2)()
         within_rank = Combination.tree if is_fixed else Combination.line
         self._describe_step(network, Combination.none if self._gathers else within_rank)
+
+    def _open_node_sum(self) -> NodeSum | None:
+        """Return where the ranks add up, if they share a node's memory. Collective."""
+        ranks, layout = self.session.ranks, self.parts.virtual_ranks
+        num_rows = layout.num_virtual_ranks if self._gathers else ranks.world_size
+        if not can_share(self.session, self._kernel, num_rows):
+            return None
+        first_row = layout.owned.start if self._gathers else ranks.rank
+        return NodeSum(self.session, self._kernel, num_rows, first_row, len(self._sent))
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
@@ -86,12 +97,22 @@ class CompiledEngine(StandardEngine):
         order = self._rows.order_address(step_in_epoch)
         if self._is_alone:
             self._kernel.whole_step(self._step_address, order, stop_requested, learning_rate)
+        elif self._node_sum is not None:
+            self._node_sum.enter()
+            self._kernel.shared_step(self._step_address, self._node_sum.address, order, stop_requested, learning_rate)
+            self._node_sum.leave()
         else:
             self._kernel.sum_slices(self._step_address, order, stop_requested)
             total = self._reducer.reduce(self._sent)
             self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
         loss, stop_flags = self._loss_and_stop
         return StepResult(loss, stop_flags > 0)
+
+    def close(self) -> None:
+        """See `StepEngine.close`. Collective."""
+        if self._node_sum is not None:
+            self._node_sum.close()
+            self._node_sum = None
 
     def _failed_slices(self) -> list[int]:
         failed = super()._failed_slices()

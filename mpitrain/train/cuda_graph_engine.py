@@ -75,5 +75,7 @@ class CudaGraphEngine(EagerEngine):
         self.loss_sums[:1] += self._partials[:, -EXTRA_ENTRIES:-1]
         total = self._reducer.reduce(self._partials)
         self._total.copy_(total[-EXTRA_ENTRIES:])
-        self._assign_gradients(total[:-EXTRA_ENTRIES] / total[-2])
+        gradient = total[:-EXTRA_ENTRIES] / total[-2]
+        self._clip(gradient)
+        self._assign_gradients(gradient)
         self.parts.optimizer.step()

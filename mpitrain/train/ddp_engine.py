@@ -14,6 +14,7 @@ import torch
 from mpitrain.comm.data_parallel import distributed_data_parallel
 from mpitrain.comm.reduction import LibraryReducer
 from mpitrain.data.batches import Slice, join_slices, split_slice
+from mpitrain.errors import ConfigError
 from mpitrain.models.build import random_layers
 from mpitrain.train.network import network_of
 from mpitrain.train.precision import Precision
@@ -32,6 +33,9 @@ class DdpEngine(StandardEngine):
         self._draws_numbers = random_layers(parts.model)
         self._batch_norm = SliceBatchNorm(parts, LibraryReducer(self.session.data))
         self._wrapped = distributed_data_parallel(network_of(parts), self.session, parts.config.distributed)
+        self._batch_norm_sums = self.parameters[0].new_zeros(self._batch_norm.num_sums)
+        # torch learns a static graph from the first backward pass, which must be one that sends.
+        self._sends_each_part = parts.config.distributed.static_graph
         self._weight_and_stop, self._loss = (
             torch.zeros(count, dtype=torch.float64, device=self.session.device) for count in (2, 1)
         )
@@ -67,28 +71,69 @@ class DdpEngine(StandardEngine):
         """Run forward and backward over the parts of `piece`; return the sum of its losses. Collective."""
         parts = split_slice(piece, self.training.gradient_accumulation_steps)
         losses: list[float] = []
+        self._batch_norm_sums.zero_()
         for number, part in enumerate(parts):
             if self._draws_numbers:
                 seed_stream(self.parts.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, number)
-            # Gradients travel once, with the last part's.
-            with nullcontext() if number == len(parts) - 1 else self._wrapped.no_sync():
+            # Gradients travel once, with the last part's; sent more often, means of means add up to the same.
+            sends = self._sends_each_part or number == len(parts) - 1
+            with nullcontext() if sends else self._wrapped.no_sync():
                 self._batch_norm.run([functools.partial(self._pass, part, weight, losses)])
+        self._sends_each_part = False
+        self._update_running_statistics()
         return sum(losses)
 
     def _pass(self, part: Slice, weight: float, losses: list[float]) -> None:
         with self._batch_norm.slice(0, part):
-            with self._precision.forward():
-                outputs = self._wrapped(part.inputs)
-            sums = self._batch_norm.take_sums()
+            outputs = self._outputs(part)
+            self._batch_norm_sums += self._batch_norm.take_sums()
             loss_sum, _ = self.loss.sums(outputs.to(part.targets.dtype), part)
             # The wrapper divides by P, where the batch's mean needs a division by W.
             mean = loss_sum * (self.session.ranks.world_size / weight)
             self._precision.scaled(mean).backward()
-        # As in other trainers, running statistics are each rank's own; `broadcast_buffers` makes them the root's.
-        self._batch_norm.update(sums)
         losses.append(float(loss_sum.detach()))
 
+    def _update_running_statistics(self) -> None:
+        # As in other trainers, each rank keeps its own; `broadcast_buffers` makes them the root's. Synchronised moments
+        # are about the running mean, which must then be one on all ranks.
+        if self._batch_norm.is_synchronised:
+            self.session.all_reduce(self._batch_norm_sums)
+        self._batch_norm.update(self._batch_norm_sums)
+
+    def validation_loss(self) -> float | None:
+        """See `StepEngine.validation_loss`. Collective."""
+        # DistributedDataParallel does this before forward passes that train only.
+        if self.parts.config.distributed.broadcast_buffers:
+            for buffer in self.parts.model.buffers():
+                self.session.data.broadcast(buffer)
+        return super().validation_loss()
+
+    def _outputs(self, part: Slice) -> torch.Tensor:
+        try:
+            with self._precision.forward():
+                outputs: torch.Tensor = self._wrapped(part.inputs)
+        except RuntimeError as error:
+            if "finished reduction in the prior iteration" in str(error):
+                raise _unused_error("some parameters") from error
+            raise
+        return outputs
+
+    def _fill_missing_gradients(self) -> None:
+        """Give parameters that no rank used a gradient of 0, as in other engines; raise ConfigError if DDP missed any.
+
+        With views of buckets a gradient is never missing: then DDP itself complains, in the next step.
+        """
+        options = self.parts.config.distributed
+        missing = {
+            name: one for name, one in self.parts.model.named_parameters() if one.requires_grad and one.grad is None
+        }
+        if missing and not (options.find_unused_parameters or options.static_graph):
+            raise _unused_error(" ".join(missing))
+        for parameter in missing.values():
+            parameter.grad = torch.zeros_like(parameter)
+
     def _update(self) -> None:
+        self._fill_missing_gradients()
         optimizer, scaler, largest = self.parts.optimizer, self._precision.scaler, self.training.gradient_clip_norm
         scaler.unscale_(optimizer)
         if largest is not None:
@@ -107,3 +152,10 @@ class DdpEngine(StandardEngine):
         """See `StepEngine.restore_state`."""
         super().restore_state(state)
         self._precision.restore(state.get("loss_scale"))
+
+
+def _unused_error(names: str) -> ConfigError:
+    return ConfigError(
+        f"distributed.find_unused_parameters=false: {names} had no part in this step's loss; give true, or use every "
+        "parameter in each step"
+    )

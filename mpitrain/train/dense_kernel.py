@@ -22,6 +22,8 @@ import torch
 from mpitrain.cache import cache_folder
 from mpitrain.errors import MissingDependencyError
 
+# One text for the compiler, read from its standard input.
+_SOURCES = ("shared_sum.hpp", "dense_network.cpp")
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
@@ -90,19 +92,30 @@ class KernelStep(ctypes.Structure):
     )  # fmt: skip
 
 
+class KernelSharedSum(ctypes.Structure):
+    """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_network.cpp, in their order."""
+
+    _fields_ = (
+        ("meeting", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "num_spins")),
+    )
+
+
 def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
 
     Raises MissingDependencyError where there is no C++ compiler, or where it fails.
     """
     library = ctypes.CDLL(str(build_kernel(network)))
-    for name in ("workspace_bytes", "parameter_count"):
+    for name in ("workspace_bytes", "parameter_count", "most_shared_rows", "shared_bytes"):
         getattr(library, name).restype = ctypes.c_int64
+    library.shared_bytes.argtypes = (ctypes.c_int64,)
     address, number = ctypes.c_void_p, ctypes.c_double
     for name, arguments in (
         ("sum_slices", (address, address, number)),
         ("apply_sum", (address, address, number)),
         ("whole_step", (address, address, number, number)),
+        ("shared_step", (address, address, address, number, number)),
     ):
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
@@ -111,7 +124,8 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
 
 def build_kernel(network: DenseNetwork) -> Path:
     """Return the kernel's file, compiled now if the cache does not hold it. Raises MissingDependencyError."""
-    source = resources.files("mpitrain.train.kernels").joinpath("dense_network.cpp").read_text()
+    folder = resources.files("mpitrain.train.kernels")
+    source = "\n".join(folder.joinpath(name).read_text() for name in _SOURCES)
     compiler = find_compiler()
     identity = "\n".join([source, compiler, *_FLAGS, *network.macros(), _machine()])
     target = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"

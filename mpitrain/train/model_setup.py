@@ -13,6 +13,7 @@ from mpitrain.data.batches import SliceSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
 from mpitrain.models.initial_weights import load_initial_weights
+from mpitrain.models.own import check_answers
 from mpitrain.train.checkpoint_format import weights_sha256
 from mpitrain.train.settings import DTYPES
 from mpitrain.train.training_state import named_weights
@@ -51,15 +52,17 @@ def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:
     )
 
 
-def check_output_shape(model: nn.Module, source: SliceSource) -> None:
-    """Raise ConfigError where outputs have another shape than the targets: a loss would broadcast them."""
+def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> None:
+    """Raise ConfigError where outputs of the model `name` have another shape than the targets: a loss broadcasts."""
     source.start_epoch(0)
     piece = source.slice(0)
+    if ":" in name:
+        check_answers(name, model, piece.inputs, piece.targets.shape[1])
     is_training = model.training
     try:
         with torch.no_grad():
             outputs = model.eval()(piece.inputs)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
             f"the network cannot take inputs of shape {tuple(piece.inputs.shape)}: {str(error).splitlines()[0]}; check "
             "model.name and data.samples"

@@ -56,6 +56,9 @@ class ReferenceEngine:
         all_finite = all(abs(loss) < float("inf") for loss, _ in losses)
         return StepResult(losses[0][0] if all_finite else float("nan"), any(stop for _, stop in losses))
 
+    def close(self) -> None:
+        """See `StepEngine.close`."""
+
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`: rank 0's local loss, as the C++ program prints."""
         return float(self._root_loss)

@@ -17,6 +17,7 @@ import torch
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
+from mpitrain.data.statistics import write_record
 from mpitrain.data.synthetic_history import write_synthetic_history
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
@@ -95,7 +96,7 @@ def _train(
         num_virtual_ranks = parts.counts["virtual_ranks"]
         jacobian_watch = build_jacobian_watch(config, parts.model, parts.preview, session, num_virtual_ranks)
         session.on_root(lambda: check_final_prediction(config, folder))
-    session.on_root(lambda: _prepare_folder(config, folder, request))
+    session.on_root(lambda: _prepare_folder(config, folder, request, parts.statistics))
     world.failure_folder = folder.logs
     for line in parts.notices:
         world.say(f"note: {line}", error=True)
@@ -115,6 +116,7 @@ def _train(
         if checkpoint is not None:
             trainer.resume(checkpoint)
         trainer.fit()
+        parts.engine.close()
     finish_run(world, session, config, folder, parts, trainer, files, time.monotonic() - started_s)
     predict_finally(world, session, config, folder, parts, files)
 
@@ -176,7 +178,9 @@ def _find_data(config: RunConfig, folder: RunFolder, request: TrainRequest) -> l
     return [str(folder.synthetic_history)]
 
 
-def _prepare_folder(config: RunConfig, folder: RunFolder, request: TrainRequest) -> None:
+def _prepare_folder(
+    config: RunConfig, folder: RunFolder, request: TrainRequest, statistics: Mapping[str, Any] | None
+) -> None:
     if request.overwrite and not request.resume:
         folder.remove_run()
     folder.create()
@@ -184,6 +188,8 @@ def _prepare_folder(config: RunConfig, folder: RunFolder, request: TrainRequest)
         write_durably(folder.config, render_yaml(config).encode())
     except OSError as error:
         raise OutputError(f"{folder.config}: cannot be written ({error.strerror})") from error
+    if statistics is not None:
+        write_record(statistics, folder.statistics)
 
 
 def _announce(world: World, session: Session, parts: TrainingParts, files: list[str], folder: RunFolder) -> None:

@@ -27,6 +27,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def statistics(self) -> Path:
+        """What the inputs and targets are normalised with, and where it comes from."""
+        return self.path / "statistics.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The checkpoints."""
         return self.path / "checkpoints"
@@ -86,6 +91,7 @@ class RunFolder:
         """Delete the run's own files and nothing else. Raises OutputError."""
         own = [
             self.config,
+            self.statistics,
             self.metrics,
             self.model,
             self.model.with_name(f"normalization.{self.model.name}"),

@@ -16,9 +16,11 @@ from mpitrain.config import RunConfig
 from mpitrain.config.model_section import model_name, needs_fields, normalizes_outputs
 from mpitrain.data.batches import BatchPlan, EvaluationSource, plan_batches
 from mpitrain.data.loading import open_source_together, read_run
+from mpitrain.data.node_samples import read_once_a_node
 from mpitrain.data.reference_data import ReferenceData, share_out_as_reference
 from mpitrain.data.samples import Samples, read_samples
 from mpitrain.data.source import SampleSource
+from mpitrain.data.statistics import record_of_run
 from mpitrain.data.streamed_data import StreamedData, open_streamed_files
 from mpitrain.data.training_data import DataSummary, Normalization, TrainingData, share_out
 from mpitrain.errors import CheckpointError, ConfigError
@@ -53,6 +55,7 @@ class TrainingParts:
     notices: list[str]
     description: ModelDescription
     preview: Sequence[EvaluationSource]
+    statistics: Mapping[str, Any] | None = None
 
 
 def build_parts(config: RunConfig, session: Session, samples: Samples, checkpoint: Checkpoint | None) -> TrainingParts:
@@ -80,15 +83,18 @@ def load_and_build(
     """
     if config.semantics == "reference":
         domain = config.domain
-        samples = session.together(lambda: read_samples(_only_file(files), domain.pole, domain.clean_data))
-        return _build_reference(config, session, samples, checkpoint)
+        read: Callable[[], Samples] = lambda: read_samples(_only_file(files), domain.pole, domain.clean_data)  # noqa: E731
+        if not config.data.shared_memory:
+            return _build_reference(config, session, session.together(read), checkpoint)
+        with read_once_a_node(read, session) as samples:
+            return _build_reference(config, session, samples, checkpoint)
     data_section = config.data.model_copy(update={"data_path": list(files), "max_patterns": _most_samples(config)})
     on_files = config.model_copy(update={"data": data_section})
     if config.data.streaming:
         return _build_streamed(on_files, session, checkpoint)
     source = open_source_together(on_files, session)
     session.together(lambda: _check_kind(config, source))
-    return _about_source(build_parts(config, session, read_run(source, session), checkpoint), source)
+    return _about_source(on_files, build_parts(config, session, read_run(source, session), checkpoint), source)
 
 
 def _build_streamed(config: RunConfig, session: Session, checkpoint: Checkpoint | None) -> TrainingParts:
@@ -103,11 +109,13 @@ def _build_streamed(config: RunConfig, session: Session, checkpoint: Checkpoint 
     parts = build_standard(config, session, load, checkpoint)
     (data,) = opened
     parts.notices[:0] = data.notices
-    return _about_source(parts, data.source)
+    return _about_source(config, parts, data.source)
 
 
-def _about_source(parts: TrainingParts, source: SampleSource) -> TrainingParts:
-    """Return the parts with what the files tell: notices, and the units of the variables."""
+def _about_source(config: RunConfig, parts: TrainingParts, source: SampleSource) -> TrainingParts:
+    """Return the parts with what the files tell: notices, the variables' units, the record of their statistics."""
+    if not isinstance(parts.data, ReferenceData):
+        parts = replace(parts, statistics=record_of_run(config, source, parts.data.summary))
     return replace(
         parts, notices=[*source.notices, *parts.notices], description=_with_units(parts.description, source.units)
     )
@@ -222,7 +230,7 @@ def _build_engine(
     data: StandardData, plan: BatchPlan, virtual_ranks: VirtualRanks,
 ) -> StepEngine:  # fmt: skip
     batches = data.slice_sources(plan, config.seed, config.shuffle)
-    session.together(lambda: check_output_shape(model, batches[0]))
+    session.together(lambda: check_output_shape(model_name(config.model), model, batches[0]))
     parts = EngineParts(model, optimizer, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
     return session.together(lambda: choice.build(parts))
 
@@ -265,6 +273,8 @@ def _set_normalization(model: Any, normalization: Normalization, normalizes_outp
 
 def _data_notices(config: RunConfig, summary: DataSummary, batch_size: int | str) -> list[str]:
     notices = []
+    if config.data.shared_memory:
+        notices.append("data.shared_memory: standard semantics hold each sample on one rank, there is nothing to share")
     if summary.num_dropped_samples:
         notices.append(f"{summary.num_dropped_samples} selected samples hold a NaN or a fill value and are left out")
     if summary.constant_features:

@@ -31,8 +31,9 @@ class SliceBatchNorm:
         self._model = parts.model
         self._layers, self._context = batch_norm_layers(parts.model), find_batch_context(parts.model)
         self.num_sums = moment_length(parts.model)
-        is_synchronised = self._context is not None and parts.config.distributed.sync_batch_norm
-        self._rounds = SliceRounds(reducer) if is_synchronised else None
+        self._no_sums = next(parts.model.parameters()).new_zeros(0)
+        self.is_synchronised = self._context is not None and parts.config.distributed.sync_batch_norm
+        self._rounds = SliceRounds(reducer) if self.is_synchronised else None
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
         """Run the slices' passes, one by one, or in rounds where moments are synchronised. Collective."""
@@ -68,7 +69,7 @@ class SliceBatchNorm:
 
     def take_sums(self) -> torch.Tensor:
         """Return the sums (m,) that the last forward pass left."""
-        return take_batch_sums(self._model)
+        return self._no_sums if self._context is None else take_batch_sums(self._model)
 
     def update(self, sums: torch.Tensor) -> None:
         """Update the running statistics by the sums (m,) over the slices of all ranks."""

@@ -63,6 +63,9 @@ class StandardEngine:
         """Return the owned virtual ranks' slices of a step."""
         return [source.slice(step) for source in self.parts.batches]
 
+    def close(self) -> None:
+        """See `StepEngine.close`."""
+
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""
         loss, weight = self.fixed_tree.reduce(self.loss_sums).tolist()

@@ -29,6 +29,9 @@ class StepEngine(Protocol):
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Train on one batch. Collective; all but `stop_requested` must agree on all ranks."""
 
+    def close(self) -> None:
+        """Give back what the engine holds beside memory of its own; no step comes after it. Collective."""
+
     def epoch_loss(self) -> float:
         """Return the mean loss of the epoch's samples, each before its step. Collective."""
 

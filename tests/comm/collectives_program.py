@@ -493,8 +493,6 @@ def main(results: Path) -> None:
     own = (check_refusals, check_rows_in_rounds, check_half_precision, check_width_on_the_wire, check_node_shared,
            check_shared_memory_room)  # fmt: skip
     run({f"mpi {check.__name__}": lambda check=check: check(mpi) for check in own}, results)
-    mpi.yields_while_waiting = True
-    run(communicator_checks(mpi, results, "mpi yielding"), results)
     register_mpi_backend(mpi.mpi_comm)
     dist.init_process_group(BACKEND_NAME, store=dist.HashStore(), rank=RANK, world_size=SIZE, timeout=TIMEOUT)
     assert isinstance(dist.group.WORLD, MpiProcessGroup)

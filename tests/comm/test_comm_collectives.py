@@ -9,7 +9,7 @@ from order_sensitive_rows import order_sensitive_rows, tree_sum
 
 PROGRAM = Path(__file__).parent / "collectives_program.py"
 RANK_COUNTS = [1, 2, 3, 4, 8]
-CARRIERS = ["mpi", "mpi yielding", "mpi4py group", "gloo"]
+CARRIERS = ["mpi", "mpi4py group", "gloo"]
 VERBS = ["all_reduce", "all_gather", "all_to_all_rows", "exchange", "broadcast", "objects", "together", "reducers"]
 GROUP = [
     "all_reduce", "half_precision", "compressed_gradients", "finished_work", "refusals",

@@ -51,7 +51,7 @@ STEP = 12
 SECONDS_TO_END = 10.0  # after the time limit
 LAUNCH_TIMEOUT_S = 240.0
 
-IN_EXCHANGE = rf"waited \d+ s in exchange \(collective \d+, step {STEP}\)"
+IN_EXCHANGE = rf"waited \d+ s in shared_step \(collective \d+, step {STEP}\)"
 SILENT = rf"which has not answered for \d+ s, last seen at step {STEP}.*; see whether its process is stopped"
 STALLS = [
     ("stopped", 2, rf"{IN_EXCHANGE} for rank 2 on {HOST}, {SILENT}"),
@@ -134,7 +134,7 @@ def test_without_a_launcher_each_rank_ends_itself(small_history: Path, tmp_path:
     assert [rank.returncode for rank in ranks] == [3, 3], texts
     (line,) = [line for text in texts for line in text.splitlines() if line.startswith("mpitrain: error")]
     assert re.search(
-        rf"rank 0 on {HOST}: waited \d+ s in exchange .* for rank 1 on {HOST}, which is busy in linger", line
+        rf"rank 0 on {HOST}: waited \d+ s in all_reduce .* for rank 1 on {HOST}, which is busy in linger", line
     )
 
 

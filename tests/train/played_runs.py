@@ -60,6 +60,7 @@ class Run:
         self, communicator: PlayedCommunicator, settings: Sequence[str] = (), samples: Samples | None = None
     ) -> None:
         self.config = load_run_config(None, [*COMMON, *settings]).config
+        torch.set_num_threads(1)  # as the command does where it promises bits
         self.session = played_session(communicator, self.config.training.reduction or "fixed")
         own = take_run(points() if samples is None else samples, self.session)
         self.parts: Any = build_parts(self.config, self.session, own, None)

@@ -115,6 +115,13 @@ def test_the_scale_does_not_change_the_gradient():
     torch.testing.assert_close(*gradients, rtol=0.05, atol=2e-3)
 
 
+def test_clipping_acts_on_the_gradient_without_its_scale():
+    run = run_alone(*FLOAT16, "training.gradient_clip_norm=0.01")
+    set_scale(run, 64)
+    run.steps(1)
+    assert float(run.gradient().norm()) == pytest.approx(0.01, rel=1e-3)
+
+
 def test_a_checkpoint_holds_the_scale_and_a_resumed_run_restores_it():
     straight, first, resumed = run_alone(*FLOAT16).fit(), run_alone(*FLOAT16, "training.max_steps=3"), None
     with pytest.raises(StoppedError):
@@ -134,6 +141,8 @@ def test_bfloat16_needs_no_scale():
 
 def test_a_cpu_without_float16_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(precision, "cpu_has_float16", lambda: False)
-    with pytest.raises(ConfigError, match=r"^training\.amp_dtype=float16: this CPU has no .* use .*=bfloat16 or a GPU$"):
+    with pytest.raises(
+        ConfigError, match=r"^training\.amp_dtype=float16: this CPU has no .* use .*=bfloat16 or a GPU$"
+    ):
         run_alone(*FLOAT16)
     run_alone(*BFLOAT16)

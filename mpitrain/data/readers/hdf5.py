@@ -33,7 +33,8 @@ def open_hdf5(path: Path, kind: str = "HDF5") -> Any:
     import h5py
 
     try:
-        return h5py.File(path, "r", locking=False)
+        # No cache of blocks: each is read once, and caches of every variable and file would add up to gigabytes.
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
     except (OSError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be read as {kind} ({error}); is it a complete {kind} file?") from error
 

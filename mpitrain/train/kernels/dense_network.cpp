@@ -130,7 +130,8 @@ Real loss_slope(Real error) {
     return 2 * error;
 }
 
-/// Weights in the layouts that the products read, and the gradient in the layout that they write; zero padding stays zero.
+/// Weights in the layouts that the products read, and the gradient in the layout that they write; zero padding stays
+/// zero.
 struct Layer {
     Real forward[widest()][widest()];   // [I][width(J)]
     Real backward[widest()][widest()];  // [J][width(I)]
@@ -189,11 +190,13 @@ void forward_layer(Workspace& work, int R) {
         for (int r = 0; r < R; ++r)
             for (int j = 0; j < J; ++j) {
                 Vector sum{};
-                for (int i = 0; i < width(I); i += lanes) sum += load(work.after[l][r] + i) * load(layer.backward[j] + i);
+                for (int i = 0; i < width(I); i += lanes)
+                    sum += load(work.after[l][r] + i) * load(layer.backward[j] + i);
                 z[r][j] = layer.bias[j] + horizontal_sum(sum);
             }
     } else {
-        multiply<I, false>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, z[0], stride);
+        multiply<I, false>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, z[0],
+                           stride);
     }
     for (int r = 0; r < R; ++r) {
         if constexpr (kind == identity) {
@@ -210,7 +213,8 @@ void backward_layer(Workspace& work, int R) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
     Layer& layer = work.layers[l];
     Real(*delta)[stride] = work.delta[l % 2];
-    multiply<0, true>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, nullptr, layer.weight_gradient[0], stride);
+    multiply<0, true>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, nullptr, layer.weight_gradient[0],
+                      stride);
     for (int r = 0; r < R; ++r)
         for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
     if constexpr (l > 0) {
@@ -218,7 +222,8 @@ void backward_layer(Workspace& work, int R) {
         multiply<J, false>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, below[0], stride);
         if constexpr (hidden_activation != identity) {
             for (int r = 0; r < R; ++r)
-                for (int i = 0; i < I; ++i) below[r][i] *= slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
+                for (int i = 0; i < I; ++i)
+                    below[r][i] *= slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
         }
         backward_layer<l - 1>(work, R);
     }
@@ -259,7 +264,8 @@ void start_backward(Workspace& work, int R, const Rows& rows, const std::int64_t
         const Real weight = rows.weights[order[r]];
         weight_sum += weight * O;
         for (int o = 0; o < O; ++o) {
-            const Real y = work.after[num_layers][r][o], error = y - (rows.targets[order[r] * O + o] - mean[o]) / std[o];
+            const Real y = work.after[num_layers][r][o],
+                       error = y - (rows.targets[order[r] * O + o] - mean[o]) / std[o];
             loss_sum += weight * loss_of(error);
             work.delta[(num_layers - 1) % 2][r][o] =
                 weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y);
@@ -323,8 +329,34 @@ void combine_partials(const Step& step) {
     }
 }
 
-/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if that
-/// is above 0.
+/// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in dense_kernel.py, in their order.
+struct SharedSum {
+    Meeting* meeting;
+    std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
+    std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
+    std::int64_t num_spins;                // see meet()
+};
+
+constexpr int largest_tree_rows = 64;
+
+/// rows [R][n + 3], which others read too, into total [n + 3], in the tree ((0,1),(2,3)),...; where a level has an odd
+/// number of rows, the last one waits for the next level.
+void add_in_tree(const Real* rows, std::int64_t num_rows, Real* total) {
+    constexpr int block = 128;
+    alignas(64) Real level[largest_tree_rows][block];
+    for (int first = 0; first < partial_length; first += block) {
+        const int count = partial_length - first < block ? partial_length - first : block;
+        for (std::int64_t r = 0; r < num_rows; ++r)
+            std::memcpy(level[r], rows + r * partial_length + first, sizeof(Real) * static_cast<std::size_t>(count));
+        for (std::int64_t distance = 1; distance < num_rows; distance *= 2)
+            for (std::int64_t r = 0; r + distance < num_rows; r += 2 * distance)
+                for (int i = 0; i < count; ++i) level[r][i] += level[r + distance][i];
+        std::memcpy(total + first, level[0], sizeof(Real) * static_cast<std::size_t>(count));
+    }
+}
+
+/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if
+/// that is above 0.
 void average_gradient(const Step& step, Real* total) {
     constexpr int n = num_parameters();
     const Real weight_sum = total[n + 1];
@@ -384,7 +416,8 @@ void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
     spread_weights(*step->work, step->parameters);
     for (std::int64_t s = 0; s < step->num_slices; ++s) {
         Real* partial = step->partials + s * partial_length;
-        write_partial(*step->work, *step, step->sources[s], order + s * step->order_stride, static_cast<Real>(stop_flag), partial);
+        write_partial(*step->work, *step, step->sources[s], order + s * step->order_stride,
+                      static_cast<Real>(stop_flag), partial);
         for (int i = 0; i < 2; ++i) step->epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
     }
     combine_partials(*step);
@@ -400,7 +433,26 @@ void apply_sum(const Step* step, Real* total, double learning_rate) {
     }
 }
 
-/// Both, where one rank has all slices.
+std::int64_t most_shared_rows() { return largest_tree_rows; }
+std::int64_t shared_bytes(std::int64_t num_rows) {
+    return static_cast<std::int64_t>(sizeof(Meeting)) +
+           2 * num_rows * partial_length * static_cast<std::int64_t>(sizeof(Real));
+}
+
+/// A whole step of ranks that share memory. Collective over them.
+void shared_step(const Step* step, const SharedSum* shared, const std::int64_t* order, double stop_flag,
+                 double learning_rate) {
+    sum_slices(step, order, stop_flag);
+    const std::uint32_t buffer = shared->meeting->round.load(std::memory_order_acquire) % 2;
+    Real* rows = reinterpret_cast<Real*>(shared->meeting->rows) + buffer * shared->num_rows * partial_length;
+    std::memcpy(rows + shared->first_row * partial_length, step->partials,
+                sizeof(Real) * static_cast<std::size_t>(shared->num_own_rows * partial_length));
+    meet(*shared->meeting, static_cast<std::uint32_t>(shared->num_ranks), shared->num_spins);
+    add_in_tree(rows, shared->num_rows, step->partials);
+    apply_sum(step, step->partials, learning_rate);
+}
+
+/// A whole step of one rank that has all slices.
 void whole_step(const Step* step, const std::int64_t* order, double stop_flag, double learning_rate) {
     sum_slices(step, order, stop_flag);
     apply_sum(step, step->partials, learning_rate);

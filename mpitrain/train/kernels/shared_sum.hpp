@@ -1,0 +1,65 @@
+// A sum over the ranks of one node through memory that they share: each writes its rows, waits for the last to arrive,
+// and adds all rows itself, in the one order that does not depend on who came when.
+//
+//   P ranks of the node      R rows of all ranks      n numbers a row
+#include <atomic>
+#include <cstdint>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <sched.h>
+#endif
+
+/// At the start of the shared memory, all zero at first; behind it lie two buffers of R rows, used in turn: a rank that
+/// is already in the next sum writes to the other one, and comes back to this one only when all have left it.
+struct Meeting {
+    alignas(64) std::atomic<std::uint32_t> num_arrived;
+    alignas(64) std::atomic<std::uint32_t> round;  // sums that are complete
+    alignas(64) std::atomic<std::uint32_t> num_asleep;
+    alignas(64) char rows[1];
+};
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/// Sleeps until the round is another one, or for any other reason: the caller looks again.
+inline void sleep_while(std::atomic<std::uint32_t>& round, std::uint32_t current) {
+#ifdef __linux__
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&round), FUTEX_WAIT, current, nullptr, nullptr, 0);
+#else
+    (void)round, (void)current;
+    sched_yield();
+#endif
+}
+
+inline void wake_all(std::atomic<std::uint32_t>& round) {
+#ifdef __linux__
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&round), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+#else
+    (void)round;
+#endif
+}
+
+/// Returns when all `num_ranks` have called it in this round. `num_spins` is how often to look before going to sleep:
+/// many where each rank has a core, none where the rank that is waited for may need this one's.
+inline void meet(Meeting& meeting, std::uint32_t num_ranks, std::int64_t num_spins) {
+    const std::uint32_t current = meeting.round.load(std::memory_order_acquire);
+    if (meeting.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_ranks) {
+        meeting.num_arrived.store(0, std::memory_order_relaxed);
+        meeting.round.store(current + 1);  // before looking for sleepers, who look at it after saying that they sleep
+        if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
+        return;
+    }
+    for (std::int64_t spin = 0; spin < num_spins; ++spin) {
+        if (meeting.round.load(std::memory_order_acquire) != current) return;
+        relax();
+    }
+    meeting.num_asleep.fetch_add(1);
+    while (meeting.round.load() == current) sleep_while(meeting.round, current);
+    meeting.num_asleep.fetch_sub(1);
+}

@@ -1,0 +1,70 @@
+"""A small gridded file whose points tell their own number, and what ranks played by threads see of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from field_files import config_of, write_xy
+from played_ranks import on_played_ranks, played_session
+
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.batches import BatchPlan, plan_batches
+from mpitrain.data.source import open_source
+from mpitrain.data.streamed_data import StreamedData, open_streamed
+
+V = 8
+SHAPE = (60, 6, 8)  # 2880 points
+CHUNK_BYTES = 400
+
+
+def write_numbers(path, shape=SHAPE, missing=()):
+    """`x` holds each point's number, `y` its half; `missing` of them are NaN in `y`."""
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    y = x / 2
+    y.reshape(-1)[list(missing)] = np.nan
+    return write_xy(path, x, y, chunks={"x": (1, *shape[1:]), "y": (1, *shape[1:])})
+
+
+@dataclass
+class Seen:
+    """One rank's data, and the slices of its virtual ranks."""
+
+    data: StreamedData
+    plan: BatchPlan
+    slices: dict[int, list]
+    reads: Counter
+
+
+def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype=torch.float32, buffer=100):
+    """What each of `num_ranks` ranks sees of an epoch from a step on; the first pass over the files is not counted."""
+    given = (f"data.shuffle_buffer_samples={buffer}", "data.streaming=true", *settings)
+    config = config_of(path, *given)
+
+    def body(communicator):
+        session = played_session(communicator)
+        source = session.on_root(lambda: open_source(config, CHUNK_BYTES))
+        reads: Counter = Counter()
+        data = open_streamed(source, session, VirtualRanks(V, num_ranks, communicator.rank), config, dtype, reads)
+        reads.clear()
+        plan = plan_batches(data.summary.num_training_samples, batch, V, data.summary.largest_share)
+        sources = data.slice_sources(plan, config.seed, config.shuffle)
+        for one in sources:
+            one.start_epoch(epoch, first_step)
+        steps = range(first_step, plan.steps_per_epoch)
+        slices = {one.virtual_rank: [one.slice(step) for step in steps] for one in sources}
+        return Seen(data, plan, slices, reads)
+
+    return on_played_ranks(num_ranks, body)
+
+
+def joined(parts) -> dict[int, list]:
+    """All ranks' slices by virtual rank."""
+    return {v: slices for part in parts for v, slices in part.slices.items()}
+
+
+def numbers_of(slices) -> list[int]:
+    """The points' numbers of slices, in order, without padding."""
+    return [int(x) for piece in slices for x, w in zip(piece.inputs[:, 0], piece.weights[:, 0], strict=True) if w > 0]

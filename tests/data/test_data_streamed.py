@@ -1,0 +1,164 @@
+"""Data read from files in each epoch: order, counts, statistics and reads, with ranks played by threads."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from field_files import config_of
+from played_ranks import on_played_ranks, played_session
+from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_numbers
+
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data import streamed_data
+from mpitrain.data.loading import read_run
+from mpitrain.data.source import open_source
+from mpitrain.data.training_data import share_out
+from mpitrain.errors import DataError
+
+MISSING = (5, 700, 701, 2879)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("stream") / "xy.nc", missing=MISSING)
+
+
+def in_memory(path, *settings):
+    """What one rank holds in memory of the same files."""
+    config = config_of(path, *settings)
+
+    def body(communicator):
+        session = played_session(communicator)
+        samples = read_run(open_source(config, CHUNK_BYTES), session)
+        plan = VirtualRanks(V, 1, 0)
+        return share_out(samples, session, plan, config.validation_split, config.seed, torch.float32)
+
+    return on_played_ranks(1, body)[0]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
+def test_the_slices_are_the_same_for_any_number_of_ranks(path, num_ranks):
+    alone, together = (joined(stream(path, count, epoch=2)) for count in (1, num_ranks))
+    assert sorted(together) == list(range(V))
+    for v, slices in alone.items():
+        for piece, other in zip(slices, together[v], strict=True):
+            assert torch.equal(piece.inputs, other.inputs)
+            assert torch.equal(piece.targets, other.targets)
+            assert torch.equal(piece.weights, other.weights)
+
+
+def test_each_training_sample_comes_once_an_epoch_and_no_other(path):
+    data = in_memory(path)
+    wanted = sorted(int(x) for own in data.training for x in own.inputs[:, 0])
+    orders = []
+    for epoch in (0, 1):
+        (seen,) = stream(path, 1, epoch=epoch)
+        orders.append([numbers_of(slices) for slices in seen.slices.values()])
+        assert sorted(number for own in orders[-1] for number in own) == wanted
+        assert seen.data.summary.num_training_samples == len(wanted) == data.summary.num_training_samples
+        assert all(piece.inputs.shape == (8, 1) for slices in seen.slices.values() for piece in slices)
+    assert orders[0] != orders[1]
+    assert all(sorted(one) == sorted(other) for one, other in zip(*orders, strict=True)), "a chunk keeps its owner"
+    assert not set(MISSING) & set(wanted)
+    held_out = {int(x) for own in data.validation for x in own.inputs[:, 0]}
+    blocks = [block for source in seen.data.evaluation_sources() for block in source.blocks()]
+    assert sorted(int(x) for block in blocks for x in block.inputs[:, 0]) == sorted(held_out)
+
+
+def test_no_block_of_the_files_is_read_twice_in_an_epoch(path):
+    parts = stream(path, 2)
+    reads = sum((part.reads for part in parts), start=type(parts[0].reads)())
+    assert len(reads) == 2 * 60  # two variables, a block each time level
+    assert set(reads.values()) == {1}
+    # Held-out samples were kept when their chunk was read.
+    for part in parts:
+        before = sum(part.reads.values())
+        assert sum(len(b.inputs) for own in part.data.evaluation_sources() for b in own.blocks()) > 0
+        assert sum(part.reads.values()) == before
+
+
+@pytest.mark.parametrize("first_step", [1, 13, 30, 41])
+def test_an_epoch_goes_on_from_any_step_on_another_number_of_ranks(path, first_step):
+    whole = joined(stream(path, 1, epoch=1, buffer=16))
+    rest = stream(path, 3, epoch=1, first_step=first_step, buffer=16)
+    for v, slices in joined(rest).items():
+        assert len(slices) == len(whole[v]) - first_step > 0
+        for piece, other in zip(slices, whole[v][first_step:], strict=True):
+            assert torch.equal(piece.inputs, other.inputs)
+            assert torch.equal(piece.weights, other.weights)
+    num_reads = sum(sum(part.reads.values()) for part in rest)
+    assert num_reads <= 120
+    if first_step == 41:
+        assert num_reads < 60, "only chunks of which a sample is still to come"
+
+
+def test_the_order_of_the_files_without_shuffling(path):
+    (seen,) = stream(path, 1, "training.shuffle=false", buffer=32)
+    for v, slices in seen.slices.items():
+        numbers = numbers_of(slices)
+        assert numbers == sorted(numbers)
+        assert len(numbers) == seen.data.census.counts.training[v::V].sum()
+
+
+@pytest.mark.parametrize("settings", [(), ("data.max_patterns=777",), ("data.thin_fraction=0.4",)])
+def test_statistics_and_counts_are_those_in_memory(path, settings):
+    (seen,) = stream(path, 1, *settings)
+    streamed, held = seen.data.summary, in_memory(path, *settings).summary
+    for name in ("num_training_samples", "num_validation_samples", "num_dropped_samples", "num_missing"):
+        assert getattr(streamed, name) == getattr(held, name)
+    for name in ("count", "mean", "m2", "minimum", "maximum"):
+        np.testing.assert_allclose(getattr(streamed.moments, name), getattr(held.moments, name), rtol=1e-12)
+    if settings == ("data.max_patterns=777",):
+        assert streamed.num_training_samples + streamed.num_validation_samples + streamed.num_dropped_samples == 777
+    for num_ranks in (2, 3, 8):
+        for part in stream(path, num_ranks, *settings):
+            for name in ("mean", "m2"):
+                found, wanted = (getattr(one.moments, name) for one in (part.data.summary, streamed))
+                assert found.tobytes() == wanted.tobytes()
+
+
+def test_fields_with_a_mask_stream_as_they_train_in_memory(path):
+    settings = ("data.samples=fields", "domain.mask=x > 3")
+    (seen,) = stream(path, 1, *settings, batch=16)
+    held = in_memory(path, *settings)
+    streamed = {int(p[0, 0, 1]): (p, t, w) for s in seen.slices.values() for one in s
+                for p, t, w in zip(one.inputs, one.targets, one.weights, strict=True) if w.sum() > 0}  # fmt: skip
+    kept = {int(p[0, 0, 1]): (p, t, w) for own in held.training
+            for p, t, w in zip(own.inputs, own.targets, own.weights, strict=True)}  # fmt: skip
+    assert streamed.keys() == kept.keys()
+    for number, tensors in kept.items():
+        for one, other in zip(streamed[number], tensors, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+    assert seen.plan.steps_per_epoch * 2 >= seen.data.summary.largest_share
+
+
+def test_a_virtual_rank_without_samples_gets_slices_of_no_weight(tmp_path):
+    (seen,) = stream(write_numbers(tmp_path / "few.nc", (3, 6, 8)), 1)
+    weights = {v: sum(float(piece.weights.sum()) for piece in slices) for v, slices in seen.slices.items()}
+    assert [v for v, weight in weights.items() if weight == 0] == [3, 4, 5, 6, 7]
+    assert {piece.inputs.shape for slices in seen.slices.values() for piece in slices} == {(seen.plan.slice_rows, 1)}
+    assert "the virtual ranks hold 0 to" in seen.data.notices[0]
+
+
+def test_a_file_that_changes_between_epochs_is_an_error_of_the_next_slice(tmp_path):
+    path = write_numbers(tmp_path / "xy.nc")
+    (seen,) = stream(path, 1)
+    (source, *_) = seen.data.slice_sources(seen.plan, 0, True)
+    source.start_epoch(1)
+    source.slice(0)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match=r"xy\.nc: changed since the run began"):
+        [source.slice(step) for step in range(1, seen.plan.steps_per_epoch)]
+
+
+def test_held_out_samples_beyond_the_limit_are_read_again(path, monkeypatch):
+    (kept,) = stream(path, 1)
+    expected = [block for source in kept.data.evaluation_sources() for block in source.blocks()]
+    monkeypatch.setattr(streamed_data, "HELD_OUT_BYTES", 200)
+    (seen,) = stream(path, 1)
+    before = sum(seen.reads.values())
+    blocks = [block for source in seen.data.evaluation_sources() for block in source.blocks()]
+    assert sum(seen.reads.values()) > before
+    for block, other in zip(blocks, expected, strict=True):
+        assert torch.equal(block.inputs, other.inputs)

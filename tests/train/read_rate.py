@@ -1,0 +1,76 @@
+"""How fast batches come from files, and what memory that takes."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+# (files, times a file): of 360 x 720 points and eight variables of 4 bytes, 8.3 MB a time.
+SMALL, BIG = (2, 6), (20, 24)
+
+
+def write_set(folder: Path, size: tuple[int, int]) -> Path:
+    """Write synthetic histories, stored in compressed blocks, and return their folder."""
+    from mpitrain.data.synthetic_history import Storage, write_synthetic_histories
+
+    paths = [folder / f"h_{number:02d}.nc" for number in range(size[0])]
+    storage = Storage((1, 180, 720), 1)
+    for _ in write_synthetic_histories(
+        paths, seed=1, num_latitudes=360, num_longitudes=720, num_times=size[1], storage=storage
+    ):
+        pass
+    return folder
+
+
+def train_and_weigh() -> None:
+    """Train as the command line says, and print the most memory that this rank has had."""
+    from mpitrain.cli import main
+
+    code = main(["train", *sys.argv[1:]])
+    print(f"resident {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000} MB", flush=True)
+    raise SystemExit(code)
+
+
+def measure_reading(folder: Path) -> tuple[float, float, Counter]:
+    """Seconds of netCDF4 for all values of all variables in order, of one epoch handed to nobody, and its reads."""
+    import torch
+    from played_ranks import on_played_ranks, played_session
+
+    from mpitrain.comm.virtual_ranks import VirtualRanks
+    from mpitrain.config import load_run_config
+    from mpitrain.data.batches import plan_batches
+    from mpitrain.data.streamed_data import open_streamed_files
+
+    config = load_run_config(None, [f"data.data_path={folder}/*.nc", "data.streaming=true"]).config
+
+    def body(communicator):
+        reads: Counter = Counter()
+        data = open_streamed_files(config, played_session(communicator), VirtualRanks(8, 1, 0), torch.float32, reads)
+        reads.clear()
+        plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
+        sources = data.slice_sources(plan, 0, True)
+        started = time.perf_counter()
+        for step in range(plan.steps_per_epoch):
+            for source in sources:
+                source.slice(step)
+        return time.perf_counter() - started, reads
+
+    streamed_s, reads = on_played_ranks(1, body)[0]
+    return _read_in_order(folder), streamed_s, reads
+
+
+def _read_in_order(folder: Path) -> float:
+    import netCDF4
+
+    from mpitrain.data.history_file import INPUTS, TARGET
+
+    started = time.perf_counter()
+    for path in sorted(folder.glob("*.nc")):
+        with netCDF4.Dataset(str(path)) as dataset:
+            for place in range(dataset.dimensions["time"].size):
+                for name in (*INPUTS, TARGET):
+                    dataset[name][place]
+    return time.perf_counter() - started

@@ -1,0 +1,139 @@
+"""One hash of the weights for any number of ranks, for each kind of network; and land that has no say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import losses_of
+from many_runs import run_many
+from played_runs import Run, fields, fitted_hashes, points, run_alone, runs, with_values
+
+from mpitrain.data.synthetic_history import write_synthetic_history
+from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.training_state import named_weights
+
+MLP = (
+    "model.name=mlp", "model.hidden_layers=3", "model.hidden_size=10", "model.hidden_activation=gelu",
+)  # fmt: skip
+UNET = (
+    "model.name=unet", "model.hidden_layers=1", "model.hidden_size=3", "model.periodic=true", "data.samples=fields",
+    "training.global_batch_size=16",
+)  # fmt: skip
+NETWORKS = {
+    "icenet, compiled": (("model.hidden_size=8", "training.engine=compiled"), lambda: points(num_targets=1)),
+    "icenet, eager": (("model.hidden_size=8", "training.engine=eager"), lambda: points(num_targets=1)),
+    "mlp, compiled": ((*MLP, "training.engine=compiled"), points),
+    "mlp, eager": ((*MLP, "training.engine=eager"), points),
+    "unet": (UNET, fields),
+    "unet, batch norm and dropout": ((*UNET, "model.batch_norm=true", "model.dropout=0.2"), fields),
+    "unet, sync batch norm": ((*UNET, "model.batch_norm=true", "distributed.sync_batch_norm=true"), fields),
+    "cnn, clipped": ((*UNET, "model.name=cnn", "training.gradient_clip_norm=0.1"), fields),
+}
+
+
+RANK_COUNTS = dict.fromkeys(NETWORKS, (2, 3, 4, 8)) | dict.fromkeys(list(NETWORKS)[5:], (3,))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_number_of_ranks_gives_one_hash(name):
+    settings, samples = NETWORKS[name]
+    settings = (*settings, "data.validation_split=0.2")
+    (one,) = fitted_hashes(1, *settings, samples=samples())
+    for num_ranks in RANK_COUNTS[name]:
+        assert fitted_hashes(num_ranks, *settings, samples=samples()) == [one] * num_ranks
+    assert fitted_hashes(1, *settings, "seed=1", samples=samples()) != [one]
+
+
+def losses_and_weights(samples):
+    run = run_alone(*UNET, "data.validation_split=0.2", samples=samples).fit()
+    state = run.trainer.state
+    return state.train_loss, state.validation_loss, run.sha256()
+
+
+def test_targets_under_the_land_mask_have_no_say():
+    samples = fields()
+    is_land = samples.weights == 0
+    assert 0.1 < is_land.mean() < 0.6
+    expected = losses_and_weights(samples)
+    for value in (1e6, -3.0, np.nan):
+        assert losses_and_weights(with_values(samples, targets=np.where(is_land, value, samples.targets))) == expected
+    seen = samples.targets.copy()
+    seen[~is_land] += 0.01
+    assert losses_and_weights(with_values(samples, targets=seen)) != expected
+
+
+def test_inputs_without_a_measurement_are_the_feature_s_mean_whatever_they_hold():
+    samples = fields()
+    is_land = np.broadcast_to(samples.weights == 0, samples.inputs.shape)
+    results = [
+        losses_and_weights(with_values(samples, inputs=np.where(is_land, value, samples.inputs).astype(np.float32)))
+        for value in (np.nan, 1e30, -np.inf)
+    ]
+    assert results[1:] == results[:1] * 2
+    assert np.isfinite(results[0][0])
+    assert results[0] != losses_and_weights(samples)
+
+
+def test_the_loss_of_fields_is_over_ocean_points_only():
+    samples = fields()
+    run = run_alone(*UNET, "training.shuffle=false", "training.dtype=float64", samples=samples)
+    (loss,) = run.steps(1)
+    # Batch 0 is each virtual rank's first two samples: the first 16.
+    fresh = run_alone(*UNET, "training.dtype=float64", samples=samples)
+    piece = [fresh.engine.parts.batches[v].samples for v in range(8)]
+    squares, weight = 0.0, 0.0
+    for own in piece:
+        errors = (fresh.model(own.inputs[:2]).detach() - own.targets[:2]) / fresh.model.output_std.view(-1, 1, 1)
+        squares += float((own.weights[:2] * errors**2).sum())
+        weight += float(own.weights[:2].sum())
+    assert weight == samples.weights[:16].sum()
+    assert loss == pytest.approx(squares / weight, rel=1e-12)
+
+
+def test_weights_between_0_and_1_count_as_much():
+    samples = fields()
+    half = with_values(samples, weights=samples.weights * 0.5)
+    one, other = (run_alone(*UNET, "training.dtype=float64", samples=own) for own in (samples, half))
+    assert one.steps() == pytest.approx(other.steps(), rel=1e-12)
+    uneven = samples.weights.copy()
+    uneven[:, :, 0] *= 0.25
+    assert runs(1, *UNET, samples=with_values(samples, weights=uneven), what=Run.steps)[0] != one.steps()
+
+
+@pytest.mark.mpi(ranks=3)
+def test_the_public_command_gives_one_hash_at_1_and_3_ranks(tmp_path: Path) -> None:
+    """An mlp on points and a unet on fields that it reads from the file."""
+    history = tmp_path / "history.nc"
+    write_synthetic_history(history, seed=4, num_latitudes=20, num_longitudes=24, num_times=10)
+    common = ["train", "training.epochs=2", f"data.data_path={history}"]
+    results = {}
+    for num_ranks in (1, 3):
+        jobs = {
+            "mlp": [*MLP, "training.global_batch_size=256"],
+            "unet": [
+                *UNET,
+                "data.validation_split=0",
+                "variables.input_variables=[sst_h, sss_h]",
+                "training.global_batch_size=8",
+            ],
+        }
+        folders = {name: tmp_path / f"{name}{num_ranks}" for name in jobs}
+        outcomes = run_many(
+            tmp_path / f"logs{num_ranks}", num_ranks,
+            [[*common, *settings, f"output.model_dir={folders[name]}"] for name, settings in jobs.items()],
+        )  # fmt: skip
+        for (name, folder), outcome in zip(folders.items(), outcomes, strict=True):
+            assert outcome.codes == [0] * num_ranks, outcome.stderr
+            results[name, num_ranks] = exported_hash(folder), losses_of(folder)
+    for name in ("mlp", "unet"):
+        assert results[name, 1] == results[name, 3]
+        assert re.fullmatch("[0-9a-f]{64}", results[name, 1][0])
+
+
+def exported_hash(folder: Path) -> str:
+    from mpitrain.models.torchscript import load_model
+
+    return weights_sha256(named_weights(load_model(folder / "model.pt")))
