@@ -66,15 +66,15 @@ class StreamedSlices:
     def __init__(
         self, plan: StreamPlan, reader: ReadAhead[Columns], ahead: int, device: torch.device, empty: Columns
     ) -> None:
-        self.virtual_rank, self._empty = plan.virtual_rank, empty
+        self.virtual_rank = plan.virtual_rank
         self._plan, self._reader, self._ahead, self._device = plan, reader, ahead, device
         self._slices_a_round = plan.round_size // plan.batches.slice_rows
         self._start: tuple[int, int] | None = None
         self._rounds: _Rounds | None = None
         self._first_round = 0
         self._round = -1
-        self._slices: list[Slice] = []
-        self._padding: Slice | None = None
+        self._padding = self._block_of(empty, 1)
+        self._block = self._padding
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `SliceSource.start_epoch`. Reads nothing before the first slice is asked for."""
@@ -86,19 +86,29 @@ class StreamedSlices:
 
     def slice(self, step: int) -> Slice:
         """See `SliceSource.slice`. Raises DataError where a file has changed or cannot be read."""
+        block, place = self._find(step)
+        return block.slice(place)
+
+    def addresses(self, step: int) -> tuple[int, ...]:
+        """Return where inputs, targets and weights of slice number `step` lie in memory, until the next is asked for.
+
+        For engines that need no tensors: many steps take less time than to make them.
+        """
+        block, place = self._find(step)
+        return block.addresses(place)
+
+    def _find(self, step: int) -> tuple[_Block, int]:
         self._advance_to(step)
         place = step - self._round * self._slices_a_round
-        if place < len(self._slices):
-            return self._slices[place]
-        if self._padding is None:
-            self._padding = self._empty_slice()
-        return self._padding
+        return (self._block, place) if place < self._block.num_slices else (self._padding, 0)
 
     def _advance_to(self, step: int) -> None:
         rounds = self._rounds = self._rounds or self._open()
         while self._round < min(step // self._slices_a_round, rounds.order.num_full_rounds):
             self._round = self._first_round if self._round < 0 else self._round + 1
-            self._slices = self._cut(next(rounds.columns))
+            columns = next(rounds.columns)
+            rows = self._plan.batches.slice_rows
+            self._block = self._block_of(columns, -(-len(columns[0]) // rows)) if columns else self._padding
 
     def _open(self) -> _Rounds:
         epoch, first_step = self._start or (0, 0)
@@ -107,22 +117,31 @@ class StreamedSlices:
         self._first_round = min(first_step // self._slices_a_round, buffer_order.num_full_rounds)
         return _Rounds(self._plan, order, buffer_order, self._first_round, self._reader, self._ahead)
 
-    def _cut(self, columns: Columns) -> list[Slice]:
-        """Return a round's samples as slices; the last one is filled up with rows that weigh nothing."""
-        if not columns:
-            return []
+    def _block_of(self, columns: Columns, num_slices: int) -> _Block:
+        """Return the samples as slices; the last one is filled up with rows that weigh nothing."""
         rows = self._plan.batches.slice_rows
-        num_rows = -(-len(columns[0]) // rows) * rows
         weights = columns[2] if len(columns) > 2 else np.ones((len(columns[1]), 1), dtype=columns[1].dtype)
-        tensors = [
-            torch.from_numpy(_padded(column, num_rows)).to(self._device) for column in (columns[0], columns[1], weights)
-        ]
-        return [Slice(self.virtual_rank, *parts) for parts in zip(*(one.split(rows) for one in tensors), strict=True)]
+        tensors = (
+            torch.from_numpy(_padded(column, rows * num_slices)).to(self._device)
+            for column in (columns[0], columns[1], weights)
+        )
+        return _Block(self.virtual_rank, tuple(tensors), rows)
 
-    def _empty_slice(self) -> Slice:
-        one_row = tuple(np.zeros((1, *column.shape[1:]), dtype=column.dtype) for column in self._empty)
-        (like,) = self._cut(one_row)
-        return Slice(like.virtual_rank, *(torch.zeros_like(one) for one in (like.inputs, like.targets, like.weights)))
+
+class _Block:
+    """The slices of one round: `tensors` are inputs, targets and weights of all of them, one slice behind the other."""
+
+    def __init__(self, virtual_rank: int, tensors: tuple[torch.Tensor, ...], rows: int) -> None:
+        self.num_slices = len(tensors[0]) // rows
+        self._virtual_rank, self._tensors, self._rows = virtual_rank, tensors, rows
+        self._places = [(tensor.data_ptr(), rows * tensor[:1].nbytes) for tensor in tensors]
+
+    def slice(self, place: int) -> Slice:
+        rows = slice(place * self._rows, (place + 1) * self._rows)
+        return Slice(self._virtual_rank, *(tensor[rows] for tensor in self._tensors))
+
+    def addresses(self, place: int) -> tuple[int, ...]:
+        return tuple(first + place * num_bytes for first, num_bytes in self._places)
 
 
 class _Rounds:
@@ -141,7 +160,7 @@ class _Rounds:
         ends = np.cumsum(plan.counts[chunk_order])
         held = np.searchsorted(ends, self._content[self._content >= 0], side="right")
         is_needed = ends > self._next
-        is_needed[held] = True
+        is_needed[:] = True
         needed = np.flatnonzero(is_needed)
         self._firsts = iter((ends - plan.counts[chunk_order])[needed].tolist())
         self._reading = reader.in_order(plan.chunks[chunk_order][needed].tolist(), ahead)

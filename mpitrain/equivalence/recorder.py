@@ -20,6 +20,7 @@ from mpitrain.data.ownership import take_run
 from mpitrain.data.partition import members_of, split_validation
 from mpitrain.data.reference_data import ReferenceData
 from mpitrain.data.samples import Samples, valid_rows
+from mpitrain.data.streamed_data import StreamedData
 from mpitrain.data.training_data import Normalization
 from mpitrain.equivalence.trace import Trace, write_trace
 from mpitrain.models.jacobian import scalar_jacobian
@@ -91,8 +92,9 @@ def _fit(config: RunConfig, session: Session, parts: TrainingParts, recorder: Tr
 
 
 def _shares(parts: TrainingParts) -> Sequence[Any]:
-    data = parts.data
-    return [data] if isinstance(data, ReferenceData) else data.training
+    if isinstance(parts.data, StreamedData):
+        raise TypeError("a trace is of samples in memory")
+    return [parts.data] if isinstance(parts.data, ReferenceData) else parts.data.training
 
 
 def _normalization(parts: TrainingParts) -> Normalization:

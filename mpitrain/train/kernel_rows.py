@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from mpitrain.data.batches import Slice, SliceSource, VirtualRankBatches
+from mpitrain.data.streamed_slices import StreamedSlices
 from mpitrain.data.virtual_rank_samples import VirtualRankSamples
 
 
@@ -53,12 +54,17 @@ class RowsOnTheWay:
         self._order = torch.arange(slice_rows)
         self.sources = torch.zeros((len(sources), 3), dtype=torch.int64)
         self._held: list[Slice] = []
+        self._streams = [source for source in sources if isinstance(source, StreamedSlices)]
+        self._table = self.sources.numpy()  # the same memory
 
     def start_epoch(self) -> None:
         """Nothing is laid out ahead."""
 
     def order_address(self, step: int) -> int:
         """Fetch the slices of step number `step`, and return the address of their order."""
+        if len(self._streams) == self.num_slices:
+            self._table[:] = [source.addresses(step) for source in self._streams]
+            return self._order.data_ptr()
         slices = [source.slice(step) for source in self._slice_sources]
         self._held = [
             Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())

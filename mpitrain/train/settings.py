@@ -49,6 +49,8 @@ def checkpoint_settings(
         "training.optimizer.type": config.training.optimizer.type,
         "training.loss_function": config.training.loss_function,
         "training.use_amp": config.training.use_amp,
+        "training.amp_dtype": config.training.amp_dtype,
+        "distributed.sync_batch_norm": config.distributed.sync_batch_norm,
         "training.engine": engine,
         "training.reduction": session.reduction,
         "training.shuffle": config.shuffle,

@@ -68,6 +68,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     python = MPI_LIBRARIES[request.param]
     if python is None:
         pytest.skip("MPITRAIN_OPENMPI_PYTHON does not name the Python of an environment with Open MPI")
+    if python != sys.executable and not request.config.getoption("--full"):
+        pytest.skip("builds the C++ program a second time; --full")
     folder = tmp_path_factory.mktemp("reference_case")
     cpp_program(python)
     return {num_ranks: train_both(folder / f"np{num_ranks}", num_ranks, python) for num_ranks in RANK_COUNTS}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
+import netCDF4
 import numpy as np
 import pytest
 from conftest import losses_of
@@ -34,6 +36,11 @@ NETWORKS = {
 }
 
 
+FROM_FILE = (
+    "data.validation_split=0",
+    "variables.input_variables=[sst_h, sss_h]",
+    "training.global_batch_size=8",
+)
 RANK_COUNTS = dict.fromkeys(NETWORKS, (2, 3, 4, 8)) | dict.fromkeys(list(NETWORKS)[5:], (3,))
 
 
@@ -108,17 +115,15 @@ def test_the_public_command_gives_one_hash_at_1_and_3_ranks(tmp_path: Path) -> N
     """An mlp on points and a unet on fields that it reads from the file."""
     history = tmp_path / "history.nc"
     write_synthetic_history(history, seed=4, num_latitudes=20, num_longitudes=24, num_times=10)
-    common = ["train", "training.epochs=2", f"data.data_path={history}"]
+    change_land(history, other := tmp_path / "other_land.nc")
+    common = ["train", "training.epochs=2"]
     results = {}
     for num_ranks in (1, 3):
+        unet = [*UNET, *FROM_FILE]
         jobs = {
-            "mlp": [*MLP, "training.global_batch_size=256"],
-            "unet": [
-                *UNET,
-                "data.validation_split=0",
-                "variables.input_variables=[sst_h, sss_h]",
-                "training.global_batch_size=8",
-            ],
+            "mlp": [*MLP, "training.global_batch_size=256", f"data.data_path={history}"],
+            "unet": [*unet, f"data.data_path={history}"],
+            "unet, other land": [*unet, f"data.data_path={other}"],
         }
         folders = {name: tmp_path / f"{name}{num_ranks}" for name in jobs}
         outcomes = run_many(
@@ -128,9 +133,23 @@ def test_the_public_command_gives_one_hash_at_1_and_3_ranks(tmp_path: Path) -> N
         for (name, folder), outcome in zip(folders.items(), outcomes, strict=True):
             assert outcome.codes == [0] * num_ranks, outcome.stderr
             results[name, num_ranks] = exported_hash(folder), losses_of(folder)
-    for name in ("mlp", "unet"):
+    for name in jobs:
         assert results[name, 1] == results[name, 3]
         assert re.fullmatch("[0-9a-f]{64}", results[name, 1][0])
+    assert results["unet, other land", 1] == results["unet", 1], "the land has a say"
+
+
+def change_land(source: Path, target: Path) -> None:
+    """Copy a history file and put other numbers where the mask says land."""
+    shutil.copy(source, target)
+    with netCDF4.Dataset(target, "a") as dataset:
+        dataset.set_auto_maskandscale(False)
+        is_land = dataset["umask"][:] == 0
+        assert is_land.any()
+        for number, name in enumerate(("sst_h", "sss_h", "aice_h")):
+            values = dataset[name][:]
+            values[:, is_land] = 0.25 + number
+            dataset[name][:] = values
 
 
 def exported_hash(folder: Path) -> str:

@@ -55,24 +55,29 @@ def one_process(tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, .
 def test_one_result_for_all_rank_counts(
     tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result], python: str
 ) -> None:
-    counts = [count for count in RANK_COUNTS if (count, python) != (1, sys.executable)]
+    # The other library is compared with this one's results: a few counts tell.
+    counts = RANK_COUNTS[1:] if python == sys.executable else (2, 3)
     results = {count: train_to_result(tmp_path / f"np{count}", count, *settings, python=python) for count in counts}
     assert results == dict.fromkeys(counts, one_process[1])
 
 
 def test_one_result_of_the_eager_engine(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    counts = (1, 2, 3)
+    counts = (1, 3)
     results = [train_to_result(tmp_path / f"np{count}", count, *settings, "training.engine=eager") for count in counts]
     assert results == results[:1] * len(counts)
 
 
-def test_another_seed_gives_another_result(
-    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result]
-) -> None:
+@pytest.fixture(scope="module")
+def shorter(tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...]) -> tuple[Path, Result]:
+    """The same run with an epoch less: what a comparison must tell apart."""
+    folder = tmp_path_factory.mktemp("shorter") / "run"
+    return folder, train_to_result(folder, 2, *settings, "training.epochs=1")
+
+
+def test_an_epoch_less_gives_another_result(shorter: tuple[Path, Result], one_process: tuple[Path, Result]) -> None:
     """What the tests above compare would show a difference."""
-    sha256, losses = train_to_result(tmp_path / "run", 2, *settings, "seed=1")
-    assert sha256 != one_process[1][0]
-    assert losses != one_process[1][1]
+    assert shorter[1][0] != one_process[1][0]
+    assert shorter[1][1] != one_process[1][1]
 
 
 def test_fewer_samples_than_virtual_ranks(tmp_path: Path) -> None:
@@ -80,13 +85,13 @@ def test_fewer_samples_than_virtual_ranks(tmp_path: Path) -> None:
     path = tmp_path / "tiny.npz"
     np.savez(path, inputs=random.normal(size=(5, 7)), targets=random.uniform(size=5))
     settings = (f"data.data_path={path}", "data.validation_split=0.4", "training.epochs=3")
-    results = [train_to_result(tmp_path / f"np{count}", count, *settings) for count in (1, 3, 8)]
-    assert results[1:] == results[:1] * 2
+    results = [train_to_result(tmp_path / f"np{count}", count, *settings) for count in (1, 8)]
+    assert results[0] == results[1]
     assert all(np.isfinite(loss) for loss, _ in results[0][1])
 
 
 def test_any_reduction_differs_by_rounding_only(
-    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result]
+    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result], shorter: tuple[Path, Result]
 ) -> None:
     folder = tmp_path / "run"
     train_to_result(folder, 3, *settings, "training.reduction=any")
@@ -94,6 +99,5 @@ def test_any_reduction_differs_by_rounding_only(
     assert all(torch.allclose(free[name], fixed[name], rtol=0, atol=1e-5) for name in fixed)
     np.testing.assert_allclose(losses_of(folder), one_process[1][1], rtol=1e-4)
     # An epoch less is far outside these bounds.
-    train_to_result(tmp_path / "short", 1, *settings, "training.epochs=1")
-    short = weights_of(tmp_path / "short")
+    short = weights_of(shorter[0])
     assert not all(torch.allclose(short[name], fixed[name], rtol=0, atol=1e-3) for name in fixed)
