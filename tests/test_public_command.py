@@ -89,6 +89,7 @@ def test_config_metrics_and_summary_tell_of_this_run(default_run: DefaultRun) ->
     assert load_run_config(folder / "config.yaml").config == load_run_config(None).config
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == list(range(1, DEFAULT_EPOCHS + 1))
+    assert "engine compiled (a chain of dense layers on CPUs)" in default_run.done.stdout
     steps_per_epoch = records[0]["step"]
     assert [record["step"] for record in records] == [steps_per_epoch * (n + 1) for n in range(DEFAULT_EPOCHS)]
     digits = weights_sha256(weights_of(folder / "model.pt"))

@@ -95,6 +95,10 @@ class VirtualRankBatches:
         """Return the rows of `samples` that make slice number `step` (b,); padding is the row behind the samples."""
         return self._order.rows(step)
 
+    def epoch_rows(self) -> torch.Tensor:
+        """Return the rows of all slices of the epoch (steps, b)."""
+        return self._order.all_rows()
+
     def slice(self, step: int) -> Slice:
         """See `SliceSource.slice`."""
         rows, own = self.rows(step), self.samples
@@ -132,6 +136,10 @@ class EpochOrder:
         keys = (*self._keys, epoch, self._virtual_rank)
         order[:count] = keyed_permutation(keys, count) if self._shuffle else np.arange(count)
         self._order = torch.from_numpy(order)
+
+    def all_rows(self) -> torch.Tensor:
+        """Return the sample numbers of all slices (steps, b)."""
+        return self._order.view(self._plan.steps_per_epoch, self._plan.slice_rows)
 
     def rows(self, step: int) -> torch.Tensor:
         """Return the sample numbers of slice `step` (b,)."""

@@ -160,7 +160,7 @@ class _Rounds:
         ends = np.cumsum(plan.counts[chunk_order])
         held = np.searchsorted(ends, self._content[self._content >= 0], side="right")
         is_needed = ends > self._next
-        is_needed[:] = True
+        is_needed[held] = True
         needed = np.flatnonzero(is_needed)
         self._firsts = iter((ends - plan.counts[chunk_order])[needed].tolist())
         self._reading = reader.in_order(plan.chunks[chunk_order][needed].tolist(), ahead)

@@ -53,8 +53,8 @@ def _load_torchscript(model: nn.Module, path: Path) -> None:
         stored = load_model(path).state_dict()
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(
-            f"{path}: is no TorchScript file (pickled weights are not read, they can run code); give the model.pt "
-            f"of a run, or NetCDF"
+            f"{path}: is no TorchScript file, or a damaged one (pickled weights are not read, they can run code); give "
+            "the model.pt of a run, or NetCDF"
         ) from error
     for name, target in _learnt(model):
         _check_present(path, "tensor", name, stored)

@@ -6,8 +6,6 @@ F  input features      O  outputs      b  samples
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +53,8 @@ def load_network(path: Path, hidden_activation: str = "none") -> StoredNetwork:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give the folder of a run, or its model.pt")
     try:
-        _check_sums(path)
         module: nn.Module = load_model(path)
-    except (OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise DataError(
             f"{path}: is no TorchScript file, or a damaged one (pickled weights are not read, they can run code); give "
             "the model.pt of a run"
@@ -94,14 +91,6 @@ def takes_fields(network: StoredNetwork) -> bool:
     return False
 
 
-def _check_sums(path: Path) -> None:
-    # torch writes a check sum of each part, and does not look at them when it reads.
-    with zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise zipfile.BadZipFile(damaged)
-
-
 def _description(module: nn.Module) -> ModelDescription:
     keys = ("input_names", "target_names", "input_units", "target_units")
     return ModelDescription(*(tuple(getattr(module, key, ())) for key in keys))
@@ -118,7 +107,10 @@ def _rebuilt_icenet(stored: nn.Module, path: Path, hidden_activation: str) -> Ic
         side = normalization_path(path)
         if not side.is_file():
             raise DataError(f"{path}: holds no statistics of its inputs; put {side.name} into its folder")
-        moments = load_model(side).state_dict()
+        try:
+            moments = load_model(side).state_dict()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise DataError(f"{side}: is no TorchScript file, or a damaged one; copy it again") from error
         with torch.no_grad():
             model.set_normalization(moments["0"], moments["1"])
     return model

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +88,24 @@ def normalization_path(model_path: Path) -> Path:
 
 
 def load_model(path: Path) -> torch.jit.ScriptModule:
-    """Read a TorchScript file on the CPU."""
+    """Read a TorchScript file on the CPU. Runs no pickle.
+
+    Raises OSError, RuntimeError or ValueError where it is none, or a part of it differs from its check sum.
+    """
+    _check_sums(path)
     model: torch.jit.ScriptModule = _quietly(lambda: torch.jit.load(str(path), map_location="cpu"))
     return model
+
+
+def _check_sums(path: Path) -> None:
+    # torch writes a check sum of each part, and does not look at them when it reads.
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error) as error:
+        raise RuntimeError(f"is no archive ({error})") from error
+    if damaged is not None:
+        raise RuntimeError(f"'{damaged}' differs from its check sum")
 
 
 class _TensorList(nn.Module):

@@ -37,8 +37,7 @@ class RowsInMemory:
     def start_epoch(self) -> None:
         """Lay out the order of the epoch that the sources have begun."""
         for number, (source, first_row) in enumerate(zip(self._batches, self._first_rows, strict=True)):
-            for step in range(len(self._order)):
-                self._order[step, number] = source.rows(step) + first_row
+            self._order[:, number] = source.epoch_rows() + first_row
 
     def order_address(self, step: int) -> int:
         """Return the address of the order of step number `step`."""

@@ -198,8 +198,8 @@ def _announce(world: World, session: Session, parts: TrainingParts, files: list[
     world.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
         f"{session.backend}, {session.device.type}, "
-        f"reduction {session.reduction}; {counts['training']} training samples of {' '.join(files)}; "
-        f"run folder {folder.path}"
+        f"reduction {session.reduction}, engine {parts.engine_choice}; {counts['training']} training samples of "
+        f"{' '.join(files)}; run folder {folder.path}"
     )
 
 

@@ -55,6 +55,7 @@ class TrainingParts:
     notices: list[str]
     description: ModelDescription
     preview: Sequence[EvaluationSource]
+    engine_choice: str
     statistics: Mapping[str, Any] | None = None
 
 
@@ -171,7 +172,9 @@ def _build_reference(
     }
     engine = ReferenceEngine(model, optimizer, data, session)
     description = ModelDescription(samples.input_names, samples.target_names)
-    return TrainingParts(model, optimizer, engine, data, None, settings, counts, None, notices, description, [data])
+    return TrainingParts(
+        model, optimizer, engine, data, None, settings, counts, None, notices, description, [data], "reference"
+    )
 
 
 def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoint: Checkpoint | None) -> TrainingParts:
@@ -214,8 +217,9 @@ def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoi
     description = ModelDescription(summary.input_names, summary.target_names)
     preview = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
     return TrainingParts(
-        model, optimizer, engine, data, plan, settings, counts, baseline, notices, description, preview
-    )
+        model, optimizer, engine, data, plan, settings, counts, baseline, notices, description, preview,
+        f"{choice.name} ({choice.reason})",
+    )  # fmt: skip
 
 
 def _model_and_optimizer(

@@ -129,3 +129,6 @@ def test_the_original_programs_archive_without_its_side_file(tmp_path: Path) -> 
     torch.jit.save(torch.jit.script(Archive()), str(tmp_path / "c.pt"))
     with pytest.raises(DataError, match=r"c\.pt: holds no statistics of its inputs; put normalization\.c\.pt into"):
         load_network(tmp_path / "c.pt")
+    (tmp_path / "normalization.c.pt").write_bytes((tmp_path / "c.pt").read_bytes()[:-99])
+    with pytest.raises(DataError, match=r"normalization\.c\.pt: is no TorchScript file, or a damaged one; copy it"):
+        load_network(tmp_path / "c.pt")
