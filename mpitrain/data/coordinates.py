@@ -99,7 +99,7 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 def _place(role: str, file: FieldFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
     try:
-        access = find_access(file, find_role(role, file, source.target_names), is_coordinate=True)
+        access = find_access(file, find_role(role, file, source.leading_names), is_coordinate=True)
     except DataError:
         return None
     sizes = zip(access.shape, (source.files[0].num_times, *source.grid_shape), strict=True)
@@ -127,7 +127,8 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
 
 
 def _time_variable(source: SampleSource, record: SourceFile, file: FieldFile) -> VariableInfo | None:
-    access = record.variables[source.target_names[0]]
+    # An input may lie still while the others move.
+    access = max((record.variables[name] for name in source.leading_names), key=lambda one: one.axes.time is not None)
     if access.axes.time is None:
         return None
     info = coordinate_of(access.info, access.info.dimensions[access.axes.time], file.variables)

@@ -31,7 +31,8 @@ class GridLayout:
     """What all files of a gridded source have in common. Can be pickled.
 
     `statics` (1, J or 1, I or 1) are the variables without time that every file repeats, already decoded, by name;
-    `static_mask` (J, I) is where the conditions on them alone hold, None where there is no such condition.
+    `static_mask` (J, I) is where the conditions on them alone hold, None where there is no such condition. Samples have
+    no targets, (N, 0), where the files do not hold them.
     """
 
     kind: str
@@ -45,11 +46,23 @@ class GridLayout:
     latitude_name: str | None = None
     statics: Mapping[str, Array] = field(default_factory=dict)
     static_mask: BoolArray | None = None
+    has_targets: bool = True
+
+    @property
+    def read_targets(self) -> tuple[str, ...]:
+        """The targets that samples have."""
+        return self.target_names if self.has_targets else ()
 
     def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the selected samples of a chunk of `record`, which `file` is the handle of."""
         part = _Part(self, file, record, chunk, reads)
         return part.fields() if self.kind == "fields" else part.points()
+
+
+def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
+    """Return 1 where a target (N, O, H, W) is measured; without targets, (N, 1, H, W), where any input is."""
+    measured = np.isfinite(targets) if targets.shape[1] else np.isfinite(inputs).any(axis=1, keepdims=True)
+    return measured.astype(np.float32)
 
 
 def static_mask_of(rule: PointRule, statics: Mapping[str, Array], grid_shape: tuple[int, int]) -> BoolArray | None:
@@ -85,20 +98,20 @@ class _Part:
             positions = positions[self._thinned(self._grid_index(positions))]
         return Samples(
             inputs=self._table(layout.input_names, positions),
-            targets=self._table(layout.target_names, positions),
+            targets=self._table(layout.read_targets, positions),
             grid_index=self._grid_index(positions),
             input_names=layout.input_names,
-            target_names=layout.target_names,
+            target_names=layout.read_targets,
             area_weights=self._area_weights(positions),
         )
 
     def fields(self) -> Samples:
-        """Return each time level as a sample: NaN and weight 0 where a point is not selected or has no target."""
+        """Return each time level as a sample: NaN and weight 0 where a point is not selected or not measured."""
         layout, selected = self._layout, self._selected()
         levels = np.arange(self._times.start, self._times.stop, dtype=np.int64) + self._record.first_time  # (N,)
         kept = np.flatnonzero(self._thinned(levels))
         masked = ~selected[kept][:, None]  # (N, 1, H, W)
-        inputs, targets = (self._stack(names, kept) for names in (layout.input_names, layout.target_names))
+        inputs, targets = (self._stack(names, kept) for names in (layout.input_names, layout.read_targets))
         for values in (inputs, targets):
             np.copyto(values, np.nan, where=masked)
         area_weights = None
@@ -109,8 +122,8 @@ class _Part:
             targets=targets,
             grid_index=levels[kept],
             input_names=layout.input_names,
-            target_names=layout.target_names,
-            weights=np.isfinite(targets).astype(np.float32),
+            target_names=layout.read_targets,
+            weights=field_weights(inputs, targets),
             area_weights=area_weights,
         )
 

@@ -5,6 +5,7 @@ used, and every hemisphere counts:
 
 all      every point of the grid
 ocean    where the file's ocean mask (umask, mask, sea_binary_mask) is 1; without one, where every target has a value
+         (to predict for a file without targets: every input)
 sea_ice  as `ocean`, where the ice concentration is above 0 and at most 1
 
 `mask`, `latitude_range` and `longitude_range` hold as well, whatever the mode. Ranges include their ends.
@@ -65,13 +66,22 @@ class PointRule:
         return tuple(dict.fromkeys(name for condition in self.conditions for name in condition.names))
 
 
-def build_point_rule(domain: DomainSection, target_names: tuple[str, ...], find_role: FindRole) -> PointRule:
+def uses_ice(domain: DomainSection) -> bool:
+    """Tell whether the rule of `domain` asks for the ice concentration."""
+    return domain.clean_data if domain.mask_mode is None else domain.mask_mode == "sea_ice"
+
+
+def build_point_rule(
+    domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool = True
+) -> PointRule:
     """Return the rule that `domain` stands for in a file; `find_role("lat")` names the file's variable of a quantity.
 
+    `leading_names` are the targets, or without them the inputs: the ocean of a file without an ocean mask is where all of
+    them have a value. `with_ice=False` leaves out what asks for the ice concentration, which the file does not have.
     Raises ConfigError for a mask that is not allowed or a range that is empty, DataError where the file lacks what the
     rule needs.
     """
-    texts, words = _texts_of_mode(domain, target_names, find_role)
+    texts, words = _texts_of_mode(domain, leading_names, find_role, with_ice)
     conditions: list[Condition] = [MaskExpression(text) for text in texts]
     if domain.mask is not None:
         conditions.append(MaskExpression(domain.mask))
@@ -88,11 +98,11 @@ def build_point_rule(domain: DomainSection, target_names: tuple[str, ...], find_
 
 
 def _texts_of_mode(
-    domain: DomainSection, target_names: tuple[str, ...], find_role: FindRole
+    domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool
 ) -> tuple[list[str], list[str]]:
     if domain.mask_mode is None:
         try:
-            return _texts_of_pole(domain, find_role)
+            return _texts_of_pole(domain, find_role, with_ice)
         except DataError as error:
             raise DataError(
                 f"{error}; domain.pole and domain.clean_data need it: set domain.mask_mode to all, ocean or sea_ice"
@@ -100,27 +110,28 @@ def _texts_of_mode(
     words = [f"domain.mask_mode={domain.mask_mode}"]
     if domain.mask_mode == "all":
         return [], words
-    texts = _ocean(target_names, find_role)
-    return (texts + _icy(find_role) if domain.mask_mode == "sea_ice" else texts), words
+    texts = _ocean(leading_names, find_role)
+    return (texts + _icy(find_role) if with_ice and uses_ice(domain) else texts), words
 
 
-def _texts_of_pole(domain: DomainSection, find_role: FindRole) -> tuple[list[str], list[str]]:
+def _texts_of_pole(domain: DomainSection, find_role: FindRole, with_ice: bool) -> tuple[list[str], list[str]]:
     clean = domain.clean_data
     limit = CLEAN_LATITUDE_DEGREES if clean else ANY_LATITUDE_DEGREES
     latitude = _quoted(find_role(LATITUDE))
     poleward = {"north": latitude, "south": f"-{latitude}", "both": f"abs({latitude})"}[domain.pole]
     texts = [f"{poleward} > {limit!r}"]
     if clean:
-        texts += [f"{_quoted(find_role(OCEAN_MASK))} == 1", *_icy(find_role)]
-    rule = "ocean (umask 1) beyond 40 degrees with 0 < aice <= 1" if clean else "beyond 60 degrees"
+        texts += [f"{_quoted(find_role(OCEAN_MASK))} == 1", *(_icy(find_role) if with_ice else [])]
+    icy = " with 0 < aice <= 1" if with_ice else ""
+    rule = f"ocean (umask 1) beyond 40 degrees{icy}" if clean else "beyond 60 degrees"
     return texts, [f"domain.pole={domain.pole}, domain.clean_data={str(clean).lower()} ({rule})"]
 
 
-def _ocean(target_names: tuple[str, ...], find_role: FindRole) -> list[str]:
+def _ocean(leading_names: tuple[str, ...], find_role: FindRole) -> list[str]:
     try:
         return [f"{_quoted(find_role(OCEAN_MASK))} == 1"]
     except DataError:
-        return [f"not isnan({_quoted(name)})" for name in target_names]
+        return [f"not isnan({_quoted(name)})" for name in leading_names]
 
 
 def _icy(find_role: FindRole) -> list[str]:

@@ -31,7 +31,7 @@ class SampleSource:
     `kind` is "points" or "fields"; `num_points` counts the positions of the source, below which every grid_index is;
     `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order of file, time, rows; no
     stored block of a variable belongs to two of them. `units` of inputs and targets are by name, "" where
-    unknown. `max_patterns` is applied by `keeps`, once the selected samples are counted.
+    unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the selected samples are counted.
     """
 
     kind: str
@@ -54,6 +54,16 @@ class SampleSource:
     def target_names(self) -> tuple[str, ...]:
         """The targets' names, as the settings spell them."""
         return self.layout.target_names
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether the files hold the targets; without them, they serve for predictions only."""
+        return self.layout.has_targets
+
+    @property
+    def leading_names(self) -> tuple[str, ...]:
+        """What the files' grid and times are those of: the targets, or without them the inputs."""
+        return self.target_names if self.has_targets else self.input_names
 
     def read(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
@@ -108,18 +118,21 @@ class SampleSource:
         self.handles.close()
 
 
-def open_source(config: RunConfig, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:
+def open_source(
+    config: RunConfig, target_bytes: int = DEFAULT_CHUNK_BYTES, num_predicted: int | None = None
+) -> SampleSource:
     """Open the files of `data.data_path`, and plan how they are read. Reads no values, save of variables without time.
 
     For one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as float32;
-    more where a stored block does. Raises DataError where a file cannot serve, ConfigError for a mask that is refused.
+    more where a stored block does. `num_predicted`, for predictions: files may lack all targets, which are so many.
+    Raises DataError where a file cannot serve, ConfigError for a mask that is refused.
     """
     from mpitrain.data.source_opening import open_grid, open_table
 
     paths = expand_paths(config.data.data_path)
     first = open_field_file(paths[0])
     try:
-        opener = open_table if is_table(first) else open_grid
+        opener = open_table if is_table(first, num_predicted is not None) else open_grid
     finally:
         first.close()
-    return opener(config, paths, target_bytes)
+    return opener(config, paths, target_bytes, num_predicted)

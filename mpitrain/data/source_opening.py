@@ -14,7 +14,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data.chunk_plan import SampleChunk, common_unit, plan_parts
 from mpitrain.data.grid_layout import GridLayout, static_mask_of
 from mpitrain.data.history_file import INPUTS, TARGET
-from mpitrain.data.point_rules import PointRule, build_point_rule
+from mpitrain.data.point_rules import PointRule, build_point_rule, uses_ice
 from mpitrain.data.readers.open_file import open_field_file
 from mpitrain.data.readers.protocol import FieldFile
 from mpitrain.data.source import SampleSource
@@ -23,10 +23,11 @@ from mpitrain.data.table_layout import INPUTS as TABLE_INPUTS
 from mpitrain.data.table_layout import TARGETS as TABLE_TARGETS
 from mpitrain.data.table_layout import TableLayout, check_table
 from mpitrain.data.variable_access import coordinate_name, find_access, find_role, read_statics, static_names
-from mpitrain.data.variable_names import LATITUDE, odd_units
+from mpitrain.data.variable_names import ICE_FRACTION, LATITUDE, is_absent, odd_units
 from mpitrain.errors import DataError
 
 _FLOAT32_BYTES = 4
+_WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
 
 
 @dataclass
@@ -36,6 +37,8 @@ class _Grids:
     config: RunConfig
     input_names: tuple[str, ...]
     target_names: tuple[str, ...]
+    may_lack_targets: bool
+    has_targets: bool = True
     rule: PointRule = field(default_factory=lambda: PointRule((), ""))
     latitude_name: str | None = None
     names: tuple[str, ...] = ()
@@ -48,13 +51,19 @@ class _Grids:
     @property
     def main_names(self) -> tuple[str, ...]:
         """What is read from every chunk."""
-        return (*self.input_names, *self.target_names)
+        return (*self.input_names, *(self.target_names if self.has_targets else ()))
+
+    @property
+    def leading_names(self) -> tuple[str, ...]:
+        """What the others are held against: the targets, or without them the inputs."""
+        return self.target_names if self.has_targets else self.input_names
 
 
-def open_grid(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> SampleSource:
+def open_grid(config: RunConfig, paths: Sequence[Path], target_bytes: int, num_predicted: int | None) -> SampleSource:
     """Open files of gridded variables (see `source.open_source`)."""
     variables = config.variables
-    grids = _Grids(config, tuple(variables.input_variables or INPUTS), tuple(variables.output_variables or (TARGET,)))
+    names = tuple(variables.input_variables or INPUTS), tuple(variables.output_variables or (TARGET,))
+    grids = _Grids(config, *names, may_lack_targets=num_predicted is not None)
     for path in paths:
         file = open_field_file(path)
         try:
@@ -82,7 +91,13 @@ def open_grid(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> Sa
 def _add_file(grids: _Grids, file: FieldFile) -> None:
     status, is_first = file.path.stat(), not grids.records
     if is_first:
+        _look_for_targets(grids, file)
         _choose_names(grids, file)
+    elif not grids.has_targets and not all(is_absent(name, file) for name in grids.target_names):
+        raise DataError(
+            f"{file.path}: has a target that {grids.records[0].path} lacks, of {', '.join(grids.target_names)}; predict "
+            "for files with and without targets one after the other"
+        )
     access = {name: find_access(file, name, name in grids.coordinates) for name in grids.names}
     num_times = _check_shapes(grids, file, access)
     _check_statics(grids, file, access, num_times)
@@ -92,11 +107,30 @@ def _add_file(grids: _Grids, file: FieldFile) -> None:
     grids.records.append(record)
 
 
+def _look_for_targets(grids: _Grids, file: FieldFile) -> None:
+    """Do without the targets where predictions may, and the first file has none of them."""
+    names = grids.target_names
+    if grids.may_lack_targets and all(is_absent(name, file) for name in names):
+        grids.has_targets = False
+        grids.notices.append(f"{file.path}: no variable {_listed(names)}: {_WITHOUT_TARGETS}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
 def _choose_names(grids: _Grids, file: FieldFile) -> None:
     """Decide by the first file which variables the rule and the weights need."""
     config = grids.config
-    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, grids.target_names)  # noqa: E731
-    grids.rule = build_point_rule(config.domain, grids.target_names, role)
+    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, grids.leading_names)  # noqa: E731
+    with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
+    grids.rule = build_point_rule(config.domain, grids.leading_names, role, with_ice)
+    if not with_ice and uses_ice(config.domain):
+        key = "domain.clean_data" if config.domain.mask_mode is None else "domain.mask_mode=sea_ice"
+        grids.notices.append(
+            f"{file.path}: holds no ice concentration: the condition 0 < aice <= 1 of {key} is not applied, points "
+            "without ice are predicted too"
+        )
     grids.latitude_name = role(LATITUDE) if config.data.area_weighted else None
     extra = [grids.latitude_name] if grids.latitude_name else []
     grids.names = tuple(dict.fromkeys((*grids.main_names, *grids.rule.names, *extra)))
@@ -107,9 +141,11 @@ def _choose_names(grids: _Grids, file: FieldFile) -> None:
 
 def _check_shapes(grids: _Grids, file: FieldFile, access: dict[str, VariableAccess]) -> int:
     """Return the file's number of time levels. Raises DataError where its variables or its grid do not fit."""
-    target = access[grids.target_names[0]]
+    # A target, or without them the input of the largest grid: one may be constant along an axis.
+    leading = [access[name] for name in grids.leading_names]
+    main = leading[0] if grids.has_targets else max(leading, key=lambda one: one.shape[1] * one.shape[2])
     num_times = max(access[name].shape[0] for name in grids.main_names)
-    grid_shape = target.shape[1:]
+    grid_shape = main.shape[1:]
     for one in access.values():
         if 0 in one.shape:
             raise DataError(
@@ -122,7 +158,7 @@ def _check_shapes(grids: _Grids, file: FieldFile, access: dict[str, VariableAcce
         if not fits:
             raise DataError(
                 f"{file.path}: variable '{one.info.name}' has (time, rows, columns) {one.shape}, "
-                f"expected {(num_times, *grid_shape)} as '{target.info.name}' has; take variables of one grid"
+                f"expected {(num_times, *grid_shape)} as '{main.info.name}' has; take variables of one grid"
             )
     if grids.records and grid_shape != grids.grid_shape:
         raise DataError(
@@ -185,6 +221,7 @@ def _grid_layout(grids: _Grids) -> GridLayout:
         thin_fraction=config.data.thin_fraction,
         latitude_name=grids.latitude_name,
         statics=grids.statics,
+        has_targets=grids.has_targets,
     )
     return replace(layout, static_mask=static_mask_of(grids.rule, grids.statics, grids.grid_shape))
 
@@ -204,7 +241,7 @@ def _grid_chunks(grids: _Grids, layout: GridLayout, number: int, target_bytes: i
         yield SampleChunk(number, *part)
 
 
-def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> SampleSource:
+def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int, num_predicted: int | None) -> SampleSource:
     """Open files of samples that are ready (see `source.open_source`)."""
     records: list[SourceFile] = []
     chunks: list[SampleChunk] = []
@@ -212,7 +249,7 @@ def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> S
     for path in paths:
         file = open_field_file(path)
         try:
-            found = check_table(file)
+            found = check_table(file, num_predicted is not None)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
@@ -220,7 +257,8 @@ def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> S
             chunks += _table_chunks(file, len(records) - 1, target_bytes)
         finally:
             file.close()
-    layout = _table_layout(config, *(shapes or ((), ())))
+    layout = _table_layout(config, *(shapes or ((), ())), num_predicted)
+    notices = [] if layout.has_targets else [f"{paths[0]}: no array 'targets': {_WITHOUT_TARGETS}"]
     return SampleSource(
         kind=layout.kind,
         files=tuple(records),
@@ -230,7 +268,7 @@ def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int) -> S
         grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
         units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
         max_patterns=config.data.max_patterns,
-        notices=tuple(_unused_with_a_table(config, paths[0])),
+        notices=(*notices, *_unused_with_a_table(config, paths[0])),
     )
 
 
@@ -254,12 +292,12 @@ def _check_same_table(file: FieldFile, found: Any, expected: Any, records: list[
     if tails[0] != tails[1]:
         raise DataError(
             f"{file.path}: inputs {found[0]} and targets {found[1]} have not the columns of {records[0].path}, "
-            f"{expected[0]} and {expected[1]}; train on files of one kind"
+            f"{expected[0]} and {expected[1]}; give files of one kind"
         )
 
 
 def _table_chunks(file: FieldFile, number: int, target_bytes: int) -> Iterator[SampleChunk]:
-    infos = [file.variables[name] for name in (TABLE_INPUTS, TABLE_TARGETS)]
+    infos = [file.variables[name] for name in (TABLE_INPUTS, TABLE_TARGETS) if name in file.variables]
     count = infos[0].shape[0]
     unit = int(np.lcm.reduce([min(info.chunk_shape[0], count) if info.chunk_shape else 1 for info in infos]))
     values = sum(int(np.prod(info.shape[1:])) for info in infos)
@@ -268,11 +306,15 @@ def _table_chunks(file: FieldFile, number: int, target_bytes: int) -> Iterator[S
         yield SampleChunk(number, 0, 1, first, min(first + step, count))
 
 
-def _table_layout(config: RunConfig, inputs: tuple[int, ...], targets: tuple[int, ...]) -> TableLayout:
+def _table_layout(
+    config: RunConfig, inputs: tuple[int, ...], targets: tuple[int, ...], num_predicted: int | None
+) -> TableLayout:
     is_fields = len(inputs) == 4
     if config.data.samples == "fields" and not is_fields:
         raise DataError(f"data.samples=fields: inputs {inputs} are points; set data.samples=points")
     num_targets = targets[1] if len(targets) > 1 else 1
+    has_targets = num_targets > 0
+    num_targets = num_targets or num_predicted or 1
     return TableLayout(
         kind="fields" if is_fields else "points",
         input_names=_column_names("inputs", inputs[1], config.variables.input_variables),
@@ -281,6 +323,7 @@ def _table_layout(config: RunConfig, inputs: tuple[int, ...], targets: tuple[int
         seed=config.seed,
         thin_fraction=config.data.thin_fraction,
         field_shape=inputs[2:],
+        has_targets=has_targets,
     )
 
 

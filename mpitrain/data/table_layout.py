@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.chunk_plan import SampleChunk
-from mpitrain.data.grid_layout import THINNING_STREAM
+from mpitrain.data.grid_layout import THINNING_STREAM, field_weights
 from mpitrain.data.keyed_random import keyed_uniform
 from mpitrain.data.readers.decoding import decode
 from mpitrain.data.readers.protocol import FieldFile
@@ -31,20 +31,23 @@ class TableLayout:
     seed: int
     thin_fraction: float
     field_shape: tuple[int, ...] = ()
+    has_targets: bool = True
 
     def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
         rows = slice(chunk.row_start, chunk.row_stop)
-        inputs, targets = (self._read(file, name, rows, reads) for name in (INPUTS, TARGETS))
-        targets = targets.reshape(len(targets), len(self.target_names), *self.field_shape)
+        names = self.target_names if self.has_targets else ()
+        inputs = self._read(file, INPUTS, rows, reads)
+        targets = self._read(file, TARGETS, rows, reads) if names else inputs[:, :0]
+        targets = targets.reshape(len(inputs), len(names), *self.field_shape)
         numbers = np.arange(rows.start, rows.stop, dtype=np.int64) + record.first_time
         samples = Samples(
             inputs=inputs,
             targets=targets,
             grid_index=numbers,
             input_names=self.input_names,
-            target_names=self.target_names,
-            weights=np.isfinite(targets).astype(np.float32) if self.kind == "fields" else None,
+            target_names=names,
+            weights=field_weights(inputs, targets) if self.kind == "fields" else None,
         )
         if self.thin_fraction >= 1.0:
             return samples
@@ -62,26 +65,31 @@ class TableLayout:
         return decode(stored, info).astype(self.dtype)
 
 
-def is_table(file: FieldFile) -> bool:
-    """Tell whether a file holds samples that are ready."""
-    return INPUTS in file.variables and TARGETS in file.variables
+def is_table(file: FieldFile, without_targets: bool = False) -> bool:
+    """Tell whether a file holds samples that are ready; `without_targets`: inputs alone will do."""
+    return INPUTS in file.variables and (without_targets or TARGETS in file.variables)
 
 
-def check_table(file: FieldFile) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of inputs and targets. Raises DataError where they do not fit."""
-    if not is_table(file):
+def check_table(file: FieldFile, without_targets: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of inputs and targets. Raises DataError where they do not fit.
+
+    Where a table may be, and is, `without_targets`, their shape is (N, 0) or (N, 0, H, W).
+    """
+    if not is_table(file, without_targets):
         raise DataError(
             f"{file.path}: lacks the arrays inputs (N, F) and targets (N,) or (N, O) that the first file has"
         )
-    inputs, targets = file.variables[INPUTS], file.variables[TARGETS]
-    for info in (inputs, targets):
+    infos = [file.variables[name] for name in (INPUTS, TARGETS) if name in file.variables]
+    for info in infos:
         if not info.is_numeric:
             raise DataError(f"{file.path}: cannot be read: '{info.name}' holds {info.dtype}, numbers are needed")
-    fits_points = len(inputs.shape) == 2 and len(targets.shape) in (1, 2)
-    fits_fields = len(inputs.shape) == len(targets.shape) == 4 and inputs.shape[2:] == targets.shape[2:]
-    if not (fits_points or fits_fields) or inputs.shape[:1] != targets.shape[:1] or 0 in inputs.shape + targets.shape:
+    inputs, is_empty = infos[0].shape, any(0 in info.shape for info in infos)
+    targets = infos[1].shape if len(infos) > 1 else (*inputs[:1], 0, *inputs[2:])
+    fits_points = len(inputs) == 2 and len(targets) in (1, 2)
+    fits_fields = len(inputs) == len(targets) == 4 and inputs[2:] == targets[2:]
+    if not (fits_points or fits_fields) or inputs[:1] != targets[:1] or is_empty:
         raise DataError(
-            f"{file.path}: inputs {inputs.shape} and targets {targets.shape} do not fit: (N, F) and (N,) or (N, O), or "
+            f"{file.path}: inputs {inputs} and targets {targets} do not fit: (N, F) and (N,) or (N, O), or "
             "(N, F, H, W) and (N, O, H, W), with N > 0 are needed"
         )
-    return inputs.shape, targets.shape
+    return inputs, targets

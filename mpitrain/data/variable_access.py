@@ -35,18 +35,19 @@ def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> Vari
         raise DataError(f"{file.path}: {error}") from error
 
 
-def find_role(quantity: str, file: FieldFile, target_names: tuple[str, ...]) -> str:
+def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) -> str:
     """Return the name of the variable that is the latitude, the longitude, the ocean mask or the ice concentration.
 
-    The ice concentration is the target of that kind, if there is one. Coordinates are CICE's of the U grid where the
-    file has them, else those that the target's attribute `coordinates` names. Raises DataError where there is none.
+    `leading_names` are the targets, or without them the inputs. The ice concentration is the one of that kind, if there is
+    one. Coordinates are CICE's of the U grid where the file has them, else those that the first one's attribute
+    `coordinates` names. Raises DataError where there is none.
     """
     if quantity == ICE_FRACTION:
-        for name in target_names:
+        for name in leading_names:
             if quantity_of(name) is QUANTITIES[ICE_FRACTION]:
                 return name
     if quantity in (LATITUDE, LONGITUDE):
-        for name in _named_coordinates(file, target_names):
+        for name in _named_coordinates(file, leading_names):
             if _is_quantity(name, file, quantity):
                 return name
     return find_variable(quantity, file, first_of_several=quantity in _COORDINATES)
@@ -75,12 +76,12 @@ def read_statics(file: FieldFile, access: Mapping[str, VariableAccess], dtype: s
     }
 
 
-def _named_coordinates(file: FieldFile, target_names: tuple[str, ...]) -> list[str]:
+def _named_coordinates(file: FieldFile, leading_names: tuple[str, ...]) -> list[str]:
     try:
-        target = file.variables[find_variable(target_names[0], file)]
+        main = file.variables[find_variable(leading_names[0], file)]
     except DataError:
-        return []  # which the search for the targets themselves reports
-    named = target.text("coordinates").split()
+        return []  # which the search for the variables themselves reports
+    named = main.text("coordinates").split()
     cice = {"ULAT", "ULON"} & set(file.variables)
     return [] if cice else [name for name in named if name in file.variables]
 

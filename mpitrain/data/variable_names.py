@@ -89,6 +89,11 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
     raise DataError(f"{file.path}: no variable '{request}'; this one has {list_names(file.variables) or 'none'}")
 
 
+def is_absent(request: str, file: FieldFile) -> bool:
+    """Tell whether a file has nothing at all that `request` may mean."""
+    return request not in {*file.variables, *file.refused} and not any(_candidates(request, file.variables))
+
+
 def quantity_of(request: str) -> Quantity | None:
     """Return what the table knows of a name, short or standard; None where it is not in the table."""
     plain = _plain(request)

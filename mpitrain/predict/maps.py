@@ -23,7 +23,7 @@ _DOTS_PER_INCH = 120
 def draw_prediction(path: Path, folder: Path) -> list[Path]:
     """Draw maps of prediction and error, and a scatter plot, for each target of the file; return their paths.
 
-    Of points, evenly spread ones where there are many; of fields, the first time level. Raises OutputError where the
+    Without targets in the file, the prediction's map alone, where the file says where its points are. Of points, evenly spread ones where there are many; of fields, the first time level. Raises OutputError where the
     folder cannot be written, MissingDependencyError without matplotlib.
     """
     try:
@@ -44,26 +44,31 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
 
 
 def _targets(dataset: Any) -> list[tuple[str, str]]:
-    """Return each target's name and its prediction's."""
+    """Return each target's name, which the file may lack, and its prediction's."""
     if "aice_ffnn" in dataset.variables:
         return [("aice", "aice_ffnn")]
     names = [name for name in dataset.variables if name + "_predicted" in dataset.variables]
+    names = names or [name.removesuffix("_predicted") for name in dataset.variables if name.endswith("_predicted")]
     return [(name, name + "_predicted") for name in names]
 
 
 def _draw_target(dataset: Any, target: str, predicted: str, folder: Path) -> list[Path]:
-    is_field = dataset.variables[target].ndim == 3
+    is_field = dataset.variables[predicted].ndim == 3
     part: Any = 0 if is_field else slice(None, None, max(1, -(-len(dataset.dimensions["n"]) // _MOST_POINTS)))
-    truth, answer = (_values(dataset, name, part) for name in (target, predicted))
-    units = getattr(dataset.variables[target], "units", "")
+    answer = _values(dataset, predicted, part)
+    truth = _values(dataset, target, part) if target in dataset.variables else None
+    units = getattr(dataset.variables[predicted], "units", "")
     label = f" ({units})" if units not in ("", "1") else ""
-    pictures = {f"{target}_scatter.png": _scatter(truth.reshape(-1), answer.reshape(-1), target + label)}
     places = None if is_field else _places(dataset, part)
-    if is_field or places is not None:
+    has_map, pictures = is_field or places is not None, {}
+    if has_map:
+        pictures[f"{target}_predicted.png"] = _map(answer, places, f"{target}, predicted{label}", "viridis", None)
+    if truth is not None:
+        pictures[f"{target}_scatter.png"] = _scatter(truth.reshape(-1), answer.reshape(-1), target + label)
+    if truth is not None and has_map:
         error = answer - truth
         largest = float(np.nanmax(np.abs(error))) if np.isfinite(error).any() else 1.0
         limits = (-largest or -1.0, largest or 1.0)
-        pictures[f"{target}_predicted.png"] = _map(answer, places, f"{target}, predicted{label}", "viridis", None)
         pictures[f"{target}_error.png"] = _map(error, places, f"{target}, predicted - data{label}", "RdBu_r", limits)
     for name, content in pictures.items():
         write_durably(folder / name, content)

@@ -43,7 +43,7 @@ def predict(world: World, request: PredictRequest) -> int:
             world.say(f"note: {line}", error=True)
         network = session.together(lambda: _load_network(request, loaded.config))
         config = session.together(lambda: _settings_of(request, loaded.config, network))
-        source = open_for_prediction(prediction_settings(config), session)
+        source = open_for_prediction(prediction_settings(config), network.num_outputs, session)
         for line in source.notices:
             world.say(f"note: {line}", error=True)
         with_jacobian = session.together(lambda: _wants_jacobian(request, source))

@@ -9,6 +9,7 @@ from pathlib import Path
 from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
+from mpitrain.data.history_file import TARGET
 from mpitrain.data.source import open_source
 from mpitrain.errors import OutputError
 from mpitrain.models.stored_network import describe_network
@@ -32,7 +33,8 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
     if not is_wanted(config):
         return
     if config.prediction.cice_history is not None:
-        open_source(_settings(config, [config.prediction.cice_history])).close()
+        num_targets = len(config.variables.output_variables or (TARGET,))
+        open_source(_settings(config, [config.prediction.cice_history]), num_predicted=num_targets).close()
     if config.prediction.output_filename is not None:
         parent = Path(config.prediction.output_filename).absolute().parent
         if parent != folder.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
@@ -52,10 +54,13 @@ def predict_finally(
     if not is_wanted(config):
         return
     given = config.prediction.cice_history
-    source = open_for_prediction(_settings(config, list(files) if given is None else [given]), session)
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
     # The file's own hash: that of the model which the prediction is of.
     network = session.together(lambda: describe_network(parts.model, parts.description, folder.model))
+    settings = _settings(config, list(files) if given is None else [given])
+    source = open_for_prediction(settings, network.num_outputs, session)
+    for line in () if source.has_targets else source.notices:
+        world.say(f"note: {line}", error=True)
     prediction = predict_to_file(network, source, output, session, with_jacobian=source.kind == "points")
     for line in describe_prediction(prediction, source.units):
         world.say(line)

@@ -47,21 +47,23 @@ class LibtorchAdam(torch.optim.Optimizer):
 
 
 def build_optimizer(
-    parameters: Iterable[torch.Tensor], settings: OptimizerSection, semantics: str
+    parameters: Iterable[torch.Tensor], settings: OptimizerSection, semantics: str, is_fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of `settings`: libtorch's arithmetic in `reference`, torch's in `standard`."""
+    """Return the optimiser of `settings`: libtorch's arithmetic in `reference`, torch's in `standard`.
+
+    `is_fused`: torch's one kernel for the whole update, several times faster and different in the last bits.
+    """
     betas = (settings.beta1, settings.beta2)
     if semantics == "reference":
         return LibtorchAdam(parameters, settings.learning_rate, betas, settings.epsilon)
-    # One tensor after the other: the plain formula, which other engines and the C++ program are compared with.
+    # Else one tensor after the other: the plain formula, which other engines and the C++ program are compared with.
+    how = {"foreach": False, "fused": is_fused}
     if settings.type == "sgd":
         return torch.optim.SGD(
-            parameters, settings.learning_rate, settings.momentum, weight_decay=settings.weight_decay, foreach=False
+            parameters, settings.learning_rate, settings.momentum, weight_decay=settings.weight_decay, **how
         )
     adam = torch.optim.AdamW if settings.type == "adamw" else torch.optim.Adam
-    return adam(
-        parameters, settings.learning_rate, betas, settings.epsilon, settings.weight_decay, foreach=False, fused=False
-    )
+    return adam(parameters, settings.learning_rate, betas, settings.epsilon, settings.weight_decay, **how)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -86,6 +88,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensor
                 if own is not None:
                     own.copy_(value)  # in place: an engine may share this memory
                     continue
-                # The step count stays on the CPU, where torch's own loop keeps it.
-                device = "cpu" if key.endswith(".step") else parameter.device
+                # The step count stays on the CPU, where torch's own loop keeps it; its fused kernel wants it at hand.
+                is_count = key.endswith(".step") and not optimizer.param_groups[0].get("fused")
+                device = torch.device("cpu") if is_count else parameter.device
                 optimizer.state[parameter][key[len(prefix) :]] = value.clone().to(device)

@@ -31,7 +31,7 @@ CHUNK_BYTES = 2 * 2**20
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was written: the statistics of each target by its name, over all samples; the numbers of samples."""
+    """What was written: the statistics of each target in the data by its name, over all samples; numbers of samples."""
 
     path: Path
     statistics: dict[str, PredictionStatistics]
@@ -48,7 +48,8 @@ def predict_to_file(
     counted; fields have the mean there. Raises DataError or OutputError, on all ranks, with nothing left behind.
     """
     session.together(lambda: check_fit(network, source))
-    layout = RowLayout(source.kind, network.num_inputs, network.num_outputs, source.grid_shape, with_jacobian)
+    sizes = network.num_inputs, network.num_outputs, source.grid_shape
+    layout = RowLayout(source.kind, *sizes, with_jacobian, source.has_targets)
     sink = PredictionSink(network, source, path, layout)
     num_ranks, rank = session.ranks.world_size, session.ranks.rank
     network.module.to(session.device)
@@ -115,8 +116,9 @@ def _rows_of(
         return layout.no_rows()
     inputs = _inputs(network, samples).to(session.device)
     answers = [answer.cpu().numpy() for answer in evaluate(network.module, inputs, layout.with_jacobian)]
-    if answers[0].shape != samples.targets.shape:
-        raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {samples.targets.shape}")
+    expected = (len(samples), layout.num_outputs, *layout.field_shape)
+    if answers[0].shape != expected:
+        raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {expected}")
     return layout.pack(samples, *answers)
 
 
@@ -156,12 +158,12 @@ def _raise_first(failures: list[MpitrainError]) -> None:
         raise failures[0]
 
 
-def open_for_prediction(config: RunConfig, session: Session) -> SampleSource:
+def open_for_prediction(config: RunConfig, num_predicted: int, session: Session) -> SampleSource:
     """Open the files of `config` on the root, in small chunks, and return the source on every rank. Collective.
 
-    Raises DataError, on all ranks, where a file cannot serve.
+    They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises DataError, on all ranks, where a file cannot serve.
     """
-    return session.on_root(lambda: open_source(config, CHUNK_BYTES))
+    return session.on_root(lambda: open_source(config, CHUNK_BYTES, num_predicted))
 
 
 def prediction_settings(config: RunConfig) -> RunConfig:

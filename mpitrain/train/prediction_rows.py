@@ -37,13 +37,17 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows of float64, in which all else is exact: grid_index, O*D targets, O*D predictions, O*F derivatives."""
+    """Rows of float64, in which all else is exact: grid_index, O*D targets, O*D predictions, O*F derivatives.
+
+    Without targets in the data, rows and samples have none: O is 0 for them alone.
+    """
 
     kind: str
     num_inputs: int
     num_outputs: int
     grid_shape: tuple[int, int]
     with_jacobian: bool
+    has_targets: bool = True
 
     @property
     def field_shape(self) -> tuple[int, ...]:
@@ -53,7 +57,7 @@ class RowLayout:
     def no_rows(self) -> torch.Tensor:
         """Return no rows, of the right width."""
         values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
-        width = 1 + 2 * values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)
+        width = 1 + (1 + self.has_targets) * values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)
         return torch.empty((0, width), dtype=torch.float64)
 
     def pack(self, samples: Samples, outputs: Array, jacobian: Array | None = None) -> torch.Tensor:
@@ -66,12 +70,13 @@ class RowLayout:
         parts += [] if jacobian is None else [jacobian]
         return torch.from_numpy(np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64))
 
-    def unpack(self, rows: torch.Tensor) -> tuple[npt.NDArray[np.int64], Array, Array, Array | None]:
-        """Return grid_index (N,), targets and predictions (N, O, ...), derivatives (N, O, F) or None."""
+    def unpack(self, rows: torch.Tensor) -> tuple[npt.NDArray[np.int64], Array | None, Array, Array | None]:
+        """Return grid_index (N,), targets or None, predictions (N, O, ...), derivatives (N, O, F) or None."""
         table, values = rows.numpy(), self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
+        first = 1 + values * self.has_targets
         shape = (len(table), self.num_outputs, *self.field_shape)
-        targets, predictions = (table[:, first : first + values].reshape(shape) for first in (1, 1 + values))
-        rest = table[:, 1 + 2 * values :]
+        targets = table[:, 1:first].reshape(shape) if self.has_targets else None
+        predictions, rest = table[:, first : first + values].reshape(shape), table[:, first + values :]
         jacobian = rest.reshape(len(table), self.num_outputs, self.num_inputs) if self.with_jacobian else None
         return table[:, 0].astype(np.int64), targets, predictions, jacobian
 
@@ -124,7 +129,7 @@ class PredictionSink:
     def __init__(self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout) -> None:
         self.num_dropped = 0
         self._network, self._source, self._path, self._layout = network, source, path, layout
-        self._sums = {name: _Sums() for name in source.target_names}
+        self._sums = {name: _Sums() for name in source.target_names if source.has_targets}
         self._names = icenet_names(network, source)
         self._file: GrowingFile | None = None
         self._coordinates: Coordinates | None = None
@@ -156,18 +161,19 @@ class PredictionSink:
         elif self._coordinates.times is not None:
             records[TIME] = self._coordinates.times[index]
         for number, target in enumerate(self._source.target_names):
-            truth, answer = targets[:, number], predictions[:, number]
-            errors = answer - truth
-            self._sums[target].add(truth, errors)
-            name = variable_name(target)
-            records |= {name: truth, name + PREDICTED: answer, name + ERROR: errors}
+            name, answer = variable_name(target), predictions[:, number]
+            records[name + PREDICTED] = answer
+            if targets is not None:
+                truth = targets[:, number]
+                self._sums[target].add(truth, answer - truth)
+                records |= {name: truth, name + ERROR: answer - truth}
             if jacobian is not None:
                 names = (derivative_name(target, one) for one in self._source.input_names)
                 records |= dict(zip(names, jacobian[:, number].T, strict=True))
         self._file.append(_renamed(records, self._names))
 
     def finish(self) -> dict[str, PredictionStatistics]:
-        """Complete the file. For the root. Raises OutputError, and DataError where nothing was predicted."""
+        """Complete the file; return the statistics of the targets that the data has. For the root. Raises OutputError, and DataError where nothing was predicted."""
         assert self._file is not None
         if self._file.num_records == 0:
             raise DataError(

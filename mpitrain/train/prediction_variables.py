@@ -116,11 +116,10 @@ def _values(
         units = units_by_name[target]
         own = {"units": units} if units else {}
         variable = variable_name(target)
-        values += [
-            (variable, {"long_name": f"{target}, from the data", **own}),
-            (variable + PREDICTED, {"long_name": f"{target}, predicted", **own}),
-            (variable + ERROR, {"long_name": f"{target}, predicted minus data", **own}),
-        ]
+        truth = [(variable, {"long_name": f"{target}, from the data", **own})]
+        errors = [(variable + ERROR, {"long_name": f"{target}, predicted minus data", **own})]
+        answer = (variable + PREDICTED, {"long_name": f"{target}, predicted", **own})
+        values += [*truth, answer, *errors] if source.has_targets else [answer]
         for name in source.input_names if with_jacobian else ():
             per = _quotient(units, units_by_name[name])
             text = {"long_name": f"derivative of {target}, predicted, by {name}"}

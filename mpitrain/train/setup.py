@@ -226,7 +226,9 @@ def _model_and_optimizer(
     config: RunConfig, session: Session, input_names: Sequence[str], target_names: Sequence[str]
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = build_checked_model(config, session, len(input_names), len(target_names)).to(session.device)
-    return model, build_optimizer(model.parameters(), config.training.optimizer, config.semantics)
+    return model, build_optimizer(
+        model.parameters(), config.training.optimizer, config.semantics, is_fused=session.reduction == "any"
+    )
 
 
 def _build_engine(

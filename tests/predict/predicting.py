@@ -67,8 +67,9 @@ def predict_played(
 
     def body(communicator: Any) -> Prediction:
         session = played_session(communicator)
-        source = session.on_root(lambda: open_source(config, chunk_bytes))
-        return predict_to_file(load_network(model), source, output, session, with_jacobian)
+        network = load_network(model)
+        source = session.on_root(lambda: open_source(config, chunk_bytes, network.num_outputs))
+        return predict_to_file(network, source, output, session, with_jacobian)
 
     return on_played_ranks(num_ranks, body)[0]
 

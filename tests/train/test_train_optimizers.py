@@ -148,3 +148,23 @@ def test_a_restored_optimizer_goes_on_with_the_same_bits(semantics):
     resumed = build_optimizer(second, settings(), semantics)
     restore_optimizer(resumed, NAMES, saved)
     assert torch.equal(walk(resumed, second, 12, torch.float32, skip=5), expected)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_one_kernel_for_the_update_is_the_loop_to_rounding_and_restores(kind):
+    settings = OptimizerSection(type=kind, learning_rate=RATE, weight_decay=0.1, momentum=0.5)
+    results = {}
+    for is_fused in (False, True):
+        params = parameters()
+        results[is_fused] = walk(build_optimizer(params, settings, "standard", is_fused), params, 5)
+    torch.testing.assert_close(results[True], results[False], rtol=1e-10, atol=1e-12)
+    first, second = parameters(), parameters()
+    begun = build_optimizer(first, settings, "standard", True)
+    walk(begun, first, 2)
+    with torch.no_grad():
+        for own, saved in zip(second, first, strict=True):
+            own.copy_(saved)
+    resumed = build_optimizer(second, settings, "standard", True)
+    assert resumed.param_groups[0]["fused"] is True
+    restore_optimizer(resumed, NAMES, optimizer_tensors(begun, NAMES))
+    assert torch.equal(walk(resumed, second, 5, skip=2), results[True])
