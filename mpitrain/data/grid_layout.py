@@ -62,7 +62,7 @@ class GridLayout:
 def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
     """Return 1 where a target (N, O, H, W) is measured; without targets, (N, 1, H, W), where any input is."""
     measured = np.isfinite(targets) if targets.shape[1] else np.isfinite(inputs).any(axis=1, keepdims=True)
-    return measured.astype(np.float32)
+    return np.asarray(measured, dtype=np.float32)
 
 
 def static_mask_of(rule: PointRule, statics: Mapping[str, Array], grid_shape: tuple[int, int]) -> BoolArray | None:

@@ -76,8 +76,8 @@ def build_point_rule(
 ) -> PointRule:
     """Return the rule that `domain` stands for in a file; `find_role("lat")` names the file's variable of a quantity.
 
-    `leading_names` are the targets, or without them the inputs: the ocean of a file without an ocean mask is where all of
-    them have a value. `with_ice=False` leaves out what asks for the ice concentration, which the file does not have.
+    `leading_names` are the targets, or without them the inputs: the ocean of a file without an ocean mask is where all
+    of them have a value. `with_ice=False` leaves out what asks for the ice concentration, which the file does not have.
     Raises ConfigError for a mask that is not allowed or a range that is empty, DataError where the file lacks what the
     rule needs.
     """

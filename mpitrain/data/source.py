@@ -30,8 +30,9 @@ class SampleSource:
 
     `kind` is "points" or "fields"; `num_points` counts the positions of the source, below which every grid_index is;
     `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order of file, time, rows; no
-    stored block of a variable belongs to two of them. `units` of inputs and targets are by name, "" where
-    unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the selected samples are counted.
+    stored block of a variable belongs to two of them. `units` of inputs and targets are by name, "" where unknown.
+    Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the selected samples
+    are counted.
     """
 
     kind: str

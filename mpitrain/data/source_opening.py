@@ -95,8 +95,8 @@ def _add_file(grids: _Grids, file: FieldFile) -> None:
         _choose_names(grids, file)
     elif not grids.has_targets and not all(is_absent(name, file) for name in grids.target_names):
         raise DataError(
-            f"{file.path}: has a target that {grids.records[0].path} lacks, of {', '.join(grids.target_names)}; predict "
-            "for files with and without targets one after the other"
+            f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
+            "predict for files with and without targets one after the other"
         )
     access = {name: find_access(file, name, name in grids.coordinates) for name in grids.names}
     num_times = _check_shapes(grids, file, access)

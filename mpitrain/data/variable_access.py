@@ -38,8 +38,8 @@ def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> Vari
 def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) -> str:
     """Return the name of the variable that is the latitude, the longitude, the ocean mask or the ice concentration.
 
-    `leading_names` are the targets, or without them the inputs. The ice concentration is the one of that kind, if there is
-    one. Coordinates are CICE's of the U grid where the file has them, else those that the first one's attribute
+    `leading_names` are the targets, or without them the inputs. The ice concentration is the one of that kind, if there
+    is one. Coordinates are CICE's of the U grid where the file has them, else those that the first one's attribute
     `coordinates` names. Raises DataError where there is none.
     """
     if quantity == ICE_FRACTION:

@@ -15,7 +15,8 @@ def add_predict_command(commands: Any) -> None:
         "predict",
         help="apply a trained network to data files",
         description="Write the predictions of a trained network, their errors and derivatives to one NetCDF file; "
-        "of files without the targets, predictions and derivatives alone. Runs on any number of ranks, with the same result; files may be larger than memory.",
+        "of files without the targets, predictions and derivatives alone. Runs on any number of ranks, with the same "
+        "result; files may be larger than memory.",
     )
     predict.add_argument("model", metavar="MODEL", help="run folder, or a model.pt")
     predict.add_argument("settings", nargs="*", metavar="key.path=value", help=_SETTINGS)

@@ -23,8 +23,9 @@ _DOTS_PER_INCH = 120
 def draw_prediction(path: Path, folder: Path) -> list[Path]:
     """Draw maps of prediction and error, and a scatter plot, for each target of the file; return their paths.
 
-    Without targets in the file, the prediction's map alone, where the file says where its points are. Of points, evenly spread ones where there are many; of fields, the first time level. Raises OutputError where the
-    folder cannot be written, MissingDependencyError without matplotlib.
+    Without targets in the file, the prediction's map alone, where the file says where its points are. Of points, evenly
+    spread ones where there are many; of fields, the first time level. Raises OutputError where the folder cannot be
+    written, MissingDependencyError without matplotlib.
     """
     try:
         import matplotlib  # noqa: F401  ask for it once, for one message

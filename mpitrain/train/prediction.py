@@ -161,7 +161,8 @@ def _raise_first(failures: list[MpitrainError]) -> None:
 def open_for_prediction(config: RunConfig, num_predicted: int, session: Session) -> SampleSource:
     """Open the files of `config` on the root, in small chunks, and return the source on every rank. Collective.
 
-    They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises DataError, on all ranks, where a file cannot serve.
+    They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises
+    DataError, on all ranks, where a file cannot serve.
     """
     return session.on_root(lambda: open_source(config, CHUNK_BYTES, num_predicted))
 

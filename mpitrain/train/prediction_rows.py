@@ -173,7 +173,10 @@ class PredictionSink:
         self._file.append(_renamed(records, self._names))
 
     def finish(self) -> dict[str, PredictionStatistics]:
-        """Complete the file; return the statistics of the targets that the data has. For the root. Raises OutputError, and DataError where nothing was predicted."""
+        """Complete the file; return the statistics of the targets that the data has. For the root.
+
+        Raises OutputError, and DataError where nothing was predicted.
+        """
         assert self._file is not None
         if self._file.num_records == 0:
             raise DataError(

@@ -24,6 +24,7 @@ from mpitrain.models.torchscript import ModelDescription, save_model, save_norma
 from mpitrain.train.prediction import Prediction, predict_to_file
 
 HISTORY = REFERENCE_CASE / "cice_history.nc"
+XY = ("variables.input_variables=[x, z]", "variables.output_variables=[y]", "domain.mask_mode=all")
 DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 
 
@@ -55,6 +56,31 @@ def mlp(num_inputs: int, num_outputs: int = 1, **settings: Any) -> torch.nn.Modu
     return model.eval()
 
 
+def write_grid(path: Path, num_times: int = 3, first_day: int = 0, since: str = "2000-01-01") -> Path:
+    """x, y, z on a (time, lat, lon) grid of 4 x 5 with land at two points and a hole in x and in y."""
+    shape, random = (num_times, 4, 5), np.random.default_rng(first_day)
+    values = {name: random.normal(size=shape).astype("f4") for name in "xyz"}
+    for name in "xyz":
+        values[name][:, 0, :2] = 1e30
+    values["x"][1, 2, 2], values["y"][1, 3, 3] = np.nan, np.nan
+    with netCDF4.Dataset(str(path), "w") as dataset:
+        for name, size in (("time", num_times), ("lat", 4), ("lon", 5)):
+            dataset.createDimension(name, size)
+        for name, units, numbers in (
+            ("time", f"days since {since}", np.arange(num_times) + first_day),
+            ("lat", "degrees_north", [10.0, 20.0, 30.0, 40.0]),
+            ("lon", "degrees_east", [0.0, 1.0, 2.0, 3.0, 4.0]),
+        ):
+            variable = dataset.createVariable(name, "f8", (name,))
+            variable.units = units
+            variable[:] = numbers
+        for name, array in values.items():
+            variable = dataset.createVariable(name, "f4", ("time", "lat", "lon"), chunksizes=(1, 4, 5))
+            variable.units = {"x": "m/s", "y": "K", "z": "m"}[name]
+            variable[:] = array
+    return path
+
+
 def predict_played(
     model: Path,
     config: RunConfig,
@@ -84,6 +110,25 @@ def read(path: Path) -> dict[str, np.ndarray]:
     with netCDF4.Dataset(str(path)) as dataset:
         dataset.set_auto_maskandscale(False)
         return {name: np.array(variable[...]) for name, variable in dataset.variables.items()}
+
+
+def copy_without(path: Path, *names: str) -> Path:
+    """Copy a file without some of its variables, beside it; return the copy."""
+    copy = path.with_name(f"without.{path.name}")
+    with netCDF4.Dataset(str(path)) as whole, netCDF4.Dataset(str(copy), "w") as dataset:
+        for name, dimension in whole.dimensions.items():
+            dataset.createDimension(name, len(dimension))
+        for name, variable in whole.variables.items():
+            if name in names:
+                continue
+            variable.set_auto_maskandscale(False)
+            attributes = {key: variable.getncattr(key) for key in variable.ncattrs()}
+            fill = attributes.pop("_FillValue", None)
+            new = dataset.createVariable(name, variable.dtype, variable.dimensions, fill_value=fill)
+            new.set_auto_maskandscale(False)
+            new.setncatts(attributes)
+            new[...] = variable[...]
+    return copy
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch
-from predicting import config_of, golden_icenet, left_behind, mlp, predict_played, read, save
+from predicting import XY, config_of, golden_icenet, left_behind, mlp, predict_played, read, save, write_grid
 
 from mpitrain.data.samples import concatenate
 from mpitrain.data.source import open_source
@@ -19,33 +19,7 @@ from mpitrain.data.synthetic_history import Storage, write_synthetic_history
 from mpitrain.errors import OutputError
 from mpitrain.models.jacobian import input_jacobian
 
-XY = ("variables.input_variables=[x, z]", "variables.output_variables=[y]", "domain.mask_mode=all")
 FILL = np.float32(9.969209968386869e36)
-
-
-def write_grid(path: Path, num_times: int = 3, first_day: int = 0, since: str = "2000-01-01") -> Path:
-    """x, y, z on a (time, lat, lon) grid of 4 x 5 with land at two points and a hole in x and in y."""
-    shape, random = (num_times, 4, 5), np.random.default_rng(first_day)
-    values = {name: random.normal(size=shape).astype("f4") for name in "xyz"}
-    for name in "xyz":
-        values[name][:, 0, :2] = 1e30
-    values["x"][1, 2, 2], values["y"][1, 3, 3] = np.nan, np.nan
-    with netCDF4.Dataset(str(path), "w") as dataset:
-        for name, size in (("time", num_times), ("lat", 4), ("lon", 5)):
-            dataset.createDimension(name, size)
-        for name, units, numbers in (
-            ("time", f"days since {since}", np.arange(num_times) + first_day),
-            ("lat", "degrees_north", [10.0, 20.0, 30.0, 40.0]),
-            ("lon", "degrees_east", [0.0, 1.0, 2.0, 3.0, 4.0]),
-        ):
-            variable = dataset.createVariable(name, "f8", (name,))
-            variable.units = units
-            variable[:] = numbers
-        for name, array in values.items():
-            variable = dataset.createVariable(name, "f4", ("time", "lat", "lon"), chunksizes=(1, 4, 5))
-            variable.units = {"x": "m/s", "y": "K", "z": "m"}[name]
-            variable[:] = array
-    return path
 
 
 def test_ranks_write_the_same_bytes(tmp_path: Path) -> None:
