@@ -22,7 +22,14 @@ def open_source_together(config: RunConfig, session: Session, target_bytes: int 
 
     Raises DataError, on all ranks, where a file cannot serve.
     """
-    return session.on_root(lambda: open_source(config, target_bytes))
+    return session.on_root(lambda: _open(config, target_bytes))
+
+
+def _open(config: RunConfig, target_bytes: int) -> SampleSource:
+    source = open_source(config, target_bytes)
+    if not source.chunks:  # rows without a point that the rules could select are not even planned
+        source.check_selection(0, [])
+    return source
 
 
 def read_run(source: SampleSource, session: Session) -> Samples:

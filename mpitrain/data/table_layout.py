@@ -66,8 +66,17 @@ class TableLayout:
 
 
 def is_table(file: FieldFile, without_targets: bool = False) -> bool:
-    """Tell whether a file holds samples that are ready; `without_targets`: inputs alone will do."""
-    return INPUTS in file.variables and (without_targets or TARGETS in file.variables)
+    """Tell whether a file holds samples that are ready; `without_targets`: inputs alone will do.
+
+    Raises DataError for an archive with one half of them, which is no grid either.
+    """
+    has_inputs, has_targets = INPUTS in file.variables, TARGETS in file.variables
+    if has_inputs and without_targets:
+        return True
+    if has_inputs != has_targets and file.path.suffix in (".npz", ".pt"):
+        missing = TARGETS if has_inputs else INPUTS
+        raise DataError(f"{file.path}: has no array '{missing}'; give inputs (N, F) and targets (N,) or (N, O)")
+    return has_inputs and has_targets
 
 
 def check_table(file: FieldFile, without_targets: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:

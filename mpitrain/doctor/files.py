@@ -47,8 +47,10 @@ def check_data(config: RunConfig) -> CheckResult:
         size_bytes = sum(record.path.stat().st_size for record in source.files)
         if size_bytes > _READ_WHOLE_BYTES:
             return CheckResult(name, "pass", f"{files}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")
-        samples = concatenate([source.read(chunk) for chunk in source.chunks])
-        source.check_selection(len(samples), [len(samples)] * (len(source.input_names) + len(source.target_names)))
+        parts = [source.read(chunk) for chunk in source.chunks]
+        num_selected = sum(map(len, parts))
+        source.check_selection(num_selected, [num_selected] * len((*source.input_names, *source.target_names)))
+        samples = concatenate(parts)
     except MpitrainError as error:
         what, _, fix = str(error).partition("; ")
         return CheckResult(name, "fail", what, fix or "give a complete file as data.data_path")

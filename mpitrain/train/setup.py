@@ -160,7 +160,7 @@ def _build_reference(
 ) -> TrainingParts:
     model, optimizer = _model_and_optimizer(config, session, samples.input_names, samples.target_names)
     data = session.together(lambda: share_out_as_reference(samples, session, DTYPES[config.training.dtype]))
-    _set_normalization(model, data.normalization, normalizes_outputs=False)
+    _set_normalization(model, data.normalization, False)
     sizes = (len(samples.input_names), len(samples.target_names))
     settings = checkpoint_settings(config, session, sizes, 0, "full", "reference")
     notices = session.together(_fit_check(checkpoint, settings))

@@ -11,11 +11,13 @@ import pytest
 from conftest import Finished, launch
 from cpp_program import cpp_program
 
+from mpitrain.bench import step
 from mpitrain.bench.step import check_not_launched, cpp_benchmark_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count
 from mpitrain.bench.step_command import scaling_cases
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
+from mpitrain.cli import main
 from mpitrain.errors import LaunchError, UserError
 
 TIMEOUT_S = 300.0
@@ -113,66 +115,82 @@ def test_bad_input_is_one_line(flags: list[str], words: str, tmp_path: Path) -> 
 
 
 class Measured:
-    """One call of the command."""
+    """One call of the command `bench step`."""
 
-    def __init__(self, action: str, folder: Path, *flags: str) -> None:
-        self.json, self.plot = folder / f"{action}.json", folder / f"{action}.png"
-        self.done: Finished = launch(
-            ["-m", "mpitrain", "bench", action, *flags, "--json", str(self.json), "--plot", str(self.plot)],
-            timeout_s=TIMEOUT_S,
-        )
+    def __init__(self, folder: Path, *flags: str) -> None:
+        command = ["-m", "mpitrain", "bench", "step", *flags, "--json", str(folder / "f.json")]
+        self.done: Finished = launch(command, timeout_s=TIMEOUT_S)
         assert self.done.returncode == 0, self.done.stderr
-        self.record: dict[str, Any] = json.loads(self.json.read_text())
-        assert self.plot.read_bytes().startswith(PNG)
+        self.record: dict[str, Any] = json.loads((folder / "f.json").read_text())
 
 
-def test_every_engine_is_measured_on_one_and_two_ranks(tmp_path: Path) -> None:
-    cpp_program()  # built outside the time limit
-    networks = ("icenet", "7-8-8-1")
-    measured = Measured(
-        "step", tmp_path, "--networks", ",".join(networks), "--ranks", "1,2", "--rounds", "1", "--steps", "5",
-        "--samples", "512", "--build",
-    )  # fmt: skip
-    rows = measured.record["rows"]
-    found = {(row["network"], row["ranks"], row["engine"]) for row in rows}
-    assert found == {(name, ranks, engine) for name in networks for ranks in (1, 2) for engine in DEFAULT_ENGINES}
-    assert len(found) == len(rows)
+def check_rows(rows: list[dict[str, Any]], baseline: str) -> None:
+    """Every engine's row is there, and says the same in each of its figures."""
+    assert sorted(row["engine"] for row in rows) == sorted(DEFAULT_ENGINES)
     for row in rows:
         assert row["error"] is None, row
         assert row["round_medians_us"] == [row["median_us"]]
         assert row["p10_us"] <= row["median_us"] <= row["p90_us"]
         assert row["ratio"] > 0
         assert (row["steps_a_round"], row["samples"], row["global_batch_size"]) == (5, 512, 64)
-    assert {row["ratio"] for row in rows if row["engine"] == measured.record["baseline"]} == {1.0}
+    assert {row["ratio"] for row in rows if row["engine"] == baseline} == {1.0}
+
+
+def test_every_engine_is_measured_on_one_rank(tmp_path: Path) -> None:
+    cpp_program()  # built outside the time limit
+    flags = ("--ranks", "1", "--rounds", "1", "--steps", "5", "--samples", "512", "--build")
+    flags += ("--plot", str(tmp_path / "f.png"))
+    measured = Measured(tmp_path, "--networks", "icenet", *flags)
+    rows = measured.record["rows"]
+    check_rows(rows, measured.record["baseline"])
     # On any machine: 8 calls of libtorch, each with its overhead, against one loop without any.
-    medians = {(row["network"], row["ranks"], row["engine"]): row["median_us"] for row in rows}
-    assert medians["icenet", 1, "cpp-plain-any"] < medians["icenet", 1, "cpp-torch-fixed"]
-    assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout
+    medians = {row["engine"]: row["median_us"] for row in rows}
+    assert medians["cpp-plain-any"] < medians["cpp-torch-fixed"]
     assert "not measured" not in measured.done.stdout
+    assert (tmp_path / "f.png").read_bytes().startswith(PNG)
 
 
-def test_what_cannot_be_measured_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
-    measured = Measured(
-        "step", tmp_path, "--networks", "icenet", "--ranks", "2", "--rounds", "1", "--steps", "2", "--batch", "63",
-        "--engines", "ddp-loop,compiled-any",
-    )  # fmt: skip
-    loop, ours = measured.record["rows"]
-    assert (loop["median_us"], loop["ratio"]) == (None, None)
-    assert ours["median_us"] > 0
-    told = "not measured: icenet, batch 63, 2 ranks, ddp-loop: batch 63: 2 ranks cannot share it equally"
+def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) -> None:
+    flags = ("--ranks", "2", "--rounds", "1", "--steps", "5", "--samples", "512", "--batch", "64,63")
+    measured = Measured(tmp_path, "--networks", "7-8-8-1", *flags)
+    rows = {size: [row for row in measured.record["rows"] if row["global_batch_size"] == size] for size in (64, 63)}
+    check_rows(rows[64], measured.record["baseline"])
+    assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout
+    odd = {row["engine"]: row for row in rows[63]}
+    assert {name for name, row in odd.items() if row["error"] is None} == {
+        "compiled-any", "compiled-fixed", "eager-any", "eager-fixed",
+    }  # fmt: skip
+    assert (odd["ddp-loop"]["median_us"], odd["ddp-loop"]["ratio"]) == (None, None)
+    assert odd["compiled-any"]["median_us"] > 0
+    told = "not measured: 7-8-8-1, batch 63, 2 ranks, ddp-loop: batch 63: 2 ranks cannot share it equally"
     assert told in measured.done.stdout
 
 
-def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(tmp_path: Path) -> None:
-    measured = Measured(
-        "scaling", tmp_path, "--networks", "icenet", "--ranks", "1,2", "--rounds", "2", "--steps", "4", "--batch", "128"
-    )
-    rows = {(row["scaling"], row["ranks"]): row for row in measured.record["rows"]}
-    assert set(rows) == {("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)}
+def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command with launches that are played: each number of ranks once a round, all its cases together."""
+    played: list[tuple[int, list[int]]] = []
+
+    def launch_with_made_up_times(mpirun: str, num_ranks: int, command: list[str]) -> str:
+        batches = [case["batch"] for case in json.loads(Path(command[-1]).read_text())["cases"]]
+        number = len(played) // 2  # the round
+        played.append((num_ranks, batches))
+        answers = [{"step_us": [(100 + 100 * number) * batch / 128 / num_ranks + 10 * num_ranks]} for batch in batches]
+        return json.dumps({"cases": answers})
+
+    monkeypatch.setattr(step, "run_under_mpi", launch_with_made_up_times)
+    files = ["--json", str(tmp_path / "f.json"), "--plot", str(tmp_path / "f.png")]
+    flags = ["--networks", "icenet", "--ranks", "1,2", "--rounds", "2", "--steps", "4", "--batch", "128"]
+    assert main(["bench", "scaling", *flags, *files]) == 0
+    # The case of one rank is measured once for both kinds; the order of a round's cases turns.
+    assert played == [(1, [128]), (2, [128, 256]), (1, [128]), (2, [256, 128])]
+    assert (tmp_path / "f.png").read_bytes().startswith(PNG)
+    rows = {(row["scaling"], row["ranks"]): row for row in json.loads((tmp_path / "f.json").read_text())["rows"]}
+    assert {key: row["round_medians_us"] for key, row in rows.items()} == {
+        ("strong", 1): [110, 210], ("strong", 2): [70, 120], ("weak", 1): [110, 210], ("weak", 2): [120, 220],
+    }  # fmt: skip
     assert (rows["strong", 2]["global_batch_size"], rows["weak", 2]["global_batch_size"]) == (128, 256)
     assert rows["weak", 1]["efficiency"] == rows["strong", 1]["efficiency"] == 1
-    # The case of one rank is measured once for both kinds.
-    assert rows["weak", 1]["round_medians_us"] == rows["strong", 1]["round_medians_us"]
-    rounds = zip(rows["weak", 1]["round_medians_us"], rows["weak", 2]["round_medians_us"], strict=True)
-    one, other = (two_us / one_us for one_us, two_us in rounds)
-    assert rows["weak", 2]["efficiency"] == pytest.approx(2 / (one + other))
+    assert rows["weak", 2]["efficiency"] == pytest.approx(2 / (120 / 110 + 220 / 210))
+    assert "weak" in capsys.readouterr().out

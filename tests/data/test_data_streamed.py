@@ -1,6 +1,8 @@
 """Data read from files in each epoch: order, counts, statistics and reads, with ranks played by threads."""
 
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_nu
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data import streamed_data
 from mpitrain.data.loading import read_run
+from mpitrain.data.readers.open_file import open_field_file
 from mpitrain.data.source import open_source
 from mpitrain.data.training_data import share_out
 from mpitrain.errors import DataError
@@ -162,3 +165,26 @@ def test_held_out_samples_beyond_the_limit_are_read_again(path, monkeypatch):
     assert sum(seen.reads.values()) > before
     for block, other in zip(blocks, expected, strict=True):
         assert torch.equal(block.inputs, other.inputs)
+
+
+def test_a_handle_that_is_forgotten_inside_h5py_does_not_wait_for_a_thread_that_reads(path):
+    """A finaliser runs wherever a thread happens to be: here with h5py's lock, for which the reading one waits."""
+    from h5py._objects import phil
+
+    reads, forgotten = open_field_file(path), open_field_file(path)
+    found = []
+    reading = threading.Thread(target=lambda: found.append(reads.read_stored("x", (slice(0, 1),)).shape), daemon=True)
+
+    def forget():
+        nonlocal forgotten
+        with phil:
+            reading.start()
+            time.sleep(0.3)  # until the reading thread waits; were it later, the test would pass for nothing
+            forgotten = None
+
+    forgetting = threading.Thread(target=forget, daemon=True)
+    forgetting.start()
+    forgetting.join(20)
+    reading.join(20)
+    assert found == [(1, 6, 8)]
+    reads.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import launch
+from conftest import launch, train
 from predicting import (
     DERIVATIVES,
     HISTORY,
@@ -25,6 +25,7 @@ from predicting import (
 from mpitrain.data.history_file import INPUTS
 from mpitrain.data.source import open_source
 from mpitrain.errors import DataError
+from mpitrain.predict.maps import draw_prediction
 
 FILL = np.float32(9.969209968386869e36)
 
@@ -74,14 +75,15 @@ def test_all_but_truth_and_errors_is_as_with_targets(tmp_path: Path, kind: str) 
     assert list(alone) == [name for name in expected if name not in ("y", "y_error")]
     assert len(alone["y_predicted"]) > 4
     for name, values in alone.items():
-        # A field's prediction is hidden where the truth is missing: at the one hole in y that is no land.
+        # A field's prediction is hidden where the truth is missing: at the holes in y that are no land.
         counted = expected[name] != FILL
-        assert (~counted).sum() == (1 + 5 * 2 if (name, kind) == ("y_predicted", "fields") else 0)
+        assert (~counted).sum() == (2 + 5 * 2 if (name, kind) == ("y_predicted", "fields") else 0)
         np.testing.assert_array_equal(values[counted], expected[name][counted])
         assert (values == FILL).sum() == (5 * 2 if (name, kind) == ("y_predicted", "fields") else 0)
     assert predictions[1].statistics == {}
     assert predictions[1].num_samples == predictions[0].num_samples
     assert predictions[1].num_dropped == predictions[0].num_dropped
+    assert draw_prediction(tmp_path / "1.nc", tmp_path / "maps") == [tmp_path / "maps" / "y_predicted.png"]
 
 
 @pytest.mark.parametrize(("inputs", "own"), [((50, 3), {}), ((4, 3, 6, 5), {"name": "cnn", "hidden_layers": 1})])
@@ -122,6 +124,15 @@ def test_what_is_still_refused(tmp_path, monkeypatch, files: list[str], settings
     with pytest.raises(DataError, match=message) as caught:
         open_source(config_of(files, *XY, *settings), num_predicted=1)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_ends_with_the_prediction_of_a_forecast(tmp_path: Path) -> None:
+    forecast = copy_without(Path(shutil.copy(HISTORY, tmp_path / "h.nc")), "aice_h")
+    settings = ("training.epochs=1", f"data.data_path={HISTORY}", f"prediction.cice_history={forecast}")
+    done = train(None, tmp_path / "run", *settings)
+    assert done.returncode == 0, done.stderr
+    assert f"note: {forecast}: no variable 'aice_h': predicted from the inputs alone" in done.stderr
+    assert list(read(tmp_path / "run" / "prediction.nc")) == ["lon", "lat", "aice_ffnn", *DERIVATIVES]
 
 
 def test_training_needs_targets_and_predictions_say_what_they_miss(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from mpitrain.data.readers.hdf5 import can_unpack, is_hdf5, list_variables, open
 from mpitrain.data.readers.protocol import Slices, VariableInfo, plain_attribute
 from mpitrain.errors import DataError
 
-# The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead. Reentrant:
-# a handle may be collected, and so closed, in the middle of another call's Python.
-_library = threading.RLock()
+# The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
+_lock = threading.Lock()
+# Handles whose last user has forgotten them: closed by the next call. A finaliser must not wait for the lock: it runs
+# wherever a thread happens to be, also inside h5py, whose own lock another thread waits for with this one in hand.
+_forgotten: list[Any] = []
 
 
 class NetcdfFile:
@@ -36,7 +39,7 @@ class NetcdfFile:
         self._hdf5 = open_hdf5(path, "NetCDF") if is_hdf5(path) else None
         datasets, self.refused = list_variables(self._hdf5) if self._hdf5 else ({}, {})
         try:
-            with _library:
+            with _library():
                 self._dataset = netCDF4.Dataset(str(path))
                 self._dataset.set_auto_maskandscale(False)
                 self._stored = {name: one for name, one in _walk(self._dataset) if name not in self.refused}
@@ -60,7 +63,7 @@ class NetcdfFile:
                 f"at {size_bytes}; is the file complete?"
             )
         try:
-            with _library:
+            with _library():
                 return np.asarray(self._stored[name][slices])
         except (OSError, RuntimeError, EOFError) as error:
             raise DataError(
@@ -69,16 +72,25 @@ class NetcdfFile:
 
     def close(self) -> None:
         """Close the file."""
-        with _library:
+        with _library():
             if self._dataset.isopen():
                 self._dataset.close()
+        if self._hdf5 is not None:
+            self._hdf5.close()
 
     def __del__(self) -> None:
         # Left to itself, the library's own handle would be closed while another thread reads.
-        if hasattr(self, "_dataset"):
-            self.close()
-            if self._hdf5 is not None:
-                self._hdf5.close()
+        if hasattr(self, "_dataset") and self._dataset.isopen():
+            _forgotten.append(self._dataset)
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    """Let one thread at a time call the library."""
+    with _lock:
+        while _forgotten:
+            _forgotten.pop().close()
+        yield
 
 
 def _walk(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
