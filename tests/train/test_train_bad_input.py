@@ -139,7 +139,7 @@ NO_RUN: dict[str, tuple[str, int, str]] = {
     "missing grid": (
         "data.data_path=FILES/no_latitude.nc",
         2,
-        r"no variable 'lat'; this one has .*: set domain\.mask_mode",
+        r"no variable 'lat'; .*: set domain\.mask_mode",
     ),
     "mask of another grid": (
         "data.data_path=FILES/other_mask.nc",
