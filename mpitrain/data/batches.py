@@ -125,7 +125,9 @@ class EpochOrder:
 
     def __init__(self, virtual_rank: int, num_samples: int, plan: BatchPlan, seed: int, shuffle: bool) -> None:
         self._keys = (seed, _SHUFFLE_STREAM)
-        self._virtual_rank, self._num_samples, self._plan, self._shuffle = virtual_rank, num_samples, plan, shuffle
+        self._virtual_rank, self._num_samples, self._plan = virtual_rank, num_samples, plan
+        # One slice of all samples has no order to draw, and is read fastest as it lies.
+        self._shuffle = shuffle and plan.steps_per_epoch > 1
         self._order = torch.empty(0, dtype=torch.int64)
         self.start_epoch(0)
 

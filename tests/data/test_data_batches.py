@@ -73,16 +73,24 @@ def test_every_sample_is_seen_once_an_epoch(num_samples, batch_size, shuffle):
 
 
 def test_each_epoch_and_each_virtual_rank_has_its_own_order():
-    plan = plan_batches(800, 800, 8)
+    plan = plan_batches(800, 400, 8)
     batches = all_batches(800, plan)
     orders = []
     for epoch in range(3):
         pieces = epoch_of(batches, plan, epoch)
-        for v, piece in enumerate(pieces):
-            ranked = ((piece.targets[:, 0] - 1 - v) / 8).long()
+        for v in range(8):
+            targets = torch.cat([piece.targets[:, 0] for piece in pieces if piece.virtual_rank == v])
+            ranked = ((targets - 1 - v) / 8).long()
             assert ranked.tolist() == keyed_permutation((3, 2, epoch, v), 100).tolist()
             orders.append(tuple(ranked.tolist()))
     assert len(set(orders)) == 24
+
+
+def test_one_batch_of_all_samples_is_not_shuffled():
+    plan = plan_batches(800, "full", 8)
+    for epoch in range(2):
+        for v, piece in enumerate(epoch_of(all_batches(800, plan), plan, epoch)):
+            assert piece.targets[:, 0].tolist() == [v + 8 * number + 1 for number in range(100)]
 
 
 def test_an_epochs_order_does_not_depend_on_the_epochs_before():
