@@ -15,7 +15,8 @@ import pytest
 from conftest import PROJECT, REFERENCE_CASE, TIMEOUT_S, find_mpirun
 
 from mpitrain import errors
-from mpitrain.config import load_run_config
+from mpitrain.bench.step_cases import ENGINES
+from mpitrain.config import RunConfig, SchedulerSection, load_run_config
 from mpitrain.models.torchscript import load_model
 from mpitrain.train.checkpoint_format import weights_sha256
 
@@ -164,3 +165,24 @@ def test_libmpi_variable_decides(played: Played) -> None:
     ask = "python -m mpi4py --mpi-lib-version"
     assert "Open MPI" not in _run(ask, played.folder)
     assert "Open MPI" in _run(f"MPI4PY_LIBMPI={library} {ask}", played.folder)
+
+
+def test_the_table_of_speeds_names_engines_that_are_measured() -> None:
+    rows = table_after("## How fast")
+    engines = [re.match(r"`([\w-]+)`", row[0]) for row in rows]
+    assert all(engine is not None and engine[1] in ENGINES for engine in engines)
+    assert all(float(cell) > 0 for row in rows for cell in row[1:])
+
+
+def test_settings_that_tables_name_exist() -> None:
+    """The first column of the tables about data and about training."""
+    for words, section in (("`config schema` describes", ""), ("| of `training` |", "training.")):
+        for row in table_after(words):
+            first, *others = re.findall(r"`([\w.]+)`", row[0])
+            above = first.rpartition(".")[0]
+            for name in (first, *(name if "." in name else f"{above}.{name}".lstrip(".") for name in others)):
+                key = f"{section}{name}"
+                value: object = RunConfig()
+                for part in key.split(".")[:-1]:
+                    value = getattr(value, part) or {"scheduler": SchedulerSection(type="step")}[part]
+                assert hasattr(value, key.split(".")[-1]), key
