@@ -62,6 +62,31 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     return _read_in_order(folder), streamed_s, reads
 
 
+def measure_training(folder: Path) -> tuple[float, float]:
+    """Seconds of an epoch's batches from files, handed to nobody, and of the same epoch trained on."""
+    from played_ranks import on_played_ranks, played_session
+
+    from mpitrain.config import load_run_config
+    from mpitrain.train.setup import load_and_build
+
+    settings = [f"data.data_path={folder}/*.nc", "data.streaming=true", "training.global_batch_size=4096"]
+    config = load_run_config(None, settings).config
+
+    def body(communicator):
+        engine = load_and_build(config, config.data.entries, played_session(communicator), None).engine
+        times_s = []
+        for run_step in (engine.slices, lambda step: engine.step(step, 1e-3, False)):
+            started = time.perf_counter()
+            engine.start_epoch(0)
+            for step in range(engine.steps_per_epoch):
+                run_step(step)
+            times_s.append(time.perf_counter() - started)
+        return tuple(times_s)
+
+    reading_s, training_s = on_played_ranks(1, body)[0]
+    return reading_s, training_s
+
+
 def _read_in_order(folder: Path) -> float:
     import netCDF4
 
