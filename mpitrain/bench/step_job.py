@@ -21,6 +21,7 @@ from mpitrain.bench.step_cases import FEATURES, network_of
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MpitrainError
 from mpitrain.train.setup import build_parts
@@ -73,7 +74,7 @@ def _measure(session: Session, config: RunConfig, case: Mapping[str, Any], longe
     if case["kind"] == "loop":
         timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
     else:
-        timed = EngineLoop(build_parts(config, session, samples, None).engine)
+        timed = EngineLoop(build_parts(config, session, take_run(samples, session), None).engine)
     warmup_us = timed.time_steps(case["warmup"])
     session.barrier()
     num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
