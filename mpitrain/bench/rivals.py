@@ -52,6 +52,9 @@ class PlainLoop:
             ends_s.append(time.perf_counter())
         return [float(step_s) * 1e6 for step_s in np.diff(ends_s)]
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 def _rank_batch_size(session: Session, samples: Samples, global_batch_size: int | str) -> int:
     rows = len(samples) if global_batch_size == "full" else int(global_batch_size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mpitrain.errors import UserError
 
 FEATURES, OUTPUTS = 7, 1
-_MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 400, 8, 400_000
+_MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 
 

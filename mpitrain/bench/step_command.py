@@ -22,7 +22,7 @@ from mpitrain.bench.step_cases import (
 )
 from mpitrain.errors import UserError
 
-_DEFAULT_SAMPLES = 16384
+_DEFAULT_SAMPLES = 65536
 _LARGEST_DEFAULT_RANKS = 8
 
 
@@ -72,11 +72,11 @@ def _add_common(parser: argparse.ArgumentParser, ranks: str | None, networks: st
     parser.add_argument("--engines", default=",".join(engines), metavar="LIST", help=f"({','.join(engines)})")
     parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="launches of each (5)")
     parser.add_argument(
-        "--steps", type=at_least(1), metavar="N", help="steps timed in a round (400, of large batches fewer)"
+        "--steps", type=at_least(1), metavar="N", help="steps timed in a round (4000, of large batches fewer)"
     )
     parser.add_argument("--warm-up", type=at_least(1), metavar="N", help="steps before those (a tenth, at least 2)")
     parser.add_argument(
-        "--longest", type=float, default=10.0, metavar="S", help="seconds after which a slow engine's round ends (10)"
+        "--longest", type=float, default=1.0, metavar="S", help="seconds after which a slow engine's round ends (1)"
     )
     parser.add_argument("--build", action="store_true", help="build the C++ program if it is not built yet")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")

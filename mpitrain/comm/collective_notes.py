@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -16,12 +17,24 @@ class CollectiveNotes:
     means the same on all ranks, since all call the same collectives in the same order.
     """
 
-    __slots__ = ("collective", "count", "step")
+    __slots__ = ("collective", "count", "step_at_call", "steps_in_call")
 
     def __init__(self) -> None:
         self.count = 0
         self.collective: str | None = None
-        self.step = 0
+        self.step_at_call = 0
+        # Compiled code that takes many steps in one call counts them here.
+        self.steps_in_call = ctypes.c_int64(0)
+
+    @property
+    def step(self) -> int:
+        """Steps of the training that are done."""
+        return self.step_at_call + self.steps_in_call.value
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self.steps_in_call.value = 0
+        self.step_at_call = step
 
 
 def noted(verb: Verb) -> Verb:

@@ -36,7 +36,8 @@ class Session:
     """What training needs to know of its surroundings; passed in, never global.
 
     `control` carries objects and small agreements on the CPU; `data` carries tensors of `device`. `shares_memory`:
-    all ranks are on one node and MPI can give them common memory (`control.node_shared_tensor`).
+    all ranks are on one node and MPI can give them common memory (`control.node_shared_tensor`). `node_cores`: how many
+    cores the ranks of this node may use together.
     """
 
     ranks: RankInfo
@@ -48,7 +49,7 @@ class Session:
     control: Communicator
     data: Communicator
     shares_memory: bool = False
-    ranks_outnumber_cores: bool = False
+    node_cores: int = 1
 
     @property
     def is_root(self) -> bool:
@@ -97,10 +98,9 @@ def open_session(world: World, config: RunConfig) -> Iterator[Session]:
     data = _start_torch_group(world, backend, config.distributed.timeout_s)
     _start_watchdog(world, data, config.distributed.timeout_s)
     shares_memory = world.transport == "mpi" and world.ranks.num_nodes == 1
-    is_crowded = world.ranks.local_world_size > world.node_cores
     yield Session(
         world.ranks, device, backend, reduction, num_threads, world.host, world.communicator, data, shares_memory,
-        is_crowded,
+        world.node_cores,
     )  # fmt: skip
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
     world.stop_watchdog()

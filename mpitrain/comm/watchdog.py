@@ -80,11 +80,12 @@ class Watchdog:
         asking.join(timeout=1.0)
 
     def _keep_time(self) -> None:
-        count, last_s = -1, time.monotonic()
+        seen, last_s = (-1, -1), time.monotonic()
         while not self._stopped.wait(self._beat_s / 2):
             now_s = time.monotonic()
-            if self._notes.collective is None or self._notes.count != count:
-                count, self._waited_s = self._notes.count, 0.0
+            position = (self._notes.count, self._notes.step)
+            if self._notes.collective is None or position != seen:
+                seen, self._waited_s = position, 0.0
             else:
                 # By ticks, not by the clock: a job that its scheduler suspended for an hour has not waited.
                 self._waited_s += min(now_s - last_s, self._beat_s)

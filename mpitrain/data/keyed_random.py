@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 UInt64Array = npt.NDArray[np.uint64]
 _INCREMENT = 0x9E3779B97F4A7C15
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -34,19 +36,24 @@ def keyed_uniform_at(keys: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> n
 
 def keyed_permutation(keys: tuple[int, ...], count: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0 ... count - 1 (count,), fixed by `keys` and `count`."""
-    return np.argsort(keyed_words(keys, count), kind="stable")
+    # Words of different numbers differ, so that every sort gives the same order, and the default is the fastest.
+    return np.argsort(keyed_words(keys, count))
 
 
 def _state(keys: tuple[int, ...]) -> np.uint64:
-    state = np.uint64(0)
+    # In Python's own numbers: numpy's calls would cost more than many a permutation that this starts.
+    state = 0
     for key in keys:
-        state = _mix(np.array([(int(state) ^ (key & _WORD)) & _WORD], dtype=np.uint64))[0]
-    return state
+        word = ((state ^ (key & _WORD)) + _INCREMENT) & _WORD
+        for shift, factor in _ROUNDS:
+            word = ((word ^ (word >> shift)) * factor) & _WORD
+        state = word ^ (word >> _LAST_SHIFT)
+    return np.uint64(state)
 
 
 def _mix(words: UInt64Array) -> UInt64Array:
     with np.errstate(over="ignore"):
         words = words + np.uint64(_INCREMENT)
-        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return words ^ (words >> np.uint64(31))
+        for shift, factor in _ROUNDS:
+            words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+        return words ^ (words >> np.uint64(_LAST_SHIFT))

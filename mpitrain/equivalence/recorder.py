@@ -38,10 +38,10 @@ class TraceRecorder:
         self._losses: list[float] = []
         self._ends_s = [time.perf_counter()]
 
-    def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
-        """See `Watcher.on_step`."""
+    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
+        """See `Watcher.on_steps`: one step."""
         self._ends_s.append(time.perf_counter())
-        self._losses.append(loss)
+        self._losses.extend(losses)
         if state.global_step in self._trace_steps:
             for name, parameter in self._model.named_parameters():
                 if parameter.grad is not None:
@@ -86,8 +86,9 @@ def record_run(
 
 def _fit(config: RunConfig, session: Session, parts: TrainingParts, recorder: TraceRecorder) -> None:
     trainer = Trainer(
-        config, session, parts.model, parts.optimizer, parts.engine, lambda *_: None, recorder, StopRequest()
-    )
+        config, session, parts.model, parts.optimizer, parts.engine, lambda *_: None, recorder, StopRequest(),
+        one_by_one=True,
+    )  # fmt: skip
     trainer.fit()
 
 

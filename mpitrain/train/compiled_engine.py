@@ -1,4 +1,4 @@
-"""The fast engine of `standard` semantics: each step is one or two calls of a kernel compiled for the network.
+"""The fast engine of `standard` semantics: many steps in one call of a kernel compiled for the network.
 
 V  virtual ranks      k  slices of this rank      b  rows a slice      n  parameters      F, O  inputs and targets
 """
@@ -11,81 +11,112 @@ from typing import Any
 import torch
 
 from mpitrain.comm.reduction import LibraryReducer, Reducer
+from mpitrain.train.crew import open_crew
 from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind
 from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
-from mpitrain.train.kernel_rows import rows_of
+from mpitrain.train.kernel_optimizer import KernelOptimizer
+from mpitrain.train.kernel_rows import LaidOutRows, RowsOnTheWay, rows_of
 from mpitrain.train.node_sum import NodeSum, can_share
 from mpitrain.train.standard_engine import EngineParts, StandardEngine
-from mpitrain.train.step_engine import StepResult
+from mpitrain.train.step_engine import StepResult, StepsTaken
+
+# A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
+MOST_STEPS_A_CALL = 1024
+_MOST_PRODUCTS_A_CALL = 2e8
+_PRODUCTS_A_WEIGHT = 3  # forward, gradient, and the layer below
 
 
 class CompiledEngine(StandardEngine):
     """`StepEngine` whose forward, backward and optimiser are compiled; data and order are those of `EagerEngine`.
 
-    The parameters of the model and the state of the optimiser become views of flat vectors that the kernel updates.
-    Each slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any
-    number of ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one.
+    The parameters of the model and the state of the optimiser are views of flat vectors that the kernel updates. Each
+    slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any number of
+    ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one.
     """
+
+    optimizer: KernelOptimizer
 
     def __init__(self, parts: EngineParts, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(parts)
-        self._kernel = kernel
-        is_fixed = self.session.reduction == "fixed"
-        wire = narrow_wire(parts)
+        self._kernel, self._notes = kernel, parts.session.control.notes
+        is_fixed, wire = self.session.reduction == "fixed", narrow_wire(parts)
         self._reducer: Reducer = self.fixed_tree if is_fixed else LibraryReducer(self.session.data, wire)
-        self._is_alone = self.session.ranks.world_size == 1 and wire is None
-        self._rows = rows_of(parts.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
-        self._weights = _flatten_parameters(self.parameters)
-        self._partials = self._weights.new_zeros((self._rows.num_slices, len(self._weights) + EXTRA_ENTRIES))
+        self._crew = open_crew(parts, kernel, MOST_STEPS_A_CALL) if wire is None else None
+        if self._crew is not None:
+            own = parts.virtual_ranks.owned
+            self.loss_sums = self._crew.tables["loss_sums"][own.start : own.stop]
+            self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
+        else:
+            self._rows = rows_of(parts.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
+        num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
+        self._partials = self.optimizer.weights.new_zeros((self._rows.num_slices, num_entries))
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
-        self._gathers = is_fixed and not parts.virtual_ranks.is_even
+        self._gathers = is_fixed and self._crew is None and not parts.virtual_ranks.is_even
         self._sent = self._partials if self._gathers else self._partials[:1]
         self._node_sum = self._open_node_sum() if wire is None else None
+        # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
+        num_ranks = self._crew.num_members if self._crew else self.session.ranks.world_size
+        self._is_self_contained = wire is None and (num_ranks == 1 or self._node_sum is not None)
+        self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
         self._loss_and_stop = (ctypes.c_double * 2)()
-        within_rank = Combination.tree if is_fixed else Combination.line
-        self._describe_step(network, Combination.none if self._gathers else within_rank)
+        self._describe_step(network, Combination.none if self._gathers else Combination.tree)
+
+    def make_optimizer(self) -> KernelOptimizer:
+        """See `StandardEngine.make_optimizer`."""
+        return KernelOptimizer(self.parameters, self.training.optimizer)
 
     def _open_node_sum(self) -> NodeSum | None:
         """Return where the ranks add up, if they share a node's memory. Collective."""
-        ranks, layout = self.session.ranks, self.parts.virtual_ranks
-        num_rows = layout.num_virtual_ranks if self._gathers else ranks.world_size
-        if not can_share(self.session, self._kernel, num_rows):
+        session, layout, crew = self.session, self.parts.virtual_ranks, self._crew
+        if crew is not None:
+            num_ranks = num_rows = crew.num_members
+            first_row = crew.index or 0
+        else:
+            num_ranks = session.ranks.world_size
+            num_rows = layout.num_virtual_ranks if self._gathers else num_ranks
+            first_row = layout.owned.start if self._gathers else session.ranks.rank
+        if num_ranks == 1 or not can_share(session, self._kernel, num_rows):
             return None
-        first_row = layout.owned.start if self._gathers else ranks.rank
-        return NodeSum(self.session, self._kernel, num_rows, first_row, len(self._sent))
+        is_crowded = crew is None and num_ranks > session.node_cores
+        return NodeSum(session, self._kernel, num_ranks, num_rows, first_row, len(self._sent), is_crowded)
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
         # An aligned start, for the workspace is read in whole vectors.
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
         self._statistics = _statistics_of(self.parts.model, network.sizes[-1])
-        self._state = _bind_optimizer(self.parts.optimizer, self.parameters, self._weights)
-        settings = self.parts.optimizer.param_groups[0]
-        betas = settings.get("betas", (0.0, 0.0))
+        optimizer, settings = self.optimizer, self.training.optimizer
+        sums = self.loss_sums
+        if self._crew is not None:
+            sums = self._crew.tables["loss_sums"][self._crew.share_of(self.plan.num_virtual_ranks).start :]
         self._step = KernelStep(
             work=-(-self._workspace.data_ptr() // 64) * 64,
-            parameters=self._weights.data_ptr(),
+            parameters=optimizer.weights.data_ptr(),
             statistics=self._statistics.data_ptr(),
             sources=self._rows.sources.data_ptr(),
             partials=self._partials.data_ptr(),
-            epoch_sums=self.loss_sums.data_ptr(),
+            epoch_sums=sums.data_ptr(),
             loss_and_stop=ctypes.addressof(self._loss_and_stop),
-            first_moment=self._state[0].data_ptr(),
-            second_moment=self._state[1].data_ptr(),
-            step_count=self._state[2].data_ptr(),
+            first_moment=optimizer.first_moment.data_ptr(),
+            second_moment=optimizer.second_moment.data_ptr(),
+            step_count=optimizer.step_count.data_ptr(),
+            steps_done=ctypes.addressof(self._notes.steps_in_call),
             order_stride=self._rows.order_stride,
             num_slices=self._rows.num_slices,
             slice_rows=self._rows.slice_rows,
             combination=combination,
-            optimizer=OptimizerKind.of(self.parts.optimizer),
+            optimizer=OptimizerKind.of(settings.type),
             clip_norm=self.training.gradient_clip_norm or 0.0,
-            beta1=betas[0],
-            beta2=betas[1],
-            epsilon=settings.get("eps", 0.0),
-            weight_decay=settings["weight_decay"],
-            momentum=settings.get("momentum", 0.0),
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            epsilon=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
         )
         self._step_address = ctypes.addressof(self._step)
+        products = _PRODUCTS_A_WEIGHT * len(optimizer.weights) * self.global_batch_size
+        fitting = max(1, int(_MOST_PRODUCTS_A_CALL * self.session.ranks.world_size / products))
+        self._most_steps = min(fitting, MOST_STEPS_A_CALL) if isinstance(self._rows, LaidOutRows) else 1
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
@@ -94,27 +125,59 @@ class CompiledEngine(StandardEngine):
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.step`. Collective."""
-        order = self._rows.order_address(step_in_epoch)
-        if self._is_alone:
-            self._kernel.whole_step(self._step_address, order, stop_requested, learning_rate)
-        elif self._node_sum is not None:
-            self._node_sum.enter()
-            self._kernel.shared_step(self._step_address, self._node_sum.address, order, stop_requested, learning_rate)
-            self._node_sum.leave()
-        else:
-            self._kernel.sum_slices(self._step_address, order, stop_requested)
-            total = self._reducer.reduce(self._sent)
-            self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
+        if self._is_self_contained:
+            taken = self._take_steps(step_in_epoch, 1, learning_rate, stop_requested)
+            return StepResult(taken.losses[0], taken.stop_requested)
+        self._kernel.sum_slices(self._step_address, self._rows.order_address(step_in_epoch), stop_requested)
+        total = self._reducer.reduce(self._sent)
+        self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
         loss, stop_flags = self._loss_and_stop
         return StepResult(loss, stop_flags > 0)
 
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+        """See `StepEngine.take_steps`. Collective."""
+        if not self._is_self_contained:
+            return super().take_steps(first_step, num_steps, learning_rate, stop_requested)
+        return self._take_steps(first_step, min(num_steps, self._most_steps), learning_rate, stop_requested)
+
+    def _take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+        order = self._rows.order_address(first_step)  # from files: read before the others are waited for
+        self._notes.count += 1
+        self._notes.collective = "take_steps"
+        if self._crew is None:
+            num_steps = self._run_kernel(order, num_steps, learning_rate, stop_requested)
+            stop_requested = self._loss_and_stop[1] > 0
+        else:
+            vectors = (*self.optimizer.vectors, self._losses)
+            stop_requested = self._crew.begin(stop_requested)
+            if self._crew.is_member:
+                num_steps = self._run_kernel(order, num_steps, learning_rate, stop_requested)
+                self._crew.publish(vectors, num_steps, stop_requested)
+            else:
+                num_steps, stop_requested = self._crew.take_over(vectors)
+        self._notes.collective = None
+        return StepsTaken(self._losses[:num_steps].tolist(), stop_requested)
+
+    def _run_kernel(self, order: int, num_steps: int, learning_rate: float, stop_requested: bool) -> int:
+        shared = self._node_sum.address if self._node_sum is not None else None
+        return int(self._kernel.take_steps(
+            self._step_address, shared, order, self._rows.order_step, num_steps, stop_requested, learning_rate,
+            self._losses.data_ptr(),
+        ))  # fmt: skip
+
     def close(self) -> None:
         """See `StepEngine.close`. Collective."""
+        self.loss_sums = self.loss_sums.clone()  # no longer in the memory that is given back
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
 
     def _failed_slices(self) -> list[int]:
+        if self._crew is not None and self._rows.num_slices == 1:
+            return self._crew.failed_among(self.parts.virtual_ranks.owned)
         failed = super()._failed_slices()
         return list(self.parts.virtual_ranks.owned) if failed and self._rows.num_slices == 1 else failed
 
@@ -124,33 +187,3 @@ def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:
     mean = getattr(model, "output_mean", model.input_mean.new_zeros(num_outputs))
     std = getattr(model, "output_std", model.input_std.new_ones(num_outputs))
     return torch.cat([model.input_mean, model.input_std, mean, std]).detach()
-
-
-def _flatten_parameters(parameters: list[Any]) -> torch.Tensor:
-    """Make the parameters views of one flat vector (n,), which is returned."""
-    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-    for parameter, view in zip(parameters, _views(flat, parameters), strict=True):
-        parameter.data = view
-    return flat
-
-
-def _bind_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: list[Any], weights: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Make the optimiser's state views of flat vectors of zeros: first and second moment (n,), and the step count."""
-    moments = torch.zeros_like(weights), torch.zeros_like(weights)
-    step_count = torch.zeros(())
-    is_descent = isinstance(optimizer, torch.optim.SGD)
-    names = ("momentum_buffer",) if is_descent else ("exp_avg", "exp_avg_sq")
-    for name, vector in zip(names, moments, strict=False):
-        for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
-            optimizer.state[parameter][name] = view
-    if not is_descent:
-        for parameter in parameters:
-            optimizer.state[parameter]["step"] = step_count
-    return *moments, step_count
-
-
-def _views(flat: torch.Tensor, parameters: list[Any]) -> list[torch.Tensor]:
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]

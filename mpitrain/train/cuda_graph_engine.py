@@ -26,9 +26,9 @@ class CudaGraphEngine(EagerEngine):
                 "training.engine=cuda_graph: records no dropout, batch norm or float16 scale; use training.engine=eager"
             )
         self._learning_rate = torch.zeros((), device=self.session.device)
-        for group in parts.optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate
-            group["fused" if isinstance(parts.optimizer, torch.optim.SGD) else "capturable"] = True
+            group["fused" if isinstance(self.optimizer, torch.optim.SGD) else "capturable"] = True
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stop_flag, self._total = (torch.zeros(size, device=self.session.device) for size in ((), EXTRA_ENTRIES))
 
@@ -66,7 +66,7 @@ class CudaGraphEngine(EagerEngine):
 
     def _changing(self) -> list[torch.Tensor]:
         # State that the warm-up made lies behind what was there before, and starts as zeros.
-        state = [value for own in self.parts.optimizer.state.values() for value in own.values() if value is not None]
+        state = [value for own in self.optimizer.state.values() for value in own.values() if value is not None]
         return [parameter.data for parameter in self.parameters] + [self.loss_sums] + state
 
     def _whole_step(self, virtual_rank: int) -> None:
@@ -78,4 +78,4 @@ class CudaGraphEngine(EagerEngine):
         gradient = total[:-EXTRA_ENTRIES] / total[-2]
         self._clip(gradient)
         self._assign_gradients(gradient)
-        self.parts.optimizer.step()
+        self.optimizer.step()

@@ -44,10 +44,10 @@ class DdpEngine(StandardEngine):
         """See `StepEngine.step`. Collective."""
         piece = join_slices(self.slices(step_in_epoch))
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
-        for group in self.parts.optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         # Where gradients are views of DDP's buckets they must not be given away.
-        self.parts.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
+        self.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
         with kept_random_state(self.session.device, self._draws_numbers):
             self._loss[0] = self._accumulate(piece, step_in_epoch, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
@@ -134,7 +134,7 @@ class DdpEngine(StandardEngine):
 
     def _update(self) -> None:
         self._fill_missing_gradients()
-        optimizer, scaler, largest = self.parts.optimizer, self._precision.scaler, self.training.gradient_clip_norm
+        optimizer, scaler, largest = self.optimizer, self._precision.scaler, self.training.gradient_clip_norm
         scaler.unscale_(optimizer)
         if largest is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, largest)

@@ -55,11 +55,10 @@ class DenseNetwork:
 
 
 class Combination(enum.IntEnum):
-    """How the kernel combines a rank's partials: not at all, in the pairwise tree, or one after the other."""
+    """How the kernel combines a rank's partials: not at all, or in the pairwise tree."""
 
     none = 0
     tree = 1
-    line = 2
 
 
 class OptimizerKind(enum.IntEnum):
@@ -70,11 +69,9 @@ class OptimizerKind(enum.IntEnum):
     descent = 2
 
     @classmethod
-    def of(cls, optimizer: torch.optim.Optimizer) -> OptimizerKind:
-        """Return the formula of one of torch's optimisers."""
-        if isinstance(optimizer, torch.optim.SGD):
-            return cls.descent
-        return cls.adamw if isinstance(optimizer, torch.optim.AdamW) else cls.adam
+    def of(cls, optimizer_type: str) -> OptimizerKind:
+        """Return the formula for a `training.optimizer.type`."""
+        return {"adam": cls.adam, "adamw": cls.adamw, "sgd": cls.descent}[optimizer_type]
 
 
 class KernelStep(ctypes.Structure):
@@ -83,7 +80,7 @@ class KernelStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "work", "parameters", "statistics", "sources", "partials", "epoch_sums", "loss_and_stop", "first_moment",
-            "second_moment", "step_count",
+            "second_moment", "step_count", "steps_done",
         )),
         *((name, ctypes.c_int64) for name in ("order_stride", "num_slices", "slice_rows", "combination", "optimizer")),
         *((name, ctypes.c_double) for name in (
@@ -107,18 +104,23 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     Raises MissingDependencyError where there is no C++ compiler, or where it fails.
     """
     library = ctypes.CDLL(str(build_kernel(network)))
-    for name in ("workspace_bytes", "parameter_count", "most_shared_rows", "shared_bytes"):
-        getattr(library, name).restype = ctypes.c_int64
-    library.shared_bytes.argtypes = (ctypes.c_int64,)
-    address, number = ctypes.c_void_p, ctypes.c_double
-    for name, arguments in (
-        ("sum_slices", (address, address, number)),
-        ("apply_sum", (address, address, number)),
-        ("whole_step", (address, address, number, number)),
-        ("shared_step", (address, address, address, number, number)),
+    address, count, round_number, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32, ctypes.c_double
+    for name, result, arguments in (
+        ("workspace_bytes", count, ()),
+        ("parameter_count", count, ()),
+        ("most_shared_rows", count, ()),
+        ("shared_bytes", count, (count,)),
+        ("sum_slices", None, (address, address, number)),
+        ("apply_sum", None, (address, address, number)),
+        ("take_steps", count, (address, address, address, count, count, number, number, address)),
+        ("meeting_bytes", count, ()),
+        ("current_round", round_number, (address,)),
+        ("arrive_at", round_number, (address, round_number)),
+        ("wait_at", None, (address, round_number, count)),
+        ("open_round", None, (address,)),
     ):
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, result
     return library
 
 

@@ -92,7 +92,7 @@ class EagerEngine(StandardEngine):
 
     def _update(self, flat_gradient: torch.Tensor, learning_rate: float) -> None:
         """Take an optimiser step with the mean gradient (n,), which is the same bits on all ranks."""
-        optimizer, scaler = self.parts.optimizer, self._precision.scaler
+        optimizer, scaler = self.optimizer, self._precision.scaler
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         self._assign_gradients(flat_gradient)

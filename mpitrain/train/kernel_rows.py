@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,33 +16,50 @@ from mpitrain.data.streamed_slices import StreamedSlices
 from mpitrain.data.virtual_rank_samples import VirtualRankSamples
 
 
-class RowsInMemory:
+@dataclass(frozen=True)
+class OrderTable:
+    """Which rows come when: `numbers` (steps, slices, b), of which this rank lays out `columns`.
+
+    A column's rows are counted from where its samples are read, `offsets` rows before its own.
+    """
+
+    numbers: torch.Tensor
+    columns: Sequence[int]
+    offsets: Sequence[int]
+
+    def lay_out(self, sources: Sequence[VirtualRankBatches]) -> None:
+        """Set the order of the epoch that the sources, one a column, have begun."""
+        for source, column, offset in zip(sources, self.columns, self.offsets, strict=True):
+            self.numbers[:, column] = source.epoch_rows() + offset
+
+
+class LaidOutRows:
     """Slices of samples in memory: an epoch's order is laid out once, and a step is an address in it.
 
-    With `joins` the rank's slices are one slice of k b rows.
+    `own` are the sources whose order this rank lays out, `share` the columns that it computes, and `addresses` where
+    their samples begin. With `joins` they are one slice of k b rows.
     """
 
     def __init__(
-        self, sources: Sequence[VirtualRankBatches], slice_rows: int, steps_per_epoch: int, joins: bool
-    ) -> None:
-        self._batches = sources
-        self.num_slices = 1 if joins else len(sources)
-        self.slice_rows = slice_rows * (len(sources) if joins else 1)
+        self, own: Sequence[VirtualRankBatches], table: OrderTable, share: range, addresses: Sequence[Sequence[int]],
+        joins: bool,
+    ) -> None:  # fmt: skip
+        self._own, self._table = own, table
+        num_rows = table.numbers.shape[2]
+        self.num_slices = 1 if joins else len(share)
+        self.slice_rows = num_rows * (len(share) if joins else 1)
         # [step][slice][row], so that the slices of a step, joined or not, lie behind one another.
-        self._order = torch.zeros((steps_per_epoch, len(sources), slice_rows), dtype=torch.int64)
-        self.order_stride = slice_rows
-        self._step_bytes = 8 * self._order[0].numel()
-        self.sources = torch.tensor([_addresses(source.samples) for source in sources][: self.num_slices])
-        self._first_rows = _first_rows([source.samples for source in sources]) if joins else [0] * len(sources)
+        self.order_stride, self.order_step = num_rows, table.numbers[0].numel()
+        self.sources = torch.tensor(addresses[: self.num_slices])
+        self._first = table.numbers.data_ptr() + 8 * num_rows * share.start
 
     def start_epoch(self) -> None:
         """Lay out the order of the epoch that the sources have begun."""
-        for number, (source, first_row) in enumerate(zip(self._batches, self._first_rows, strict=True)):
-            self._order[:, number] = source.epoch_rows() + first_row
+        self._table.lay_out(self._own)
 
     def order_address(self, step: int) -> int:
-        """Return the address of the order of step number `step`."""
-        return self._order.data_ptr() + step * self._step_bytes
+        """Return the address of the order of step number `step`; that of the next one is `order_step` numbers on."""
+        return self._first + 8 * step * self.order_step
 
 
 class RowsOnTheWay:
@@ -50,6 +68,7 @@ class RowsOnTheWay:
     def __init__(self, sources: Sequence[SliceSource], slice_rows: int) -> None:
         self._slice_sources = sources
         self.num_slices, self.slice_rows, self.order_stride = len(sources), slice_rows, 0
+        self.order_step = 0  # one step at a time
         self._order = torch.arange(slice_rows)
         self.sources = torch.zeros((len(sources), 3), dtype=torch.int64)
         self._held: list[Slice] = []
@@ -76,12 +95,15 @@ class RowsOnTheWay:
 
 def rows_of(
     sources: Sequence[SliceSource], slice_rows: int, steps_per_epoch: int, joins: bool
-) -> RowsInMemory | RowsOnTheWay:
+) -> LaidOutRows | RowsOnTheWay:
     """Return the rows of an engine's sources; slices from files are never joined."""
     in_memory = [source for source in sources if isinstance(source, VirtualRankBatches)]
     if len(in_memory) < len(sources):
         return RowsOnTheWay(sources, slice_rows)
-    return RowsInMemory(in_memory, slice_rows, steps_per_epoch, joins)
+    columns = range(len(in_memory))
+    offsets = _first_rows([source.samples for source in in_memory]) if joins else [0] * len(in_memory)
+    table = OrderTable(torch.zeros((steps_per_epoch, len(in_memory), slice_rows), dtype=torch.int64), columns, offsets)
+    return LaidOutRows(in_memory, table, columns, [_addresses(source.samples) for source in in_memory], joins)
 
 
 def _addresses(rows: VirtualRankSamples | Slice) -> list[int]:

@@ -19,42 +19,35 @@ if TYPE_CHECKING:
 # Beyond this the ranks' reading of all rows costs more than an Allreduce, which halves what it moves.
 LARGEST_SHARED_BYTES = 8 * 2**20
 # About 100 us: longer than ranks with a core each are apart, shorter than what a sleep would cost a late one.
-_SPINS = 4000
+SPINS = 4000
 
 
 class NodeSum:
     """Shared memory for the sums of a run, and what the kernel must know of it. Making one is collective.
 
     Its rows are added in the tree over all of them: the fixed order, if they are the virtual ranks' or aligned runs of
-    theirs.
+    theirs. `num_ranks` of the node's ranks add up; where they are not alone on their cores, they do not wait busily.
     """
 
-    def __init__(self, session: Session, kernel: ctypes.CDLL, num_rows: int, first_row: int, num_own_rows: int) -> None:
+    def __init__(
+        self, session: Session, kernel: ctypes.CDLL, num_ranks: int, num_rows: int, first_row: int, num_own_rows: int,
+        is_crowded: bool,
+    ) -> None:  # fmt: skip
         self._memory: NodeSharedTensor = session.control.node_shared_tensor(
             (kernel.shared_bytes(num_rows),), torch.uint8
         )
         if self._memory.fills:
             self._memory.tensor.zero_()
         self._memory.publish()
-        self._notes = session.control.notes
         self._description = KernelSharedSum(
             meeting=self._memory.tensor.data_ptr(),
-            num_ranks=session.ranks.world_size,
+            num_ranks=num_ranks,
             num_rows=num_rows,
             first_row=first_row,
             num_own_rows=num_own_rows,
-            num_spins=0 if session.ranks_outnumber_cores else _SPINS,
+            num_spins=0 if is_crowded else SPINS,
         )
         self.address = ctypes.addressof(self._description)
-
-    def enter(self) -> None:
-        """Note that this rank enters a collective, for the report when another does not arrive."""
-        self._notes.count += 1
-        self._notes.collective = "shared_step"
-
-    def leave(self) -> None:
-        """Note that all ranks were there."""
-        self._notes.collective = None
 
     def close(self) -> None:
         """Give the memory back. Collective."""

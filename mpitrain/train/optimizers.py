@@ -5,8 +5,8 @@ t  optimiser steps so far      m, v  first and second moment of the gradient g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
 
@@ -46,6 +46,18 @@ class LibtorchAdam(torch.optim.Optimizer):
         parameter.addcdiv_(m, denominator, value=-group["lr"] / (1 - beta1**t))
 
 
+class OptimizerState(Protocol):
+    """What a checkpoint needs of an optimiser: torch's have it, and so has the compiled step's."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameters and settings, group by group."""
+
+    @property
+    def state(self) -> Mapping[torch.Tensor, dict[str, Any]]:
+        """What is remembered of each parameter, by torch's names for it."""
+
+
 def build_optimizer(
     parameters: Iterable[torch.Tensor], settings: OptimizerSection, semantics: str, is_fused: bool = False
 ) -> torch.optim.Optimizer:
@@ -66,7 +78,7 @@ def build_optimizer(
     return adam(parameters, settings.learning_rate, betas, settings.epsilon, settings.weight_decay, **how)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
+def optimizer_tensors(optimizer: OptimizerState, names: list[str]) -> dict[str, torch.Tensor]:
     """Return the optimiser's state as named tensors, e.g. "optimizer.fc1.weight.exp_avg"."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
@@ -77,7 +89,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: dict[str, torch.Tensor]) -> None:
+def restore_optimizer(optimizer: OptimizerState, names: list[str], tensors: dict[str, torch.Tensor]) -> None:
     """Set the state that `optimizer_tensors` gave."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, parameter in zip(names, parameters, strict=True):

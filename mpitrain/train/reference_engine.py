@@ -12,10 +12,10 @@ from torch import nn
 
 from mpitrain.comm.session import Session
 from mpitrain.data.reference_data import ReferenceData
-from mpitrain.train.step_engine import StepResult
+from mpitrain.train.step_engine import OneByOne, StepResult
 
 
-class ReferenceEngine:
+class ReferenceEngine(OneByOne):
     """`StepEngine` of one full-batch step an epoch, one Allreduce a parameter, and a division by F * P."""
 
     steps_per_epoch = 1

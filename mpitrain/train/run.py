@@ -112,6 +112,7 @@ def _train(
             watcher,
             stop_request,
             jacobian_watch,
+            one_by_one=config.training.profile_training,
         )
         if checkpoint is not None:
             trainer.resume(checkpoint)

@@ -29,10 +29,10 @@ from mpitrain.train.baseline import mean_predictor_mse
 from mpitrain.train.checkpoint_store import Checkpoint
 from mpitrain.train.engine_choice import EngineChoice, choose_engine
 from mpitrain.train.model_setup import build_checked_model, check_output_shape
-from mpitrain.train.optimizers import build_optimizer
+from mpitrain.train.optimizers import OptimizerState, build_optimizer
 from mpitrain.train.reference_engine import ReferenceEngine
 from mpitrain.train.settings import DTYPES, check_batches, check_fits, checkpoint_settings, global_batch_size
-from mpitrain.train.standard_engine import EngineParts
+from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepEngine
 from mpitrain.train.strategy import check_strategy, set_switches, strategy_notices
 
@@ -45,7 +45,7 @@ class TrainingParts:
     """What a `Trainer` is made of, and what the end of the run tells about it."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: OptimizerState
     engine: StepEngine
     data: StandardData | ReferenceData
     plan: BatchPlan | None
@@ -158,7 +158,8 @@ def _check_kind(config: RunConfig, source: SampleSource) -> None:
 def _build_reference(
     config: RunConfig, session: Session, samples: Samples, checkpoint: Checkpoint | None
 ) -> TrainingParts:
-    model, optimizer = _model_and_optimizer(config, session, samples.input_names, samples.target_names)
+    model = _build_model(config, session, samples.input_names, samples.target_names)
+    optimizer = build_optimizer(model.parameters(), config.training.optimizer, "reference")
     data = session.together(lambda: share_out_as_reference(samples, session, DTYPES[config.training.dtype]))
     _set_normalization(model, data.normalization, False)
     sizes = (len(samples.input_names), len(samples.target_names))
@@ -189,7 +190,7 @@ def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoi
     )
     data = session.together(lambda: load(virtual_ranks))
     summary = data.summary
-    model, optimizer = _model_and_optimizer(config, session, summary.input_names, summary.target_names)
+    model = _build_model(config, session, summary.input_names, summary.target_names)
     _set_normalization(model, summary.normalization, normalizes_outputs(config.model))
     choice = session.together(lambda: choose_engine(config, session, model, _engine_of(checkpoint)))
     sizes = (len(summary.input_names), len(summary.target_names))
@@ -204,7 +205,7 @@ def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoi
         summary.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks, summary.largest_share
     )
     session.together(lambda: check_batches(config, plan, batch_size))
-    engine = _build_engine(config, session, choice, model, optimizer, data, plan, virtual_ranks)
+    engine = _build_engine(config, session, choice, model, data, plan, virtual_ranks)
     baseline = (
         mean_predictor_mse(data, session, virtual_ranks, model) if config.training.loss_function == "mse" else None
     )
@@ -217,27 +218,24 @@ def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoi
     description = ModelDescription(summary.input_names, summary.target_names)
     preview = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
     return TrainingParts(
-        model, optimizer, engine, data, plan, settings, counts, baseline, notices, description, preview,
+        model, engine.optimizer, engine, data, plan, settings, counts, baseline, notices, description, preview,
         f"{choice.name} ({choice.reason})",
     )  # fmt: skip
 
 
-def _model_and_optimizer(
+def _build_model(
     config: RunConfig, session: Session, input_names: Sequence[str], target_names: Sequence[str]
-) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = build_checked_model(config, session, len(input_names), len(target_names)).to(session.device)
-    return model, build_optimizer(
-        model.parameters(), config.training.optimizer, config.semantics, is_fused=session.reduction == "any"
-    )
+) -> nn.Module:
+    return build_checked_model(config, session, len(input_names), len(target_names)).to(session.device)
 
 
 def _build_engine(
-    config: RunConfig, session: Session, choice: EngineChoice, model: nn.Module, optimizer: torch.optim.Optimizer,
-    data: StandardData, plan: BatchPlan, virtual_ranks: VirtualRanks,
-) -> StepEngine:  # fmt: skip
+    config: RunConfig, session: Session, choice: EngineChoice, model: nn.Module, data: StandardData,
+    plan: BatchPlan, virtual_ranks: VirtualRanks,
+) -> StandardEngine:  # fmt: skip
     batches = data.slice_sources(plan, config.seed, config.shuffle)
     session.together(lambda: check_output_shape(model_name(config.model), model, batches[0]))
-    parts = EngineParts(model, optimizer, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
+    parts = EngineParts(model, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
     return session.together(lambda: choice.build(parts))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,8 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.batches import BatchPlan, EvaluationSource, Slice, SliceSource
 from mpitrain.train.losses import WeightedLoss, loss_of
-from mpitrain.train.step_engine import StepResult
+from mpitrain.train.optimizers import build_optimizer
+from mpitrain.train.step_engine import OneByOne
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,6 @@ class EngineParts:
     """What an engine is built from; `batches` and `validation` hold one source for each owned virtual rank."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
     batches: Sequence[SliceSource]
     validation: Sequence[EvaluationSource]
     plan: BatchPlan
@@ -34,7 +35,7 @@ class EngineParts:
     config: RunConfig
 
 
-class StandardEngine:
+class StandardEngine(OneByOne):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
     def __init__(self, parts: EngineParts) -> None:
@@ -43,10 +44,17 @@ class StandardEngine:
         self.steps_per_epoch, self.global_batch_size = parts.plan.steps_per_epoch, parts.plan.global_batch_size
         self.loss = loss_of(self.training.loss_function, parts.model)
         self.parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+        self.optimizer = self.make_optimizer()
         self.epoch = 0
         self.fixed_tree = FixedTreeReducer(parts.session.data, parts.virtual_ranks)
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
         self.loss_sums = torch.zeros((len(parts.batches), 2), dtype=torch.float64, device=parts.session.device)
+
+    def make_optimizer(self) -> Any:
+        """Return what updates `parameters`: one of torch's optimisers, unless the engine has its own."""
+        # Fused is several times faster, and other in the last bits than the plain formula.
+        is_fused = self.session.reduction == "any"
+        return build_optimizer(self.parts.model.parameters(), self.training.optimizer, "standard", is_fused)
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
@@ -54,10 +62,6 @@ class StandardEngine:
         self.loss_sums.zero_()
         for source in self.parts.batches:
             source.start_epoch(epoch, first_step)
-
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        raise NotImplementedError
 
     def slices(self, step: int) -> list[Slice]:
         """Return the owned virtual ranks' slices of a step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,17 @@ class StepResult:
     stop_requested: bool
 
 
+@dataclass(frozen=True)
+class StepsTaken:
+    """The mean losses of one or more batches, each before its step, and whether any rank asks to stop after the last.
+
+    The same on all ranks.
+    """
+
+    losses: Sequence[float]
+    stop_requested: bool
+
+
 class StepEngine(Protocol):
     """Forward, backward, reduction over all ranks and optimiser step, on this rank's part of each batch."""
 
@@ -28,6 +39,13 @@ class StepEngine(Protocol):
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Train on one batch. Collective; all but `stop_requested` must agree on all ranks."""
+
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+        """Train on the next batches, at least one and at most `num_steps`, in as few calls as the engine can.
+
+        Ends early after a loss that is not finite, and when a rank asks to stop. Collective; all but `stop_requested`
+        must agree on all ranks.
+        """
 
     def close(self) -> None:
         """Give back what the engine holds beside memory of its own; no step comes after it. Collective."""
@@ -46,3 +64,16 @@ class StepEngine(Protocol):
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Set what `gather_state` gave, on any number of ranks that keeps the promise of this engine."""
+
+
+class OneByOne:
+    """`StepEngine.take_steps` for engines that have only `step`."""
+
+    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.step`. Collective."""
+        raise NotImplementedError
+
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        result = self.step(first_step, learning_rate, stop_requested)
+        return StepsTaken([result.loss], result.stop_requested)

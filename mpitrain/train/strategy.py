@@ -38,6 +38,8 @@ def strategy_notices(config: RunConfig, engine: str) -> list[str]:
 
 def set_switches(training: TrainingSection) -> None:
     """Set what is torch's own, for the whole process: deterministic algorithms, TensorFloat32 products."""
-    torch.use_deterministic_algorithms(training.deterministic)
+    # Asking for what is so already would load torch's compiler: a second or two on each rank.
+    if torch.are_deterministic_algorithms_enabled() != training.deterministic:
+        torch.use_deterministic_algorithms(training.deterministic)
     torch.backends.cuda.matmul.allow_tf32 = training.allow_tf32
     torch.backends.cudnn.allow_tf32 = training.allow_tf32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint_store import Checkpoint
 from mpitrain.train.jacobian_watch import JacobianWatch
-from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
+from mpitrain.train.optimizers import OptimizerState, optimizer_tensors, restore_optimizer
 from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
 from mpitrain.train.step_engine import StepEngine
 from mpitrain.train.stop_request import StopRequest
@@ -28,8 +28,8 @@ SaveCheckpoint = Callable[[Mapping[str, torch.Tensor], Mapping[str, Any], int, s
 class Watcher(Protocol):
     """Who is told how the training goes; on ranks that keep quiet, nobody."""
 
-    def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
-        """Hear of a finished optimiser step."""
+    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
+        """Hear of finished optimiser steps, of which `state.global_step` counts the last."""
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """Hear of a finished epoch."""
@@ -39,10 +39,11 @@ class Trainer:
     """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
 
     def __init__(
-        self, config: RunConfig, session: Session, model: nn.Module, optimizer: torch.optim.Optimizer,
+        self, config: RunConfig, session: Session, model: nn.Module, optimizer: OptimizerState,
         engine: StepEngine, save: SaveCheckpoint, watcher: Watcher, stop_request: StopRequest,
-        jacobian_watch: JacobianWatch | None = None,
+        jacobian_watch: JacobianWatch | None = None, one_by_one: bool = False,
     ) -> None:  # fmt: skip
+        """`one_by_one`: the watcher hears of each step before the next one begins, and sees the model in between."""
         self.state = TrainingState()
         self.best_weights: dict[str, torch.Tensor] | None = None
         self._config, self._session, self._model, self._optimizer, self._engine = (
@@ -54,6 +55,7 @@ class Trainer:
         )
         self._save, self._watcher, self._stop_request = save, watcher, stop_request
         self._jacobian_watch, self._best_is_saved = jacobian_watch, True
+        self._one_by_one, self._stop_was_asked = one_by_one, False
         self._names = [name for name, _ in model.named_parameters()]
 
     def fit(self) -> None:
@@ -76,16 +78,31 @@ class Trainer:
         if state.step_in_epoch == 0:  # else the order and the losses so far came with the checkpoint
             self._engine.start_epoch(state.epoch)
         while state.step_in_epoch < self._engine.steps_per_epoch:
-            result = self._engine.step(state.step_in_epoch, learning_rate, self._stop_request.is_set)
-            if not math.isfinite(result.loss):
-                raise mark_agreed(TrainingError(self._describe_divergence(result.loss, learning_rate)))
-            state.step_in_epoch += 1
-            state.global_step += 1
-            self._session.note_step(state.global_step)
-            self._watcher.on_step(state, result.loss, learning_rate)
+            taken = self._engine.take_steps(
+                state.step_in_epoch, self._steps_at_once(), learning_rate, self._stop_request.is_set
+            )
+            self._count_steps(taken.losses, learning_rate)
+            self._stop_was_asked = taken.stop_requested
             # After an epoch's last step the epoch is finished first, so that no checkpoint lies between the two.
             if state.step_in_epoch < self._engine.steps_per_epoch:
-                self._stop_if_asked(result.stop_requested)
+                self._stop_if_asked(taken.stop_requested)
+
+    def _steps_at_once(self) -> int:
+        if self._one_by_one:
+            return 1
+        left, max_steps = self._engine.steps_per_epoch - self.state.step_in_epoch, self._config.training.max_steps
+        return left if max_steps is None else min(left, max_steps - self.state.global_step)
+
+    def _count_steps(self, losses: Sequence[float], learning_rate: float) -> None:
+        # Only the last loss can be one that is not finite: the engine stops there.
+        is_finite = math.isfinite(losses[-1])
+        num_steps = len(losses) if is_finite else len(losses) - 1
+        self.state.step_in_epoch += num_steps
+        self.state.global_step += num_steps
+        if not is_finite:
+            raise mark_agreed(TrainingError(self._describe_divergence(losses[-1], learning_rate)))
+        self._session.note_step(self.state.global_step)
+        self._watcher.on_steps(self.state, losses, learning_rate)
 
     def _finish_epoch(self, learning_rate: float, wall_time_s: float) -> None:
         training = self._config.training
@@ -102,10 +119,9 @@ class Trainer:
         if training.scheduler is not None and training.scheduler.type == "plateau":
             self.state.watch_plateau(training.scheduler.patience)
         self._watcher.on_epoch(self.state, learning_rate, wall_time_s)
-        stop_anywhere = any(self._session.gather_object(self._stop_request.is_set))
         is_last = self.state.epoch == training.epochs or self.state.stopped_early
         if not is_last:
-            self._stop_if_asked(stop_anywhere)
+            self._stop_if_asked(self._stop_was_asked)
             if self.state.epoch % training.save_interval == 0:
                 self.save_checkpoint()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,8 +16,8 @@ from mpitrain.train.training_state import TrainingState
 class SilentWatcher:
     """The watcher of every rank but the root."""
 
-    def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
-        """See `Watcher.on_step`."""
+    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
+        """See `Watcher.on_steps`."""
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Watcher.on_epoch`."""
@@ -33,14 +33,17 @@ class RootWatcher:
         self._progress, self._metrics, self._logger, self._training = progress, metrics, logger, training
         self._note_profiled_step = note_profiled_step
 
-    def on_step(self, state: TrainingState, loss: float, learning_rate: float) -> None:
-        """See `Watcher.on_step`; `loss` is the batch's."""
+    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
+        """See `Watcher.on_steps`; `losses` are the batches'."""
         self._note_profiled_step()
         self._progress.update(
-            state.global_step, state.epoch + 1, self._training.epochs, loss, state.validation_loss, learning_rate
+            state.global_step, state.epoch + 1, self._training.epochs, losses[-1], state.validation_loss, learning_rate
         )
-        if state.global_step % self._training.log_interval == 0:
-            self._logger.info("step %d: loss %.6e, learning rate %g", state.global_step, loss, learning_rate)
+        steps_before, interval = state.global_step - len(losses), self._training.log_interval
+        for step in range(steps_before // interval * interval + interval, state.global_step + 1, interval):
+            self._logger.info(
+                "step %d: loss %.6e, learning rate %g", step, losses[step - steps_before - 1], learning_rate
+            )
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Watcher.on_epoch`."""

@@ -19,11 +19,12 @@ from mpitrain.comm.stall_report import Position, describe_stall, render_position
 
 # Runs the command with a stall on rank RANK before optimiser step STEP; the file FAULT_AT tells when.
 STALLING_PROGRAM = """
-import os, signal, sys, time
+import functools, os, signal, sys, time
 from pathlib import Path
 
 kind, rank, step_number, fault_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 from mpitrain.cli import main
+from mpitrain.train.step_engine import OneByOne
 from mpitrain.train.trainer import Trainer
 
 def linger():
@@ -42,6 +43,7 @@ def stalling_fit(self):
         if self._session.ranks.rank == rank and self.state.global_step == step_number: stall(self._session)
         return step(*arguments)
     self._engine.step = stalling_step
+    self._engine.take_steps = functools.partial(OneByOne.take_steps, self._engine)
     fit(self)
 Trainer.fit = stalling_fit
 sys.exit(main(sys.argv[5:]))
@@ -51,7 +53,7 @@ STEP = 12
 SECONDS_TO_END = 10.0  # after the time limit
 LAUNCH_TIMEOUT_S = 240.0
 
-IN_EXCHANGE = rf"waited \d+ s in shared_step \(collective \d+, step {STEP}\)"
+IN_EXCHANGE = rf"waited \d+ s in take_steps \(collective \d+, step {STEP}\)"
 SILENT = rf"which has not answered for \d+ s, last seen at step {STEP}.*; see whether its process is stopped"
 STALLS = [
     ("stopped", 2, rf"{IN_EXCHANGE} for rank 2 on {HOST}, {SILENT}"),

@@ -71,7 +71,7 @@ class Run:
             self.config, self.session, self.model, self.parts.optimizer, self.engine, self._save, self, StopRequest()
         )
 
-    def on_step(self, state: Any, loss: float, learning_rate: float) -> None:
+    def on_steps(self, state: Any, losses: Sequence[float], learning_rate: float) -> None:
         """A watcher's."""
 
     def on_epoch(self, state: Any, learning_rate: float, wall_time_s: float) -> None:

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from conftest import launch
 from played_ranks import on_played_ranks, played_session
 from played_runs import Run, in_turns, points
 
@@ -20,7 +21,7 @@ from mpitrain.train.compiled_engine import CompiledEngine
 from mpitrain.train.dense_kernel import load_kernel
 from mpitrain.train.eager_engine import EagerEngine
 from mpitrain.train.engine_choice import choose_engine, dense_network_of
-from mpitrain.train.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
+from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
 from mpitrain.train.standard_engine import EngineParts
 
 V = 8
@@ -48,11 +49,10 @@ class Trained:
             kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None
         with torch.no_grad():
             self.model.set_normalization(data.summary.normalization.mean, data.summary.normalization.std)
-        self.optimizer = build_optimizer(self.model.parameters(), config.training.optimizer, "standard")
         plan = plan_batches(data.summary.num_training_samples, 48, V)
         more = (dense_network_of(config, self.model), kernel) if kernel else ()
         sources = (data.slice_sources(plan, config.seed, True), data.evaluation_sources())
-        parts = EngineParts(self.model, self.optimizer, *sources, plan, layout, session, config)
+        parts = EngineParts(self.model, *sources, plan, layout, session, config)
         self.engine = engine_class(parts, *more)
         self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
 
@@ -116,7 +116,7 @@ def test_restored_state_continues_with_the_same_bits():
     with torch.no_grad():
         for own, saved in zip(second.model.parameters(), first.model.parameters(), strict=True):
             own.copy_(saved)
-    restore_optimizer(second.optimizer, names, optimizer_tensors(first.optimizer, names))
+    restore_optimizer(second.engine.optimizer, names, optimizer_tensors(first.engine.optimizer, names))
     second.run_epoch(1)
     assert torch.equal(second.weights(), whole.weights())
 
@@ -200,3 +200,15 @@ def test_joined_slices_name_all_their_virtual_ranks_when_they_fail():
         return run.engine.describe_failure()
 
     assert in_turns(2, body) == ["rank 1 on here, virtual ranks [4, 5, 6, 7]"] * 2
+
+
+def test_a_run_loads_nothing_of_torch_s_compiler(tmp_path, small_history):
+    """It would cost each rank a second or two before the first step."""
+    program = (
+        "import sys; from mpitrain.cli import main; code = main(sys.argv[1:]); "
+        "loaded = [name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules]; "
+        "sys.exit(repr(loaded) if loaded else code)"
+    )
+    settings = (f"output.model_dir={tmp_path / 'run'}", f"data.data_path={small_history}", "training.epochs=2")
+    done = launch(["-c", program, "train", *settings, "training.engine=compiled"])
+    assert done.returncode == 0, done.stderr

@@ -1,11 +1,14 @@
 """What the loop decides on all ranks together: learning rates by their formulas, and when to stop."""
 
+import functools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from played_runs import MLP, Run, in_turns, run_alone
+
+from mpitrain.train.step_engine import OneByOne
 
 BASE = 0.01
 SCHEDULED = ("training.epochs=8", f"training.optimizer.learning_rate={BASE}")
@@ -115,6 +118,7 @@ def test_the_rate_reaches_the_weights():
         return result
 
     run.engine.step = recorded
+    run.engine.take_steps = functools.partial(OneByOne.take_steps, run.engine)
     run.fit()
     assert {one.rate for one in seen} == {0.0005}
     double = run_alone("training.optimizer.type=sgd", *MLP)

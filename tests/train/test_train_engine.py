@@ -10,7 +10,7 @@ from played_ranks import on_played_ranks, played_session
 from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import RunConfig
+from mpitrain.config import load_run_config
 from mpitrain.data.batches import SampleBlocks, Slice, VirtualRankBatches, plan_batches
 from mpitrain.data.ownership import take_run
 from mpitrain.data.samples import Samples
@@ -48,11 +48,10 @@ class Played:
         self.make_engine()
 
     def make_engine(self):
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
-        config = RunConfig(seed=SEED)
+        config = load_run_config(None, [f"seed={SEED}", "training.optimizer.type=sgd"]).config
         self.engine = EagerEngine(
-            EngineParts(self.model, optimizer, batches, held_out, self.plan, self.layout, self.session, config)
+            EngineParts(self.model, batches, held_out, self.plan, self.layout, self.session, config)
         )
 
     def flat(self, what="data"):

@@ -19,12 +19,13 @@ from many_runs import run_many
 
 # Runs the command with a fault on rank RANK before optimiser step STEP; the file FAULT_AT tells when.
 FAULTY_PROGRAM = """
-import os, signal, sys, time
+import functools, os, signal, sys, time
 from pathlib import Path
 
 kind, rank, step_number, fault_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 from mpitrain.cli import main
 from mpitrain.errors import DataError
+from mpitrain.train.step_engine import OneByOne
 from mpitrain.train.trainer import Trainer
 
 def fail():
@@ -44,6 +45,7 @@ def faulty_fit(self):
         if self._session.ranks.rank == rank and self.state.global_step == step_number: fail()
         return step(*arguments)
     self._engine.step = faulty_step
+    self._engine.take_steps = functools.partial(OneByOne.take_steps, self._engine)
     fit(self)
 Trainer.fit = faulty_fit
 sys.exit(main(sys.argv[5:]))

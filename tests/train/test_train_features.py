@@ -22,14 +22,13 @@ class Configured(Played):
     """A played engine with settings of its own."""
 
     def __init__(self, communicator, *settings):
-        self.config = load_run_config(None, ["seed=3", *settings]).config
+        self.config = load_run_config(None, ["seed=3", "training.optimizer.type=sgd", *settings]).config
         super().__init__(communicator, 97, 32, torch.float64)
 
     def make_engine(self):
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
         self.engine = EagerEngine(
-            EngineParts(self.model, optimizer, batches, held_out, self.plan, self.layout, self.session, self.config)
+            EngineParts(self.model, batches, held_out, self.plan, self.layout, self.session, self.config)
         )
 
     def step(self):

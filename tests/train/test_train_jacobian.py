@@ -17,7 +17,7 @@ from mpitrain.data.batches import Slice
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.jacobian_watch import MOST_SAMPLES, JacobianWatch, build_jacobian_watch
-from mpitrain.train.step_engine import StepResult
+from mpitrain.train.step_engine import OneByOne, StepResult
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 from mpitrain.train.training_state import TrainingState, relative_change
@@ -113,7 +113,7 @@ def test_changes_are_relative_to_the_newer_one():
     assert TrainingState.from_manifest(json.loads(json.dumps(state.to_manifest()))) == state
 
 
-class Scripted:
+class Scripted(OneByOne):
     """Engine, watcher, store and Jacobian of a training whose Jacobians the test writes."""
 
     steps_per_epoch, global_batch_size = 1, 64
@@ -133,9 +133,9 @@ class Scripted:
 
     def start_epoch(self, epoch, first_step=0): ...
 
-    def on_step(self, *words): ...
+    def on_steps(self, *words): ...
 
-    on_epoch = on_step
+    on_epoch = on_steps
 
 
 STILL = [8.0, 4.0, 2.0, 2.0, 2.0, 4.0, *itertools.repeat(4.0, 30)]  # changes from epoch 2: 1 1 0 0 .5 0 0 0 ...

@@ -11,14 +11,14 @@ from mpitrain.comm.agreement import is_agreed
 from mpitrain.config import RunConfig, SchedulerSection, TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.step_engine import StepResult
+from mpitrain.train.step_engine import OneByOne, StepResult
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 
 STEPS = 3
 
 
-class ScriptedEngine:
+class ScriptedEngine(OneByOne):
     """An engine whose losses the test writes; each step adds 1 to the weight."""
 
     steps_per_epoch, global_batch_size = STEPS, 64
@@ -61,8 +61,8 @@ class Recorder:
     def __init__(self):
         self.steps, self.epochs, self.saved = [], [], []
 
-    def on_step(self, state, loss, learning_rate):
-        self.steps.append((state.global_step, state.step_in_epoch, loss))
+    def on_steps(self, state, losses, learning_rate):
+        self.steps.append((state.global_step, state.step_in_epoch, *losses))
 
     def on_epoch(self, state, learning_rate, wall_time_s):
         assert wall_time_s >= 0

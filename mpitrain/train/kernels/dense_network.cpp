@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 namespace {
 
@@ -45,27 +48,31 @@ constexpr int num_parameters() {
 }
 constexpr int extra_entries = 3;  // behind the gradient: loss sum, weight sum, stop flag
 
+/// Numbers too small to be normal, such as the moments of a unit that is dead, count as 0 while this lives: arithmetic
+/// with them takes a hundred times as long. Never around sums of several slices, which other code adds too.
+struct FlushToZero {
+#ifdef __SSE__
+    const unsigned int before = _mm_getcsr();
+    FlushToZero() { _mm_setcsr(before | 0x8040); }
+    ~FlushToZero() { _mm_setcsr(before); }
+#endif
+};
+
 Vector load(const Real* from) { return *reinterpret_cast<const Vector*>(from); }
 void store(Real* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 
-/// c[m][n] = start[n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
-/// a(m, k) is a[m * a_row + k * a_column]; with add_to_c the sum starts from c itself.
-template <int K, bool add_to_c>
+/// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
+/// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
+template <int K>
 void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
-              std::ptrdiff_t b_row, const Real* start, Real* c, std::ptrdiff_t c_row) {
+              std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row) {
     const int depth = K > 0 ? K : num_k;
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
         constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
         Vector sum[rows][vectors];
         for (int r = 0; r < rows; ++r)
-            for (int v = 0; v < vectors; ++v) {
-                const int column = n + v * lanes;
-                if constexpr (add_to_c) {
-                    sum[r][v] = load(c + (m + r) * c_row + column);
-                } else {
-                    sum[r][v] = start ? load(start + column) : Vector{};
-                }
-            }
+            for (int v = 0; v < vectors; ++v)
+                sum[r][v] = start ? load(start + (m + r) * start_row + n + v * lanes) : Vector{};
         for (int k = 0; k < depth; ++k) {
             Vector row[vectors];
             for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * lanes);
@@ -88,10 +95,14 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
     for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
 }
 
-Real horizontal_sum(Vector v) {
-    Real total = 0;
-    for (int lane = 0; lane < lanes; ++lane) total += v[lane];
-    return total;
+/// The sum of all lanes, half and half: four additions in a row where one after the other were fifteen.
+template <int num_lanes>
+Real sum_of_lanes(const Real* from) {
+    if constexpr (num_lanes == 1) return *from;
+    constexpr int half = num_lanes / 2;
+    Real folded[half];
+    for (int lane = 0; lane < half; ++lane) folded[lane] = from[lane] + from[lane + half];
+    return sum_of_lanes<half>(folded);
 }
 
 template <Activation kind>
@@ -161,14 +172,6 @@ void spread_weights(Workspace& work, const Real* parameters) {
     }
 }
 
-void clear_gradients(Workspace& work) {
-    for (int l = 0; l < num_layers; ++l) {
-        const auto rows = static_cast<std::size_t>(sizes[l + 1]);
-        std::memset(work.layers[l].weight_gradient, 0, rows * sizeof(work.layers[l].weight_gradient[0]));
-        std::memset(work.layers[l].bias_gradient, 0, sizeof(work.layers[l].bias_gradient));
-    }
-}
-
 void gather_gradients(const Workspace& work, Real* gradient) {
     for (int l = 0; l < num_layers; ++l) {
         const int I = sizes[l], J = sizes[l + 1];
@@ -192,11 +195,10 @@ void forward_layer(Workspace& work, int R) {
                 Vector sum{};
                 for (int i = 0; i < width(I); i += lanes)
                     sum += load(work.after[l][r] + i) * load(layer.backward[j] + i);
-                z[r][j] = layer.bias[j] + horizontal_sum(sum);
+                z[r][j] = layer.bias[j] + sum_of_lanes<lanes>(reinterpret_cast<const Real*>(&sum));
             }
     } else {
-        multiply<I, false>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, z[0],
-                           stride);
+        multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
     }
     for (int r = 0; r < R; ++r) {
         if constexpr (kind == identity) {
@@ -208,24 +210,27 @@ void forward_layer(Workspace& work, int R) {
     if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R);
 }
 
+/// Sets the gradients of layer l and those below by the R rows of a slice's first tile, and adds to them by later ones.
 template <int l>
-void backward_layer(Workspace& work, int R) {
+void backward_layer(Workspace& work, int R, bool is_first) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
     Layer& layer = work.layers[l];
     Real(*delta)[stride] = work.delta[l % 2];
-    multiply<0, true>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, nullptr, layer.weight_gradient[0],
-                      stride);
+    Real* gradient = layer.weight_gradient[0];
+    multiply<0>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, is_first ? nullptr : gradient, stride,
+                gradient, stride);
+    if (is_first) std::memset(layer.bias_gradient, 0, sizeof(layer.bias_gradient));
     for (int r = 0; r < R; ++r)
         for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
     if constexpr (l > 0) {
         Real(*below)[stride] = work.delta[(l + 1) % 2];
-        multiply<J, false>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, below[0], stride);
+        multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, 0, below[0], stride);
         if constexpr (hidden_activation != identity) {
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i)
                     below[r][i] *= slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
         }
-        backward_layer<l - 1>(work, R);
+        backward_layer<l - 1>(work, R, is_first);
     }
 }
 
@@ -285,8 +290,9 @@ struct Step {
     Real* first_moment;      // [n]: Adam's m, or the velocity of gradient descent
     Real* second_moment;     // [n]: Adam's v
     float* step_count;
+    volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
     std::int64_t order_stride, num_slices, slice_rows;
-    std::int64_t combination;  // of the k partials into row 0: 0 none, 1 in the pairwise tree, 2 one after the other
+    std::int64_t combination;  // of the k partials: 0 none, 1 into row 0 in the pairwise tree
     std::int64_t optimizer;    // 0 Adam, 1 AdamW, 2 gradient descent
     double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
 };
@@ -296,13 +302,12 @@ void write_partial(Workspace& work, const Step& step, const Rows& rows, const st
                    Real* partial) {
     const Statistics statistics{step.statistics};
     Real loss_sum = 0, weight_sum = 0;
-    clear_gradients(work);
     for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
         const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
         gather_inputs(work, R, rows, order + first, statistics);
         forward_layer<0>(work, R);
         start_backward(work, R, rows, order + first, statistics, loss_sum, weight_sum);
-        backward_layer<num_layers - 1>(work, R);
+        backward_layer<num_layers - 1>(work, R, first == 0);
     }
     gather_gradients(work, partial);
     partial[num_parameters()] = loss_sum;
@@ -318,15 +323,11 @@ void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
     for (int i = 0; i < partial_length; ++i) target[i] += source[i];
 }
 
-/// In the tree ((0,1),(2,3)),... for k a power of two, or one after the other.
-void combine_partials(const Step& step) {
-    if (step.combination == 1) {
-        for (std::int64_t distance = 1; distance < step.num_slices; distance *= 2)
-            for (std::int64_t s = 0; s + distance < step.num_slices; s += 2 * distance)
-                add_partial(step.partials, s, s + distance);
-    } else if (step.combination == 2) {
-        for (std::int64_t s = 1; s < step.num_slices; ++s) add_partial(step.partials, 0, s);
-    }
+/// Adds partial number s, the last one of `num_held` that lie behind one another, to those before it as far as its
+/// subtree is complete; returns how many are left: one, after k partials, if k is a power of two.
+std::int64_t add_in_tree_so_far(const Step& step, std::int64_t s, std::int64_t num_held) {
+    for (; s % 2 == 1; s /= 2, --num_held) add_partial(step.partials, num_held - 2, num_held - 1);
+    return num_held;
 }
 
 /// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in dense_kernel.py, in their order.
@@ -353,6 +354,16 @@ void add_in_tree(const Real* rows, std::int64_t num_rows, Real* total) {
                 for (int i = 0; i < count; ++i) level[r][i] += level[r + distance][i];
         std::memcpy(total + first, level[0], sizeof(Real) * static_cast<std::size_t>(count));
     }
+}
+
+/// Replaces row 0 of this rank's partials by the sum over all ranks. Collective over the ranks of `shared`.
+void add_among_ranks(const Step& step, const SharedSum& shared) {
+    const std::uint32_t buffer = shared.meeting->round.load(std::memory_order_acquire) % 2;
+    Real* rows = reinterpret_cast<Real*>(shared.meeting->rows) + buffer * shared.num_rows * partial_length;
+    std::memcpy(rows + shared.first_row * partial_length, step.partials,
+                sizeof(Real) * static_cast<std::size_t>(shared.num_own_rows * partial_length));
+    meet(*shared.meeting, static_cast<std::uint32_t>(shared.num_ranks), shared.num_spins);
+    add_in_tree(rows, shared.num_rows, step.partials);
 }
 
 /// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if
@@ -414,17 +425,25 @@ std::int64_t parameter_count() { return num_parameters(); }
 /// Computes the k partials of a batch and combines them; order [k][b] says which rows, `order_stride` numbers apart.
 void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
     spread_weights(*step->work, step->parameters);
+    std::int64_t num_held = 0;
     for (std::int64_t s = 0; s < step->num_slices; ++s) {
-        Real* partial = step->partials + s * partial_length;
-        write_partial(*step->work, *step, step->sources[s], order + s * step->order_stride,
-                      static_cast<Real>(stop_flag), partial);
+        Real* partial = step->partials + num_held * partial_length;
+        {
+            const FlushToZero here;
+            write_partial(*step->work, *step, step->sources[s], order + s * step->order_stride,
+                          static_cast<Real>(stop_flag), partial);
+        }
         for (int i = 0; i < 2; ++i) step->epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
+        ++num_held;
+        if (step->combination == 1) num_held = add_in_tree_so_far(*step, s, num_held);
     }
-    combine_partials(*step);
+    if (step->combination == 1)  // k was no power of two
+        for (; num_held > 1; --num_held) add_partial(step->partials, num_held - 2, num_held - 1);
 }
 
 /// Updates the parameters by total [n + 3], the sum over all ranks.
 void apply_sum(const Step* step, Real* total, double learning_rate) {
+    const FlushToZero here;
     average_gradient(*step, total);
     if (step->optimizer == 2) {
         descent_step(*step, total, learning_rate);
@@ -439,22 +458,27 @@ std::int64_t shared_bytes(std::int64_t num_rows) {
            2 * num_rows * partial_length * static_cast<std::int64_t>(sizeof(Real));
 }
 
-/// A whole step of ranks that share memory. Collective over them.
-void shared_step(const Step* step, const SharedSum* shared, const std::int64_t* order, double stop_flag,
-                 double learning_rate) {
-    sum_slices(step, order, stop_flag);
-    const std::uint32_t buffer = shared->meeting->round.load(std::memory_order_acquire) % 2;
-    Real* rows = reinterpret_cast<Real*>(shared->meeting->rows) + buffer * shared->num_rows * partial_length;
-    std::memcpy(rows + shared->first_row * partial_length, step->partials,
-                sizeof(Real) * static_cast<std::size_t>(shared->num_own_rows * partial_length));
-    meet(*shared->meeting, static_cast<std::uint32_t>(shared->num_ranks), shared->num_spins);
-    add_in_tree(rows, shared->num_rows, step->partials);
-    apply_sum(step, step->partials, learning_rate);
+/// Takes up to `num_steps` steps, whose orders lie `order_step` numbers apart, and sets their mean losses. Returns how
+/// many: the last is the first whose loss is not finite, or after which a rank asks to stop.
+/// `shared` is null for one rank that has all slices; else collective over its ranks.
+std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t order_step,
+                        std::int64_t num_steps, double stop_flag, double learning_rate, double* losses) {
+    for (std::int64_t taken = 0; taken < num_steps;) {
+        sum_slices(step, order + taken * order_step, stop_flag);
+        if (shared) add_among_ranks(*step, *shared);
+        apply_sum(step, step->partials, learning_rate);
+        losses[taken] = step->loss_and_stop[0];
+        *step->steps_done = ++taken;
+        if (!std::isfinite(step->loss_and_stop[0]) || step->loss_and_stop[1] > 0) return taken;
+    }
+    return num_steps;
 }
 
-/// A whole step of one rank that has all slices.
-void whole_step(const Step* step, const std::int64_t* order, double stop_flag, double learning_rate) {
-    sum_slices(step, order, stop_flag);
-    apply_sum(step, step->partials, learning_rate);
+std::int64_t meeting_bytes() { return sizeof(Meeting); }
+std::uint32_t current_round(const Meeting* meeting) { return meeting->round.load(); }
+std::uint32_t arrive_at(Meeting* meeting, std::uint32_t num_ranks) { return arrive(*meeting, num_ranks); }
+void wait_at(Meeting* meeting, std::uint32_t round, std::int64_t num_spins) {
+    wait_for_end(*meeting, round, num_spins);
 }
+void open_round(Meeting* meeting) { open_next_round(*meeting); }
 }

@@ -1,0 +1,222 @@
+"""Where ranks outnumber their node's cores, as many of them as there are cores take the steps for all: the crew.
+
+The others lend it their samples, sleep, and take over its result: none of them is switched in during a step.
+
+P  ranks      V  virtual ranks      M  members of the crew      b  rows a slice      n  parameters      N  samples lent
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpitrain.cluster.cores import detect_affinity
+from mpitrain.comm.session import Session
+from mpitrain.data.batches import VirtualRankBatches
+from mpitrain.errors import LaunchError
+from mpitrain.train.kernel_rows import LaidOutRows, OrderTable
+from mpitrain.train.node_sum import SPINS, can_share
+from mpitrain.train.standard_engine import EngineParts
+
+if TYPE_CHECKING:
+    from mpitrain.comm.node_shared import NodeSharedTensor
+
+# Samples are held twice, by their rank and for the crew: not worth it where they are what fills the node.
+LARGEST_LENT_BYTES = 2**30
+_ALIGNMENT = 64
+# What a rank outside takes over: the vectors of a `KernelOptimizer`, and the losses of the steps.
+_TAKEN_OVER = ("parameters", "first_moment", "second_moment", "step_count", "losses")
+Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+class Crew:
+    """The memory that all ranks of the node share for it, who its members are, and their meetings."""
+
+    def __init__(
+        self, session: Session, kernel: ctypes.CDLL, members: Sequence[int], memory: NodeSharedTensor, shapes: Shapes,
+        own: Sequence[VirtualRankBatches],
+    ) -> None:  # fmt: skip
+        rank = session.ranks.rank
+        self.index = members.index(rank) if rank in members else None
+        self.num_members = len(members)
+        self.tables = _carve(memory.tensor, shapes)
+        self._own, self._kernel, self._memory = own, kernel, memory
+        self._rank, self._num_ranks = rank, session.ranks.world_size
+        # All ranks arrive at the first, the members wait there; the others wait at the second for the first member.
+        self._begin, self._end = (self.tables[name].data_ptr() for name in ("begin", "end"))
+
+    @property
+    def is_member(self) -> bool:
+        """True on a rank that takes steps."""
+        return self.index is not None
+
+    def share_of(self, num_virtual_ranks: int) -> range:
+        """Return the virtual ranks whose slices this member computes; on the others, the first member's."""
+        each = num_virtual_ranks // self.num_members
+        return range((self.index or 0) * each, ((self.index or 0) + 1) * each)
+
+    def begin(self, stop_requested: bool) -> bool:
+        """Say that this rank is ready; members return when all are, the others when the first member has published.
+
+        Returns whether a rank asks to stop (on members). Collective.
+        """
+        self.tables["stop_flags"][self._rank] = float(stop_requested)
+        if self.is_member:
+            current = self._kernel.arrive_at(self._begin, self._num_ranks)
+            self._kernel.wait_at(self._begin, current, SPINS)
+            return bool(self.tables["stop_flags"].any())
+        current = self._kernel.current_round(self._end)
+        self._kernel.arrive_at(self._begin, self._num_ranks)
+        self._kernel.wait_at(self._end, current, 0)
+        return False
+
+    def publish(self, vectors: Sequence[torch.Tensor], num_steps: int, stop_requested: bool) -> None:
+        """Let the ranks outside of the crew see its result: called on all members, done by the first."""
+        if self.index != 0:
+            return
+        for name, vector in zip(_TAKEN_OVER, vectors, strict=True):
+            self.tables[name].copy_(vector)
+        self.tables["outcome"][0], self.tables["outcome"][1] = num_steps, float(stop_requested)
+        self._kernel.open_round(self._end)
+
+    def take_over(self, vectors: Sequence[torch.Tensor]) -> tuple[int, bool]:
+        """Set `vectors` to the crew's; return the number of steps and whether a rank asks to stop. Outside of it."""
+        for name, vector in zip(_TAKEN_OVER, vectors, strict=True):
+            vector.copy_(self.tables[name])
+        num_steps, stop_requested = self.tables["outcome"].tolist()
+        return int(num_steps), stop_requested > 0
+
+    def rows(self, joins: bool) -> LaidOutRows:
+        """Return the rows of this member's slices, and where every rank lays out the order of its own."""
+        counts = [int(count) for count in self.tables["sample_counts"]]
+        share = self.share_of(len(counts))
+        first_rows = [sum(counts[:v]) + v for v in range(len(counts))]  # a row of padding behind each
+        # Joined slices are one, whose rows are counted from the first virtual rank of its member.
+        each = len(share)
+        mine = [source.virtual_rank for source in self._own]
+        offsets = [first_rows[v] - first_rows[v // each * each] if joins else 0 for v in mine]
+        table = OrderTable(self.tables["order"], mine, offsets)
+        samples = [self.tables[name] for name in ("inputs", "targets", "weights")]
+        sources = [[tensor[first_rows[v] :].data_ptr() for tensor in samples] for v in share]
+        return LaidOutRows(self._own, table, share, sources, joins)
+
+    def failed_among(self, virtual_ranks: range) -> list[int]:
+        """Return those whose sums, joined with their neighbours' on one member, are not finite."""
+        finite = torch.isfinite(self.tables["loss_sums"]).all(dim=1).tolist()
+        each = len(finite) // self.num_members
+        return [v for v in virtual_ranks if not all(finite[v // each * each : (v // each + 1) * each])]
+
+    def close(self) -> None:
+        """Give the memory back; nothing that lies in it may be touched afterwards. Collective."""
+        self._memory.close()
+
+
+def open_crew(parts: EngineParts, kernel: ctypes.CDLL, most_steps: int) -> Crew | None:
+    """Return the crew of a node whose ranks outnumber its cores; None where all ranks shall take steps. Collective."""
+    session = parts.session
+    if not session.shares_memory or session.ranks.world_size <= session.node_cores:
+        return None
+    own = [source for source in parts.batches if isinstance(source, VirtualRankBatches)]
+    if not all(session.gather_object(len(own) == len(parts.batches))):
+        return None  # samples from files come to the rank that reads them
+    members = choose_members(session.gather_object(detect_affinity()), _most_members(parts))
+    counts = [count for rank in session.gather_object([len(source.samples) for source in own]) for count in rank]
+    shapes = _shapes(parts, own[0], counts, kernel, most_steps)
+    if not can_share(session, kernel, len(members)) or _num_bytes(shapes) > LARGEST_LENT_BYTES:
+        return None
+    try:
+        memory = session.control.node_shared_tensor((_num_bytes(shapes),), torch.uint8)
+    except LaunchError:  # on all ranks: the node has no room for it
+        return None
+    if memory.fills:
+        memory.tensor.zero_()
+    memory.publish()
+    crew = Crew(session, kernel, members, memory, shapes, own)
+    crew.tables["sample_counts"].copy_(torch.tensor(counts))
+    _lend(own, counts, crew.tables)
+    memory.publish()
+    return crew
+
+
+def choose_members(affinities: Sequence[frozenset[int]], most: int) -> list[int]:
+    """Choose ranks that can run on a core each, as many as there are up to `most`, cut to a power of two.
+
+    `affinities` are the cores that each rank may use.
+    """
+    rank_on: dict[int, int] = {}
+
+    def find_core(rank: int, tried: set[int]) -> bool:
+        # Kuhn's augmenting path: a core is free, or its rank finds another one.
+        for core in sorted(affinities[rank] - tried):
+            tried.add(core)
+            if core not in rank_on or find_core(rank_on[core], tried):
+                rank_on[core] = rank
+                return True
+        return False
+
+    members: list[int] = []
+    for rank in range(len(affinities)):
+        if len(members) < most and find_core(rank, set()):
+            members.append(rank)
+    return members[: 2 ** int(math.log2(max(1, len(members))))]
+
+
+def _most_members(parts: EngineParts) -> int:
+    return min(parts.session.node_cores, parts.plan.num_virtual_ranks)
+
+
+def _shapes(
+    parts: EngineParts, source: VirtualRankBatches, counts: Sequence[int], kernel: ctypes.CDLL, most_steps: int
+) -> Shapes:
+    samples, plan = source.samples, parts.plan
+    num_rows, num_virtual_ranks = sum(counts) + len(counts), plan.num_virtual_ranks
+    real, num_parameters = samples.padded_inputs.dtype, kernel.parameter_count()
+    meeting = ((kernel.meeting_bytes(),), torch.uint8)
+    return {
+        "begin": meeting,
+        "end": meeting,
+        "stop_flags": ((parts.session.ranks.world_size,), torch.float64),
+        "outcome": ((2,), torch.float64),
+        "losses": ((most_steps,), torch.float64),
+        "loss_sums": ((num_virtual_ranks, 2), torch.float64),
+        "sample_counts": ((num_virtual_ranks,), torch.int64),
+        "order": ((plan.steps_per_epoch, num_virtual_ranks, plan.slice_rows), torch.int64),
+        "inputs": ((num_rows, *samples.padded_inputs.shape[1:]), real),
+        "targets": ((num_rows, *samples.padded_targets.shape[1:]), real),
+        "weights": ((num_rows, *samples.padded_weights.shape[1:]), real),
+        "parameters": ((num_parameters,), real),
+        "first_moment": ((num_parameters,), real),
+        "second_moment": ((num_parameters,), real),
+        "step_count": ((), torch.float32),
+    }
+
+
+def _lend(own: Sequence[VirtualRankBatches], counts: Sequence[int], tables: Mapping[str, torch.Tensor]) -> None:
+    """Copy this rank's samples, with their row of padding, to where the crew finds them."""
+    for source in own:
+        first = sum(counts[: source.virtual_rank]) + source.virtual_rank
+        rows = slice(first, first + len(source.samples) + 1)
+        tables["inputs"][rows] = source.samples.padded_inputs
+        tables["targets"][rows] = source.samples.padded_targets
+        tables["weights"][rows] = source.samples.padded_weights
+
+
+def _padded_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+def _num_bytes(shapes: Shapes) -> int:
+    return sum(_padded_bytes(*shape) for shape in shapes.values())
+
+
+def _carve(memory: torch.Tensor, shapes: Shapes) -> dict[str, Any]:
+    """Return tensors that lie behind one another in `memory` (bytes,)."""
+    tables, start = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        tables[name] = memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        start += _padded_bytes(shape, dtype)
+    return tables

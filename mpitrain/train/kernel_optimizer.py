@@ -1,0 +1,49 @@
+"""The optimiser of the compiled step: flat vectors that the kernel updates, which checkpoints see as torch's own state.
+
+n  parameters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mpitrain.config.training_sections import OptimizerSection
+
+
+class KernelOptimizer:
+    """`OptimizerState` over flat vectors (n,): the parameters, their first and second moments, and the step count ().
+
+    Parameters and state become views of the vectors. No optimiser of torch's is made: the first one loads a second or
+    two of torch that a compiled run needs nowhere else.
+    """
+
+    def __init__(self, parameters: Sequence[Any], settings: OptimizerSection) -> None:
+        self.settings = settings
+        self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.first_moment, self.second_moment = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.step_count = torch.zeros(())
+        for parameter, view in zip(parameters, _views(self.weights, parameters), strict=True):
+            parameter.data = view
+        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
+        self.state: dict[torch.Tensor, dict[str, Any]] = {parameter: {} for parameter in parameters}
+        is_descent = settings.type == "sgd"
+        names = ("momentum_buffer",) if is_descent else ("exp_avg", "exp_avg_sq")
+        for name, vector in zip(names, (self.first_moment, self.second_moment), strict=False):
+            for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
+                self.state[parameter][name] = view
+        if not is_descent:
+            for parameter in parameters:
+                self.state[parameter]["step"] = self.step_count
+
+    @property
+    def vectors(self) -> tuple[torch.Tensor, ...]:
+        """All that a step changes."""
+        return self.weights, self.first_moment, self.second_moment, self.step_count
+
+
+def _views(flat: torch.Tensor, parameters: Sequence[Any]) -> list[torch.Tensor]:
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]

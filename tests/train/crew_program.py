@@ -1,0 +1,137 @@
+"""Run by test_train_crew.py under mpirun: `python crew_program.py RESULTS`.
+
+On two cores at most, whatever the machine has, trains a few epochs with the compiled engine, in several ways, and
+writes what was seen on each rank to RESULTS/facts.json: {way: [rank 0's, rank 1's, ...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from played_runs import COMMON, MLP, RATE, points
+
+from mpitrain.comm import node_shared
+from mpitrain.comm.session import open_session
+from mpitrain.comm.world import run_on_all_ranks
+from mpitrain.config import load_run_config
+from mpitrain.data.ownership import take_run
+from mpitrain.errors import LaunchError
+from mpitrain.train import crew
+from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.optimizers import optimizer_tensors
+from mpitrain.train.setup import build_parts
+from mpitrain.train.training_state import named_weights
+
+SETTINGS = (*MLP, "training.engine=compiled")
+
+
+class Run:
+    """The compiled engine on this session's ranks."""
+
+    def __init__(self, session, *settings):
+        self.config = load_run_config(None, [*COMMON, "data.validation_split=0.1", *SETTINGS, *settings]).config
+        samples = take_run(points(331), session)
+        self.parts = build_parts(self.config, session, samples, None)
+        self.engine = self.parts.engine
+
+    def epochs(self, count=3, most=100):
+        """Train whole epochs, up to `most` steps a call; return what the rank has seen of them."""
+        losses, calls, ends = [], 0, []
+        for epoch in range(count):
+            self.engine.start_epoch(epoch)
+            step = 0
+            while step < self.engine.steps_per_epoch:
+                taken = self.engine.take_steps(step, min(most, self.engine.steps_per_epoch - step), RATE, False)
+                step, calls = step + len(taken.losses), calls + 1
+                losses += taken.losses
+            ends.append((self.engine.epoch_loss(), self.engine.validation_loss()))
+        state = self.engine.gather_state()["epoch_loss_sums"]
+        return {**self.facts(), "losses": losses, "ends": ends, "calls": calls, "sums": state.sum(0).tolist()}
+
+    def facts(self):
+        own, names = self.engine._crew, [name for name, _ in self.parts.model.named_parameters()]
+        seen = {
+            "crew": own and own.num_members,
+            "is_member": bool(own and own.is_member),
+            "weights": weights_sha256(named_weights(self.parts.model)),
+            "optimizer": weights_sha256(optimizer_tensors(self.engine.optimizer, names)),
+        }
+        self.engine.close()
+        return seen
+
+
+@contextmanager
+def full_shared_memory():
+    """As on a node whose /dev/shm holds no more than the sums."""
+    check = node_shared._check_room
+
+    def refuse(num_bytes):
+        if num_bytes > 20_000:
+            raise LaunchError("full")
+        check(num_bytes)
+
+    with mock.patch.object(node_shared, "_check_room", refuse):
+        yield
+
+
+def stopped(session, asking_rank):
+    """Ask on one rank before the second call of three steps."""
+    run = Run(session)
+    run.engine.start_epoch(0)
+    calls = [run.engine.take_steps(0, 3, RATE, False)]
+    calls.append(run.engine.take_steps(3, 3, RATE, session.ranks.rank == asking_rank))
+    return {**run.facts(), "calls": [(len(taken.losses), taken.stop_requested) for taken in calls]}
+
+
+def diverged(session, rank):
+    """Samples of one rank that are no number."""
+    seen = {}
+    for reduction in ("fixed", "any"):
+        run = Run(session, f"training.reduction={reduction}")
+        lent = run.engine._crew.tables if run.engine._crew else None
+        for batches in run.engine.parts.batches if session.ranks.rank == rank else ():
+            batches.samples.padded_inputs.fill_(math.nan)
+            if lent:
+                crew._lend([batches], lent["sample_counts"].tolist(), lent)
+        session.barrier()
+        run.engine.start_epoch(0)
+        taken = run.engine.take_steps(0, 5, RATE, False)
+        seen[reduction] = (len(taken.losses), run.engine.describe_failure())
+        run.engine.close()
+    return seen
+
+
+def body(world):
+    facts = {}
+
+    def note(name, see, reduction="fixed"):
+        with open_session(world, load_run_config(None, [f"training.reduction={reduction}"]).config) as session:
+            gathered = session.gather_object(see(session))
+            facts[name] = gathered
+
+    last = world.ranks.world_size - 1
+    note("fixed", lambda session: Run(session).epochs())
+    note("fixed, one by one", lambda session: Run(session).epochs(most=1))
+    note("any", lambda session: Run(session, "training.reduction=any").epochs(), "any")
+    with mock.patch.object(crew, "LARGEST_LENT_BYTES", 0):
+        note("too many samples", lambda session: Run(session).epochs())
+    with full_shared_memory():
+        note("no room", lambda session: Run(session).epochs())
+    note("stopped", lambda session: stopped(session, last))
+    note("diverged", lambda session: diverged(session, last))
+    if world.is_root:
+        (Path(sys.argv[1]) / "facts.json").write_text(json.dumps(facts))
+    return 0
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    raise SystemExit(run_on_all_ranks(body))
