@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
@@ -32,6 +33,7 @@ from mpitrain.train.profile import profiled_steps
 from mpitrain.train.run_folder import RunFolder, next_free
 from mpitrain.train.settings import check_same_data
 from mpitrain.train.setup import TrainingParts, load_and_build
+from mpitrain.train.step_engine import StepEngine
 from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import SaveCheckpoint, Trainer, Watcher
 from mpitrain.train.watchers import RootWatcher, SilentWatcher
@@ -116,10 +118,22 @@ def _train(
         )
         if checkpoint is not None:
             trainer.resume(checkpoint)
-        trainer.fit()
-        parts.engine.close()
+        with _closing(parts.engine):
+            trainer.fit()
     finish_run(world, session, config, folder, parts, trainer, files, time.monotonic() - started_s)
     predict_finally(world, session, config, folder, parts, files)
+
+
+@contextmanager
+def _closing(engine: StepEngine) -> Iterator[None]:
+    """Close the engine behind the block, and after an error if all ranks have it: else some may never come."""
+    try:
+        yield
+    except MpitrainError as error:
+        if is_agreed(error):
+            engine.close()
+        raise
+    engine.close()
 
 
 def _choose_folder(config: RunConfig, request: TrainRequest) -> RunFolder:
