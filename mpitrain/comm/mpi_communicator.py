@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # What one rank sends another in one message: libraries before MPI 4 count in 32 bits.
 LARGEST_MESSAGE_BYTES = 1 << 30
+_SECONDS_ASLEEP = 1e-3
 
 
 class MpiCommunicator:
@@ -35,6 +37,8 @@ class MpiCommunicator:
         self._in_place = MPI.IN_PLACE
         self._operations = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         self.notes = CollectiveNotes()
+        # The same on all ranks; see `_meet`.
+        self.is_patient = False
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
 
@@ -99,17 +103,31 @@ class MpiCommunicator:
     @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """See `Communicator.broadcast_object`."""
+        self._meet()
         return self._comm.bcast(value, root)
 
     @noted
     def all_gather_object(self, value: Any) -> list[Any]:
         """See `Communicator.all_gather_object`."""
+        self._meet()
         return list(self._comm.allgather(value))
 
     @noted
     def barrier(self) -> None:
         """See `Communicator.barrier`."""
+        self._meet()
         self._comm.Barrier()
+
+    def _meet(self) -> None:
+        """Wait for all ranks asleep, if that was asked for. Collective.
+
+        MPI libraries wait busily: where ranks outnumber cores, those that wait would take the cores from the one that
+        they wait for, such as the root while it reads or draws.
+        """
+        if self.is_patient:
+            arrival = self._comm.Ibarrier()
+            while not arrival.Test():
+                time.sleep(_SECONDS_ASLEEP)
 
     def abort(self, exit_code: int) -> None:
         """See `Communicator.abort`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import socket
 import sys
@@ -72,6 +73,8 @@ def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = 
     An error on which all ranks agree is printed once by the root; any other error on one rank is printed by that rank
     and ends all of them, within seconds, with its exit code.
     """
+    gc.freeze()  # what the imports made is there to stay: no collection shall look through it
+    gc.enable()
     try:
         world = start_world(environ)
     except LaunchError as error:
@@ -87,6 +90,7 @@ def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = 
     except BaseException as error:
         fail_alone(world, error)
     _close(world)
+    gc.freeze()  # the process ends: what is left need not be sorted for it
     return exit_code
 
 
@@ -213,6 +217,7 @@ def _mpi_world(mpi: Any, decision: LaunchDecision) -> World:
     node.Free()
     ranks = rank_info_from_hosts(communicator.rank, nodes, "MPI")
     cores = _count_node_cores(communicator, ranks.node_rank)
+    communicator.is_patient = any(communicator.all_gather_object(ranks.local_world_size > cores))
     return World(ranks, communicator, "mpi", socket.gethostname(), cores, list(decision.notices))
 
 

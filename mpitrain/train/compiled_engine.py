@@ -45,6 +45,7 @@ class CompiledEngine(StandardEngine):
         if self._crew is not None:
             own = parts.virtual_ranks.owned
             self.loss_sums = self._crew.tables["loss_sums"][own.start : own.stop]
+            self.small_sums = self._crew
             self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
         else:
             self._rows = rows_of(parts.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
@@ -173,7 +174,7 @@ class CompiledEngine(StandardEngine):
             self._node_sum = None
         if self._crew is not None:
             self._crew.close()
-            self._crew = None
+            self._crew, self.small_sums = None, self.fixed_tree
 
     def _failed_slices(self) -> list[int]:
         if self._crew is not None and self._rows.num_slices == 1:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpitrain.cluster.cores import detect_affinity
+from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.comm.session import Session
 from mpitrain.data.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
@@ -47,7 +48,8 @@ class Crew:
         self._own, self._kernel, self._memory = own, kernel, memory
         self._rank, self._num_ranks = rank, session.ranks.world_size
         # All ranks arrive at the first, the members wait there; the others wait at the second for the first member.
-        self._begin, self._end = (self.tables[name].data_ptr() for name in ("begin", "end"))
+        self._begin, self._end, self._meeting = (self.tables[name].data_ptr() for name in ("begin", "end", "meeting"))
+        self._notes, self._num_reductions = session.control.notes, 0
 
     @property
     def is_member(self) -> bool:
@@ -103,6 +105,23 @@ class Crew:
         samples = [self.tables[name] for name in ("inputs", "targets", "weights")]
         sources = [[tensor[first_rows[v] :].data_ptr() for tensor in samples] for v in share]
         return LaidOutRows(self._own, table, share, sources, joins)
+
+    def reduce(self, partials: torch.Tensor) -> torch.Tensor:
+        """Return the sum (2,) over all virtual ranks of their rows, of which `partials` (k, 2) are this rank's.
+
+        See `Reducer.reduce`: in the fixed tree, and without a message, for which ranks without a core wait long.
+        Collective.
+        """
+        # In turns: who writes to a buffer again has met all, since they last read it.
+        rows = self.tables["gathered"][self._num_reductions % 2]
+        self._num_reductions += 1
+        for source, row in zip(self._own, partials, strict=True):
+            rows[source.virtual_rank] = row
+        self._notes.count += 1
+        self._notes.collective = "reduce"
+        self._kernel.wait_at(self._meeting, self._kernel.arrive_at(self._meeting, self._num_ranks), 0)
+        self._notes.collective = None
+        return combine_in_tree(rows)
 
     def failed_among(self, virtual_ranks: range) -> list[int]:
         """Return those whose sums, joined with their neighbours' on one member, are not finite."""
@@ -179,10 +198,12 @@ def _shapes(
     return {
         "begin": meeting,
         "end": meeting,
+        "meeting": meeting,
         "stop_flags": ((parts.session.ranks.world_size,), torch.float64),
         "outcome": ((2,), torch.float64),
         "losses": ((most_steps,), torch.float64),
         "loss_sums": ((num_virtual_ranks, 2), torch.float64),
+        "gathered": ((2, num_virtual_ranks, 2), torch.float64),
         "sample_counts": ((num_virtual_ranks,), torch.int64),
         "order": ((plan.steps_per_epoch, num_virtual_ranks, plan.slice_rows), torch.int64),
         "inputs": ((num_rows, *samples.padded_inputs.shape[1:]), real),
