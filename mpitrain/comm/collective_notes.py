@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -35,6 +36,15 @@ class CollectiveNotes:
     def step(self, step: int) -> None:
         self.steps_in_call.value = 0
         self.step_at_call = step
+
+
+@contextmanager
+def waiting_in(name: str, notes: CollectiveNotes) -> Iterator[None]:
+    """Note entry to and return from a collective that is no method of a communicator."""
+    notes.count += 1
+    notes.collective = name
+    yield
+    notes.collective = None  # not after an exception: see `noted`
 
 
 def noted(verb: Verb) -> Verb:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What one rank sends another in one message: libraries before MPI 4 count in 32 bits.
 LARGEST_MESSAGE_BYTES = 1 << 30
-_SECONDS_ASLEEP = 1e-3
+_SECONDS_ASLEEP = 2e-4
 
 
 class MpiCommunicator:

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from mpitrain.comm.collective_notes import waiting_in
 from mpitrain.comm.reduction import LibraryReducer, Reducer
 from mpitrain.train.crew import open_crew
 from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind
 from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
 from mpitrain.train.kernel_optimizer import KernelOptimizer
-from mpitrain.train.kernel_rows import LaidOutRows, RowsOnTheWay, rows_of
+from mpitrain.train.kernel_rows import LaidOutRows, RowsOnTheWay, addresses_of, packed, rows_of
 from mpitrain.train.node_sum import NodeSum, can_share
 from mpitrain.train.standard_engine import EngineParts, StandardEngine
 from mpitrain.train.step_engine import StepResult, StepsTaken
@@ -38,13 +39,11 @@ class CompiledEngine(StandardEngine):
 
     def __init__(self, parts: EngineParts, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(parts)
-        self._kernel, self._notes = kernel, parts.session.control.notes
+        self._kernel, self._epoch_has_steps = kernel, False
         is_fixed, wire = self.session.reduction == "fixed", narrow_wire(parts)
         self._reducer: Reducer = self.fixed_tree if is_fixed else LibraryReducer(self.session.data, wire)
         self._crew = open_crew(parts, kernel, MOST_STEPS_A_CALL) if wire is None else None
         if self._crew is not None:
-            own = parts.virtual_ranks.owned
-            self.loss_sums = self._crew.tables["loss_sums"][own.start : own.stop]
             self.small_sums = self._crew
             self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
         else:
@@ -59,7 +58,7 @@ class CompiledEngine(StandardEngine):
         num_ranks = self._crew.num_members if self._crew else self.session.ranks.world_size
         self._is_self_contained = wire is None and (num_ranks == 1 or self._node_sum is not None)
         self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
-        self._loss_and_stop = (ctypes.c_double * 2)()
+        self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
         self._describe_step(network, Combination.none if self._gathers else Combination.tree)
 
     def make_optimizer(self) -> KernelOptimizer:
@@ -89,7 +88,9 @@ class CompiledEngine(StandardEngine):
         optimizer, settings = self.optimizer, self.training.optimizer
         sums = self.loss_sums
         if self._crew is not None:
-            sums = self._crew.tables["loss_sums"][self._crew.share_of(self.plan.num_virtual_ranks).start :]
+            sums = self._crew.tables["running_sums"][self._crew.share_of(self.plan.num_virtual_ranks).start :]
+            vectors = (*optimizer.vectors, self._losses, self._loss_and_stop)
+            self._crew_address = self._crew.describe(self.loss_sums, vectors)
         self._step = KernelStep(
             work=-(-self._workspace.data_ptr() // 64) * 64,
             parameters=optimizer.weights.data_ptr(),
@@ -97,11 +98,11 @@ class CompiledEngine(StandardEngine):
             sources=self._rows.sources.data_ptr(),
             partials=self._partials.data_ptr(),
             epoch_sums=sums.data_ptr(),
-            loss_and_stop=ctypes.addressof(self._loss_and_stop),
+            loss_and_stop=self._loss_and_stop.data_ptr(),
             first_moment=optimizer.first_moment.data_ptr(),
             second_moment=optimizer.second_moment.data_ptr(),
             step_count=optimizer.step_count.data_ptr(),
-            steps_done=ctypes.addressof(self._notes.steps_in_call),
+            steps_done=ctypes.addressof(self.session.control.notes.steps_in_call),
             order_stride=self._rows.order_stride,
             num_slices=self._rows.num_slices,
             slice_rows=self._rows.slice_rows,
@@ -122,6 +123,7 @@ class CompiledEngine(StandardEngine):
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         super().start_epoch(epoch, first_step)
+        self._epoch_has_steps = False
         self._rows.start_epoch()
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
@@ -132,7 +134,7 @@ class CompiledEngine(StandardEngine):
         self._kernel.sum_slices(self._step_address, self._rows.order_address(step_in_epoch), stop_requested)
         total = self._reducer.reduce(self._sent)
         self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
-        loss, stop_flags = self._loss_and_stop
+        loss, stop_flags = self._loss_and_stop.tolist()
         return StepResult(loss, stop_flags > 0)
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
@@ -143,32 +145,37 @@ class CompiledEngine(StandardEngine):
 
     def _take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
         order = self._rows.order_address(first_step)  # from files: read before the others are waited for
-        self._notes.count += 1
-        self._notes.collective = "take_steps"
-        if self._crew is None:
-            num_steps = self._run_kernel(order, num_steps, learning_rate, stop_requested)
-            stop_requested = self._loss_and_stop[1] > 0
-        else:
-            vectors = (*self.optimizer.vectors, self._losses)
-            stop_requested = self._crew.begin(stop_requested)
-            if self._crew.is_member:
-                num_steps = self._run_kernel(order, num_steps, learning_rate, stop_requested)
-                self._crew.publish(vectors, num_steps, stop_requested)
-            else:
-                num_steps, stop_requested = self._crew.take_over(vectors)
-        self._notes.collective = None
-        return StepsTaken(self._losses[:num_steps].tolist(), stop_requested)
-
-    def _run_kernel(self, order: int, num_steps: int, learning_rate: float, stop_requested: bool) -> int:
         shared = self._node_sum.address if self._node_sum is not None else None
-        return int(self._kernel.take_steps(
+        arguments = (
             self._step_address, shared, order, self._rows.order_step, num_steps, stop_requested, learning_rate,
             self._losses.data_ptr(),
-        ))  # fmt: skip
+        )  # fmt: skip
+        with waiting_in("take_steps", self.session.control.notes):
+            if self._crew is None:
+                num_taken = self._kernel.take_steps(*arguments)
+            else:
+                num_taken = self._kernel.take_steps_by_crew(self._crew_address, *arguments)
+        self._epoch_has_steps = True
+        return StepsTaken(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
+
+    def epoch_loss(self) -> float:
+        """See `StepEngine.epoch_loss`. Collective."""
+        if self._crew is None or not self._epoch_has_steps:
+            return super().epoch_loss()
+        loss, weight = self._crew.epoch_sums().tolist()
+        return float(loss / weight) if weight else 0.0
+
+    def sum_validation_losses(self) -> torch.Tensor:
+        """See `StandardEngine.sum_validation_losses`."""
+        sums = torch.zeros((len(self.parts.validation), 2), dtype=torch.float64)
+        for row, own in zip(sums, self.parts.validation, strict=True):
+            for block in map(packed, own.blocks()):
+                source = (ctypes.c_void_p * 3)(*addresses_of(block))
+                self._kernel.add_losses(self._step_address, source, len(block.inputs), row.data_ptr())
+        return sums
 
     def close(self) -> None:
         """See `StepEngine.close`. Collective."""
-        self.loss_sums = self.loss_sums.clone()  # no longer in the memory that is given back
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpitrain.cluster.cores import detect_affinity
-from mpitrain.comm.reduction import combine_in_tree
+from mpitrain.comm.collective_notes import waiting_in
 from mpitrain.comm.session import Session
 from mpitrain.data.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
@@ -29,13 +29,34 @@ if TYPE_CHECKING:
 # Samples are held twice, by their rank and for the crew: not worth it where they are what fills the node.
 LARGEST_LENT_BYTES = 2**30
 _ALIGNMENT = 64
-# What a rank outside takes over: the vectors of a `KernelOptimizer`, and the losses of the steps.
-_TAKEN_OVER = ("parameters", "first_moment", "second_moment", "step_count", "losses")
+# What a rank outside takes over from the crew.
+_PUBLISHED = ("parameters", "first_moment", "second_moment", "step_count", "losses", "loss_and_stop", "num_taken")
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
+class KernelPublished(ctypes.Structure):
+    """Something to hand over; the fields are those of `Published` in crew.cpp, in their order."""
+
+    _fields_ = (("own", ctypes.c_void_p), ("shared", ctypes.c_void_p), ("num_bytes", ctypes.c_int64))
+
+
+class KernelCrew(ctypes.Structure):
+    """What a rank knows of the crew; the fields are those of `Crew` in crew.cpp, in their order."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "begin", "end", "reduction", "stop_flags", "running_sums", "loss_sums", "gathered", "own_sums", "published",
+            "num_taken",
+        )),
+        *((name, ctypes.c_int64) for name in (
+            "num_published", "num_ranks", "rank", "member", "num_virtual_ranks", "first_row", "num_own_rows",
+            "num_spins",
+        )),
+    )  # fmt: skip
+
+
 class Crew:
-    """The memory that all ranks of the node share for it, who its members are, and their meetings."""
+    """The memory that all ranks of the node share for it, and who its members are."""
 
     def __init__(
         self, session: Session, kernel: ctypes.CDLL, members: Sequence[int], memory: NodeSharedTensor, shapes: Shapes,
@@ -45,52 +66,43 @@ class Crew:
         self.index = members.index(rank) if rank in members else None
         self.num_members = len(members)
         self.tables = _carve(memory.tensor, shapes)
-        self._own, self._kernel, self._memory = own, kernel, memory
-        self._rank, self._num_ranks = rank, session.ranks.world_size
-        # All ranks arrive at the first, the members wait there; the others wait at the second for the first member.
-        self._begin, self._end, self._meeting = (self.tables[name].data_ptr() for name in ("begin", "end", "meeting"))
-        self._notes, self._num_reductions = session.control.notes, 0
+        self._own, self._session, self._kernel, self._memory = own, session, kernel, memory
 
-    @property
-    def is_member(self) -> bool:
-        """True on a rank that takes steps."""
-        return self.index is not None
+    def describe(self, own_sums: torch.Tensor, vectors: Sequence[torch.Tensor]) -> int:
+        """Tell the kernel what it needs; return the address of that.
+
+        `own_sums` (k, 2) are this rank's losses and weights of the epoch. `vectors` are what a step changes: those of
+        a `KernelOptimizer`, the losses of a call (steps,), and the last loss and stop flag (2,).
+        """
+        self._num_taken = torch.zeros(1, dtype=torch.int64)
+        self._published = (KernelPublished * len(_PUBLISHED))(*(
+            KernelPublished(vector.data_ptr(), self.tables[name].data_ptr(), vector.nbytes)
+            for name, vector in zip(_PUBLISHED, (*vectors, self._num_taken), strict=True)
+        ))  # fmt: skip
+        addresses = {
+            name: self.tables[name].data_ptr()
+            for name in ("begin", "end", "reduction", "stop_flags", "running_sums", "loss_sums", "gathered")
+        }
+        self._description = KernelCrew(
+            **addresses,
+            own_sums=own_sums.data_ptr(),
+            published=ctypes.addressof(self._published),
+            num_taken=self._num_taken.data_ptr(),
+            num_published=len(_PUBLISHED),
+            num_ranks=self._session.ranks.world_size,
+            rank=self._session.ranks.rank,
+            member=-1 if self.index is None else self.index,
+            num_virtual_ranks=len(self.tables["loss_sums"]),
+            first_row=self._own[0].virtual_rank,
+            num_own_rows=len(self._own),
+            num_spins=SPINS,
+        )
+        return ctypes.addressof(self._description)
 
     def share_of(self, num_virtual_ranks: int) -> range:
         """Return the virtual ranks whose slices this member computes; on the others, the first member's."""
         each = num_virtual_ranks // self.num_members
         return range((self.index or 0) * each, ((self.index or 0) + 1) * each)
-
-    def begin(self, stop_requested: bool) -> bool:
-        """Say that this rank is ready; members return when all are, the others when the first member has published.
-
-        Returns whether a rank asks to stop (on members). Collective.
-        """
-        self.tables["stop_flags"][self._rank] = float(stop_requested)
-        if self.is_member:
-            current = self._kernel.arrive_at(self._begin, self._num_ranks)
-            self._kernel.wait_at(self._begin, current, SPINS)
-            return bool(self.tables["stop_flags"].any())
-        current = self._kernel.current_round(self._end)
-        self._kernel.arrive_at(self._begin, self._num_ranks)
-        self._kernel.wait_at(self._end, current, 0)
-        return False
-
-    def publish(self, vectors: Sequence[torch.Tensor], num_steps: int, stop_requested: bool) -> None:
-        """Let the ranks outside of the crew see its result: called on all members, done by the first."""
-        if self.index != 0:
-            return
-        for name, vector in zip(_TAKEN_OVER, vectors, strict=True):
-            self.tables[name].copy_(vector)
-        self.tables["outcome"][0], self.tables["outcome"][1] = num_steps, float(stop_requested)
-        self._kernel.open_round(self._end)
-
-    def take_over(self, vectors: Sequence[torch.Tensor]) -> tuple[int, bool]:
-        """Set `vectors` to the crew's; return the number of steps and whether a rank asks to stop. Outside of it."""
-        for name, vector in zip(_TAKEN_OVER, vectors, strict=True):
-            vector.copy_(self.tables[name])
-        num_steps, stop_requested = self.tables["outcome"].tolist()
-        return int(num_steps), stop_requested > 0
 
     def rows(self, joins: bool) -> LaidOutRows:
         """Return the rows of this member's slices, and where every rank lays out the order of its own."""
@@ -112,16 +124,18 @@ class Crew:
         See `Reducer.reduce`: in the fixed tree, and without a message, for which ranks without a core wait long.
         Collective.
         """
-        # In turns: who writes to a buffer again has met all, since they last read it.
-        rows = self.tables["gathered"][self._num_reductions % 2]
-        self._num_reductions += 1
-        for source, row in zip(self._own, partials, strict=True):
-            rows[source.virtual_rank] = row
-        self._notes.count += 1
-        self._notes.collective = "reduce"
-        self._kernel.wait_at(self._meeting, self._kernel.arrive_at(self._meeting, self._num_ranks), 0)
-        self._notes.collective = None
-        return combine_in_tree(rows)
+        total = torch.empty(2, dtype=torch.float64)
+        with waiting_in("reduce", self._session.control.notes):
+            self._kernel.sum_at_meeting(
+                ctypes.addressof(self._description), partials.contiguous().data_ptr(), total.data_ptr()
+            )
+        return total
+
+    def epoch_sums(self) -> torch.Tensor:
+        """Return the sum (2,) over all virtual ranks as the last call's steps have left it; all ranks hold it."""
+        rows, total = self.tables["loss_sums"], torch.empty(2, dtype=torch.float64)
+        self._kernel.sum_rows_in_tree(rows.data_ptr(), len(rows), total.data_ptr())
+        return total
 
     def failed_among(self, virtual_ranks: range) -> list[int]:
         """Return those whose sums, joined with their neighbours' on one member, are not finite."""
@@ -196,13 +210,12 @@ def _shapes(
     real, num_parameters = samples.padded_inputs.dtype, kernel.parameter_count()
     meeting = ((kernel.meeting_bytes(),), torch.uint8)
     return {
-        "begin": meeting,
-        "end": meeting,
-        "meeting": meeting,
+        **dict.fromkeys(("begin", "end", "reduction"), meeting),
         "stop_flags": ((parts.session.ranks.world_size,), torch.float64),
-        "outcome": ((2,), torch.float64),
         "losses": ((most_steps,), torch.float64),
-        "loss_sums": ((num_virtual_ranks, 2), torch.float64),
+        "loss_and_stop": ((2,), torch.float64),
+        "num_taken": ((1,), torch.int64),
+        **dict.fromkeys(("running_sums", "loss_sums"), ((num_virtual_ranks, 2), torch.float64)),
         "gathered": ((2, num_virtual_ranks, 2), torch.float64),
         "sample_counts": ((num_virtual_ranks,), torch.int64),
         "order": ((plan.steps_per_epoch, num_virtual_ranks, plan.slice_rows), torch.int64),

@@ -23,7 +23,10 @@ from mpitrain.cache import cache_folder
 from mpitrain.errors import MissingDependencyError
 
 # One text for the compiler, read from its standard input.
-_SOURCES = ("shared_sum.hpp", "dense_network.cpp")
+_SOURCES = (
+    "shared_sum.hpp", "dense_layers.hpp", "dense_batch.hpp", "dense_step.hpp", "optimizer_updates.hpp",
+    "dense_network.cpp", "crew.cpp",
+)  # fmt: skip
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
@@ -75,7 +78,7 @@ class OptimizerKind(enum.IntEnum):
 
 
 class KernelStep(ctypes.Structure):
-    """What a training step needs, set up once; the fields are those of `Step` in dense_network.cpp, in their order."""
+    """What a training step needs, set up once; the fields are those of `Step` in dense_step.hpp, in their order."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
@@ -90,7 +93,7 @@ class KernelStep(ctypes.Structure):
 
 
 class KernelSharedSum(ctypes.Structure):
-    """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_network.cpp, in their order."""
+    """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_step.hpp, in their order."""
 
     _fields_ = (
         ("meeting", ctypes.c_void_p),
@@ -104,7 +107,7 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     Raises MissingDependencyError where there is no C++ compiler, or where it fails.
     """
     library = ctypes.CDLL(str(build_kernel(network)))
-    address, count, round_number, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32, ctypes.c_double
+    address, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
         ("workspace_bytes", count, ()),
         ("parameter_count", count, ()),
@@ -113,11 +116,11 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
         ("sum_slices", None, (address, address, number)),
         ("apply_sum", None, (address, address, number)),
         ("take_steps", count, (address, address, address, count, count, number, number, address)),
+        ("take_steps_by_crew", count, (*[address] * 4, count, count, number, number, address)),
+        ("add_losses", None, (address, address, count, address)),
+        ("sum_at_meeting", None, (address,) * 3),
+        ("sum_rows_in_tree", None, (address, count, address)),
         ("meeting_bytes", count, ()),
-        ("current_round", round_number, (address,)),
-        ("arrive_at", round_number, (address, round_number)),
-        ("wait_at", None, (address, round_number, count)),
-        ("open_round", None, (address,)),
     ):
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result

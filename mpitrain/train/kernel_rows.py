@@ -84,12 +84,9 @@ class RowsOnTheWay:
             self._table[:] = [source.addresses(step) for source in self._streams]
             return self._order.data_ptr()
         slices = [source.slice(step) for source in self._slice_sources]
-        self._held = [
-            Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())
-            for piece in slices
-        ]
+        self._held = [packed(piece) for piece in slices]
         # In place: the kernel knows this table by its address.
-        self.sources.copy_(torch.tensor([_addresses(piece) for piece in self._held]))
+        self.sources.copy_(torch.tensor([addresses_of(piece) for piece in self._held]))
         return self._order.data_ptr()
 
 
@@ -103,10 +100,15 @@ def rows_of(
     columns = range(len(in_memory))
     offsets = _first_rows([source.samples for source in in_memory]) if joins else [0] * len(in_memory)
     table = OrderTable(torch.zeros((steps_per_epoch, len(in_memory), slice_rows), dtype=torch.int64), columns, offsets)
-    return LaidOutRows(in_memory, table, columns, [_addresses(source.samples) for source in in_memory], joins)
+    return LaidOutRows(in_memory, table, columns, [addresses_of(source.samples) for source in in_memory], joins)
 
 
-def _addresses(rows: VirtualRankSamples | Slice) -> list[int]:
+def packed(piece: Slice) -> Slice:
+    """Return the slice with rows that lie behind one another in memory."""
+    return Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())
+
+
+def addresses_of(rows: VirtualRankSamples | Slice) -> list[int]:
     """Return the addresses of inputs, targets and weights."""
     if isinstance(rows, Slice):
         tensors = (rows.inputs, rows.targets, rows.weights)

@@ -49,6 +49,7 @@ class StandardEngine(OneByOne):
         self.fixed_tree = FixedTreeReducer(parts.session.data, parts.virtual_ranks)
         # An engine that has a faster way for the sums at an epoch's end brings it.
         self.small_sums: Reducer = self.fixed_tree
+        self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
         self.loss_sums = torch.zeros((len(parts.batches), 2), dtype=torch.float64, device=parts.session.device)
 
@@ -79,11 +80,18 @@ class StandardEngine(OneByOne):
 
     def validation_loss(self) -> float | None:
         """See `StepEngine.validation_loss`. Collective."""
+        if not self._holds_out:
+            return None
+        loss, weight = self.small_sums.reduce(self.sum_validation_losses()).tolist()
+        self._holds_out = weight > 0
+        return float(loss / weight) if weight else None
+
+    def sum_validation_losses(self) -> torch.Tensor:
+        """Return the sums of losses and weights of each owned virtual rank's held-out samples (k, 2), float64."""
         self.parts.model.eval()
         sums = torch.stack([sum_losses(self.parts.model, self.loss, own) for own in self.parts.validation])
         self.parts.model.train()
-        loss, weight = self.small_sums.reduce(sums.to(self.session.device)).tolist()
-        return float(loss / weight) if weight else None
+        return sums.to(self.session.device)
 
     def describe_failure(self) -> str:
         """See `StepEngine.describe_failure`. Collective."""

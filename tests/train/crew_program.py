@@ -60,7 +60,7 @@ class Run:
         own, names = self.engine._crew, [name for name, _ in self.parts.model.named_parameters()]
         seen = {
             "crew": own and own.num_members,
-            "is_member": bool(own and own.is_member),
+            "is_member": bool(own and own.index is not None),
             "weights": weights_sha256(named_weights(self.parts.model)),
             "optimizer": weights_sha256(optimizer_tensors(self.engine.optimizer, names)),
         }

@@ -1,0 +1,56 @@
+// From samples in memory to a tile of normalised inputs, and from its outputs to losses and their derivatives.
+//
+//   R rows of a tile      F, O inputs and targets of a sample
+
+namespace {
+
+/// Rows of one virtual rank in physical units: inputs [rows][F], targets [rows][O], weights [rows], 0 for padding.
+struct Rows {
+    const Real* inputs;
+    const Real* targets;
+    const Real* weights;
+};
+
+/// What normalises inputs and targets: input mean [F], input std [F], target mean [O], target std [O].
+struct Statistics {
+    const Real* numbers;
+    const Real* input_mean() const { return numbers; }
+    const Real* input_std() const { return numbers + sizes[0]; }
+    const Real* target_mean() const { return numbers + 2 * sizes[0]; }
+    const Real* target_std() const { return numbers + 2 * sizes[0] + sizes[num_layers]; }
+};
+
+/// Sets the inputs of a tile; what lies behind a row's F inputs stays zero.
+void gather_inputs(Workspace& work, int R, const Rows& rows, const std::int64_t* order, const Statistics& statistics) {
+    constexpr int F = sizes[0];
+    const Real *mean = statistics.input_mean(), *std = statistics.input_std();
+    for (int r = 0; r < R; ++r) {
+        const Real* x = rows.inputs + order[r] * F;
+        for (int f = 0; f < F; ++f) work.after[0][r][f] = (x[f] - mean[f]) / std[f];
+    }
+}
+
+/// Output o of row r of the tile less its target, which is that of the source's row `source_row`, both normalised.
+Real error_of(const Workspace& work, int r, int o, const Rows& rows, std::int64_t source_row,
+              const Statistics& statistics) {
+    const Real target = rows.targets[source_row * sizes[num_layers] + o];
+    return work.after[num_layers][r][o] - (target - statistics.target_mean()[o]) / statistics.target_std()[o];
+}
+
+/// Adds the losses of a tile to loss_sum, and sets the output layer's delta.
+void start_backward(Workspace& work, int R, const Rows& rows, const std::int64_t* order, const Statistics& statistics,
+                    Real& loss_sum, Real& weight_sum) {
+    constexpr int O = sizes[num_layers];
+    for (int r = 0; r < R; ++r) {
+        const Real weight = rows.weights[order[r]];
+        weight_sum += weight * O;
+        for (int o = 0; o < O; ++o) {
+            const Real y = work.after[num_layers][r][o], error = error_of(work, r, o, rows, order[r], statistics);
+            loss_sum += weight * loss_of(error);
+            work.delta[(num_layers - 1) % 2][r][o] =
+                weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y);
+        }
+    }
+}
+
+}  // namespace

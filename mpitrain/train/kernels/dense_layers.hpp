@@ -1,0 +1,237 @@
+// A dense network for sizes fixed when this is compiled: its layers forward and backward, a tile of rows at a time.
+//
+//   R rows of a tile      I, J inputs and outputs of a layer      M, N, K sizes of a product
+//
+// Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
+// for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
+// Macros given by the compiler's command line: REAL, LAYER_SIZES, HIDDEN, OUTPUT, LOSS.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+namespace {
+
+using Real = REAL;
+enum Activation { identity, sigmoid, tanh, relu, gelu };
+enum Loss { mse, mae, huber };
+
+constexpr int sizes[] = {LAYER_SIZES};
+constexpr int num_layers = sizeof(sizes) / sizeof(sizes[0]) - 1;
+constexpr Activation hidden_activation = HIDDEN;
+constexpr Activation output_activation = OUTPUT;
+constexpr Loss loss_kind = LOSS;
+
+#ifdef __AVX512F__
+constexpr int vector_bytes = 64, row_block = 8;
+#else
+constexpr int vector_bytes = 32, row_block = 4;
+#endif
+constexpr int lanes = vector_bytes / static_cast<int>(sizeof(Real));
+typedef Real Vector __attribute__((vector_size(vector_bytes), aligned(sizeof(Real)), may_alias));
+
+constexpr int tile_rows = 64;
+constexpr int width(int features) { return (features + lanes - 1) / lanes * lanes; }
+constexpr int widest() {
+    int most = 0;
+    for (const int size : sizes) most = width(size) > most ? width(size) : most;
+    return most;
+}
+constexpr int num_parameters() {
+    int total = 0;
+    for (int l = 0; l < num_layers; ++l) total += sizes[l + 1] * (sizes[l] + 1);
+    return total;
+}
+constexpr int extra_entries = 3;  // behind the gradient: loss sum, weight sum, stop flag
+
+/// Numbers too small to be normal, such as the moments of a unit that is dead, count as 0 while this lives: arithmetic
+/// with them takes a hundred times as long. Never around sums of several slices, which other code adds too.
+struct FlushToZero {
+#ifdef __SSE__
+    const unsigned int before = _mm_getcsr();
+    FlushToZero() { _mm_setcsr(before | 0x8040); }
+    ~FlushToZero() { _mm_setcsr(before); }
+#endif
+};
+
+Vector load(const Real* from) { return *reinterpret_cast<const Vector*>(from); }
+void store(Real* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+
+/// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
+/// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
+template <int K>
+void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
+              std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row) {
+    const int depth = K > 0 ? K : num_k;
+    const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
+        constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
+        Vector sum[rows][vectors];
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v)
+                sum[r][v] = start ? load(start + (m + r) * start_row + n + v * lanes) : Vector{};
+        for (int k = 0; k < depth; ++k) {
+            Vector row[vectors];
+            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * lanes);
+            for (int r = 0; r < rows; ++r) {
+                const Real factor = a[(m + r) * a_row + k * a_column];
+                for (int v = 0; v < vectors; ++v) sum[r][v] += factor * row[v];
+            }
+        }
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * lanes, sum[r][v]);
+    };
+    const auto columns = [&](auto rows_constant, int m) {
+        int n = 0;
+        for (; n + 2 * lanes <= N; n += 2 * lanes) block(rows_constant, std::integral_constant<int, 2>{}, m, n);
+        for (; n < N; n += lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
+    };
+    int m = 0;
+    for (; m + row_block <= M; m += row_block) columns(std::integral_constant<int, row_block>{}, m);
+    for (; m + 2 <= M; m += 2) columns(std::integral_constant<int, 2>{}, m);
+    for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
+}
+
+/// The sum of all lanes, half and half: four additions in a row where one after the other were fifteen.
+template <int num_lanes>
+Real sum_of_lanes(const Real* from) {
+    if constexpr (num_lanes == 1) return *from;
+    constexpr int half = num_lanes / 2;
+    Real folded[half];
+    for (int lane = 0; lane < half; ++lane) folded[lane] = from[lane] + from[lane + half];
+    return sum_of_lanes<half>(folded);
+}
+
+template <Activation kind>
+Real activate(Real z) {
+    if constexpr (kind == sigmoid) return 1 / (1 + std::exp(-z));
+    if constexpr (kind == tanh) return std::tanh(z);
+    if constexpr (kind == relu) return z < 0 ? 0 : z;  // a NaN stays one
+    if constexpr (kind == gelu) return z * Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440)));
+    return z;
+}
+
+/// The derivative by z, from z and the activation y.
+template <Activation kind>
+Real slope(Real z, Real y) {
+    if constexpr (kind == sigmoid) return y * (1 - y);
+    if constexpr (kind == tanh) return 1 - y * y;
+    if constexpr (kind == relu) return z > 0 ? 1 : 0;
+    if constexpr (kind == gelu) {
+        const Real density = std::exp(Real(-0.5) * z * z) * Real(0.39894228040143267794);
+        return Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440))) + z * density;
+    }
+    return 1;
+}
+
+Real loss_of(Real error) {
+    const Real size = std::fabs(error);
+    if constexpr (loss_kind == mae) return size;
+    if constexpr (loss_kind == huber) return size < 1 ? Real(0.5) * error * error : size - Real(0.5);
+    return error * error;
+}
+
+Real loss_slope(Real error) {
+    const Real sign = static_cast<Real>((error > 0) - (error < 0));
+    if constexpr (loss_kind == mae) return sign;
+    if constexpr (loss_kind == huber) return std::fabs(error) < 1 ? error : sign;
+    return 2 * error;
+}
+
+/// Weights in the layouts that the products read, and the gradient in the layout that they write; zero padding stays
+/// zero.
+struct Layer {
+    Real forward[widest()][widest()];   // [I][width(J)]
+    Real backward[widest()][widest()];  // [J][width(I)]
+    Real bias[widest()];
+    Real weight_gradient[widest()][widest()];  // [J][width(I)]
+    Real bias_gradient[widest()];
+};
+
+struct Workspace {
+    Layer layers[num_layers];
+    Real before[num_layers + 1][tile_rows][widest()];  // z of each layer
+    Real after[num_layers + 1][tile_rows][widest()];   // its activation; [0] holds the inputs
+    Real delta[2][tile_rows][widest()];
+};
+
+void spread_weights(Workspace& work, const Real* parameters) {
+    for (int l = 0; l < num_layers; ++l) {
+        const int I = sizes[l], J = sizes[l + 1];
+        Layer& layer = work.layers[l];
+        for (int j = 0; j < J; ++j) {
+            std::memcpy(layer.backward[j], parameters + j * I, sizeof(Real) * static_cast<std::size_t>(I));
+            for (int i = 0; i < I; ++i) layer.forward[i][j] = parameters[j * I + i];
+        }
+        parameters += I * J;
+        std::memcpy(layer.bias, parameters, sizeof(Real) * static_cast<std::size_t>(J));
+        parameters += J;
+    }
+}
+
+void gather_gradients(const Workspace& work, Real* gradient) {
+    for (int l = 0; l < num_layers; ++l) {
+        const int I = sizes[l], J = sizes[l + 1];
+        for (int j = 0; j < J; ++j, gradient += I)
+            std::memcpy(gradient, work.layers[l].weight_gradient[j], sizeof(Real) * static_cast<std::size_t>(I));
+        std::memcpy(gradient, work.layers[l].bias_gradient, sizeof(Real) * static_cast<std::size_t>(J));
+        gradient += J;
+    }
+}
+
+template <int l>
+void forward_layer(Workspace& work, int R) {
+    constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
+    constexpr Activation kind = l == num_layers - 1 ? output_activation : hidden_activation;
+    Real(*z)[stride] = work.before[l + 1];
+    Real(*y)[stride] = work.after[l + 1];
+    const Layer& layer = work.layers[l];
+    if constexpr (J <= 2) {  // a vector along the outputs would be nearly empty: along the inputs instead
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) {
+                Vector sum{};
+                for (int i = 0; i < width(I); i += lanes)
+                    sum += load(work.after[l][r] + i) * load(layer.backward[j] + i);
+                z[r][j] = layer.bias[j] + sum_of_lanes<lanes>(reinterpret_cast<const Real*>(&sum));
+            }
+    } else {
+        multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
+    }
+    for (int r = 0; r < R; ++r) {
+        if constexpr (kind == identity) {
+            std::memcpy(y[r], z[r], sizeof(Real) * J);
+        } else {
+            for (int j = 0; j < J; ++j) y[r][j] = activate<kind>(z[r][j]);
+        }
+    }
+    if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R);
+}
+
+/// Sets the gradients of layer l and those below by the R rows of a slice's first tile, and adds to them by later ones.
+template <int l>
+void backward_layer(Workspace& work, int R, bool is_first) {
+    constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
+    Layer& layer = work.layers[l];
+    Real(*delta)[stride] = work.delta[l % 2];
+    Real* gradient = layer.weight_gradient[0];
+    multiply<0>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, is_first ? nullptr : gradient, stride,
+                gradient, stride);
+    if (is_first) std::memset(layer.bias_gradient, 0, sizeof(layer.bias_gradient));
+    for (int r = 0; r < R; ++r)
+        for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
+    if constexpr (l > 0) {
+        Real(*below)[stride] = work.delta[(l + 1) % 2];
+        multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, 0, below[0], stride);
+        if constexpr (hidden_activation != identity) {
+            for (int r = 0; r < R; ++r)
+                for (int i = 0; i < I; ++i)
+                    below[r][i] *= slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
+        }
+        backward_layer<l - 1>(work, R, is_first);
+    }
+}
+
+}  // namespace

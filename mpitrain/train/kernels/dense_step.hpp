@@ -1,0 +1,95 @@
+// What a training step knows, the partial sums of its slices, and their sum over the ranks of a node.
+//
+//   n parameters      k slices of a rank      b rows a slice      P ranks      R rows that they contribute
+
+namespace {
+
+/// What a training step needs, set up once; the fields are those of `KernelStep` in dense_kernel.py, in their order.
+struct Step {
+    Workspace* work;
+    Real* parameters;        // [n]
+    const Real* statistics;  // see Statistics
+    const Rows* sources;     // [k]
+    Real* partials;          // [k][n + 3]: gradient of the summed weighted loss, loss sum, weight sum, stop flag
+    double* epoch_sums;      // [k][2]: losses and weights of the epoch so far
+    double* loss_and_stop;   // [2]: the batch's mean loss, the number of ranks that ask to stop
+    Real* first_moment;      // [n]: Adam's m, or the velocity of gradient descent
+    Real* second_moment;     // [n]: Adam's v
+    float* step_count;
+    volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
+    std::int64_t order_stride, num_slices, slice_rows;
+    std::int64_t combination;  // of the k partials: 0 none, 1 into row 0 in the pairwise tree
+    std::int64_t optimizer;    // 0 Adam, 1 AdamW, 2 gradient descent
+    double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
+};
+
+/// The partial of one slice, whose b rows are `order` [b].
+void write_partial(Workspace& work, const Step& step, const Rows& rows, const std::int64_t* order, Real stop_flag,
+                   Real* partial) {
+    const Statistics statistics{step.statistics};
+    Real loss_sum = 0, weight_sum = 0;
+    for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
+        const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
+        gather_inputs(work, R, rows, order + first, statistics);
+        forward_layer<0>(work, R);
+        start_backward(work, R, rows, order + first, statistics, loss_sum, weight_sum);
+        backward_layer<num_layers - 1>(work, R, first == 0);
+    }
+    gather_gradients(work, partial);
+    partial[num_parameters()] = loss_sum;
+    partial[num_parameters() + 1] = weight_sum;
+    partial[num_parameters() + 2] = stop_flag;
+}
+
+constexpr int partial_length = num_parameters() + extra_entries;
+
+void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
+    Real* target = partials + to * partial_length;
+    const Real* source = partials + from * partial_length;
+    for (int i = 0; i < partial_length; ++i) target[i] += source[i];
+}
+
+/// Adds partial number s, the last one of `num_held` that lie behind one another, to those before it as far as its
+/// subtree is complete; returns how many are left: one, after k partials, if k is a power of two.
+std::int64_t add_in_tree_so_far(const Step& step, std::int64_t s, std::int64_t num_held) {
+    for (; s % 2 == 1; s /= 2, --num_held) add_partial(step.partials, num_held - 2, num_held - 1);
+    return num_held;
+}
+
+/// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in dense_kernel.py, in their order.
+struct SharedSum {
+    Meeting* meeting;
+    std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
+    std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
+    std::int64_t num_spins;                // see meet()
+};
+
+constexpr int largest_tree_rows = 64;
+
+/// rows [R][n + 3], which others read too, into total [n + 3], in the tree ((0,1),(2,3)),...; where a level has an odd
+/// number of rows, the last one waits for the next level.
+void add_in_tree(const Real* rows, std::int64_t num_rows, Real* total) {
+    constexpr int block = 128;
+    alignas(64) Real level[largest_tree_rows][block];
+    for (int first = 0; first < partial_length; first += block) {
+        const int count = partial_length - first < block ? partial_length - first : block;
+        for (std::int64_t r = 0; r < num_rows; ++r)
+            std::memcpy(level[r], rows + r * partial_length + first, sizeof(Real) * static_cast<std::size_t>(count));
+        for (std::int64_t distance = 1; distance < num_rows; distance *= 2)
+            for (std::int64_t r = 0; r + distance < num_rows; r += 2 * distance)
+                for (int i = 0; i < count; ++i) level[r][i] += level[r + distance][i];
+        std::memcpy(total + first, level[0], sizeof(Real) * static_cast<std::size_t>(count));
+    }
+}
+
+/// Replaces row 0 of this rank's partials by the sum over all ranks. Collective over the ranks of `shared`.
+void add_among_ranks(const Step& step, const SharedSum& shared) {
+    const std::uint32_t buffer = shared.meeting->round.load(std::memory_order_acquire) % 2;
+    Real* rows = reinterpret_cast<Real*>(shared.meeting->rows) + buffer * shared.num_rows * partial_length;
+    std::memcpy(rows + shared.first_row * partial_length, step.partials,
+                sizeof(Real) * static_cast<std::size_t>(shared.num_own_rows * partial_length));
+    meet(*shared.meeting, static_cast<std::uint32_t>(shared.num_ranks), shared.num_spins);
+    add_in_tree(rows, shared.num_rows, step.partials);
+}
+
+}  // namespace

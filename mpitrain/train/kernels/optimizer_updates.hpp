@@ -1,0 +1,56 @@
+// From the sum of all gradients to new parameters.
+//
+//   n parameters
+
+namespace {
+
+/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if
+/// that is above 0.
+void average_gradient(const Step& step, Real* total) {
+    constexpr int n = num_parameters();
+    const Real weight_sum = total[n + 1];
+    step.loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
+    step.loss_and_stop[1] = static_cast<double>(total[n + 2]);
+    for (int i = 0; i < n; ++i) total[i] /= weight_sum;
+    if (step.clip_norm <= 0) return;
+    double squares = 0;
+    for (int i = 0; i < n; ++i) squares += static_cast<double>(total[i]) * static_cast<double>(total[i]);
+    const double shortened = step.clip_norm / (std::sqrt(squares) + 1e-6);
+    if (shortened >= 1) return;
+    for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
+}
+
+/// Adam (Kingma and Ba, 2015); the weight decay is L2, or decoupled as in AdamW (Loshchilov and Hutter, 2019).
+void adam_step(const Step& step, const Real* gradient, double learning_rate) {
+    const double t = static_cast<double>(*step.step_count += 1);
+    const bool is_decoupled = step.optimizer == 1;
+    const Real l2 = static_cast<Real>(is_decoupled ? 0 : step.weight_decay);
+    const Real shrink = static_cast<Real>(is_decoupled ? 1 - learning_rate * step.weight_decay : 1);
+    const Real keep = static_cast<Real>(step.beta2), one_minus_beta1 = static_cast<Real>(1 - step.beta1);
+    const Real one_minus_beta2 = static_cast<Real>(1 - step.beta2), eps = static_cast<Real>(step.epsilon);
+    const Real correction = static_cast<Real>(std::sqrt(1 - std::pow(step.beta2, t)));
+    const Real step_size = static_cast<Real>(learning_rate / (1 - std::pow(step.beta1, t)));
+    Real* __restrict m = step.first_moment;
+    Real* __restrict v = step.second_moment;
+    Real* __restrict parameters = step.parameters;
+    for (int i = 0; i < num_parameters(); ++i) {
+        const Real g = gradient[i] + l2 * parameters[i];
+        m[i] += one_minus_beta1 * (g - m[i]);
+        v[i] = keep * v[i] + one_minus_beta2 * g * g;
+        parameters[i] = shrink * parameters[i] - step_size * m[i] / (std::sqrt(v[i]) / correction + eps);
+    }
+}
+
+/// Stochastic gradient descent with momentum as torch has it: no dampening, L2 weight decay.
+void descent_step(const Step& step, const Real* gradient, double learning_rate) {
+    const Real rate = static_cast<Real>(learning_rate), keep = static_cast<Real>(step.momentum);
+    const Real l2 = static_cast<Real>(step.weight_decay);
+    Real* __restrict velocity = step.first_moment;
+    Real* __restrict parameters = step.parameters;
+    for (int i = 0; i < num_parameters(); ++i) {
+        velocity[i] = keep * velocity[i] + gradient[i] + l2 * parameters[i];
+        parameters[i] -= rate * velocity[i];
+    }
+}
+
+}  // namespace
