@@ -12,6 +12,7 @@ import torch
 
 from mpitrain.comm.collective_notes import waiting_in
 from mpitrain.comm.reduction import LibraryReducer, Reducer
+from mpitrain.errors import LaunchError
 from mpitrain.train.crew import open_crew
 from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind
 from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
@@ -32,7 +33,8 @@ class CompiledEngine(StandardEngine):
 
     The parameters of the model and the state of the optimiser are views of flat vectors that the kernel updates. Each
     slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any number of
-    ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one.
+    ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one. Where ranks outnumber
+    cores, a `Crew` of them takes the steps for all.
     """
 
     optimizer: KernelOptimizer
@@ -55,8 +57,8 @@ class CompiledEngine(StandardEngine):
         self._sent = self._partials if self._gathers else self._partials[:1]
         self._node_sum = self._open_node_sum() if wire is None else None
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
-        num_ranks = self._crew.num_members if self._crew else self.session.ranks.world_size
-        self._is_self_contained = wire is None and (num_ranks == 1 or self._node_sum is not None)
+        self._num_workers = self._crew.num_members if self._crew else self.session.ranks.world_size
+        self._is_self_contained = wire is None and (self._num_workers == 1 or self._node_sum is not None)
         self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
         self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
         self._describe_step(network, Combination.none if self._gathers else Combination.tree)
@@ -78,7 +80,10 @@ class CompiledEngine(StandardEngine):
         if num_ranks == 1 or not can_share(session, self._kernel, num_rows):
             return None
         is_crowded = crew is None and num_ranks > session.node_cores
-        return NodeSum(session, self._kernel, num_ranks, num_rows, first_row, len(self._sent), is_crowded)
+        try:
+            return NodeSum(session, self._kernel, num_ranks, num_rows, first_row, len(self._sent), is_crowded)
+        except LaunchError:  # on all ranks: the node has no room for it, and messages serve too
+            return None
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
@@ -117,7 +122,7 @@ class CompiledEngine(StandardEngine):
         )
         self._step_address = ctypes.addressof(self._step)
         products = _PRODUCTS_A_WEIGHT * len(optimizer.weights) * self.global_batch_size
-        fitting = max(1, int(_MOST_PRODUCTS_A_CALL * self.session.ranks.world_size / products))
+        fitting = max(1, int(_MOST_PRODUCTS_A_CALL * self._num_workers / products))
         self._most_steps = min(fitting, MOST_STEPS_A_CALL) if isinstance(self._rows, LaidOutRows) else 1
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:

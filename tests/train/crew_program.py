@@ -69,12 +69,12 @@ class Run:
 
 
 @contextmanager
-def full_shared_memory():
-    """As on a node whose /dev/shm holds no more than the sums."""
+def little_shared_memory(most_bytes):
+    """As on a node whose /dev/shm has no more room."""
     check = node_shared._check_room
 
     def refuse(num_bytes):
-        if num_bytes > 20_000:
+        if num_bytes > most_bytes:
             raise LaunchError("full")
         check(num_bytes)
 
@@ -123,7 +123,9 @@ def body(world):
     note("any", lambda session: Run(session, "training.reduction=any").epochs(), "any")
     with mock.patch.object(crew, "LARGEST_LENT_BYTES", 0):
         note("too many samples", lambda session: Run(session).epochs())
-    with full_shared_memory():
+    with little_shared_memory(20_000):
+        note("room for sums", lambda session: Run(session).epochs())
+    with little_shared_memory(0):
         note("no room", lambda session: Run(session).epochs())
     note("stopped", lambda session: stopped(session, last))
     note("diverged", lambda session: diverged(session, last))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import launch
 from played_ranks import on_played_ranks, played_session
-from played_runs import Run, in_turns, points
+from played_runs import Run, in_turns, points, run_alone
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
@@ -205,10 +205,21 @@ def test_joined_slices_name_all_their_virtual_ranks_when_they_fail():
 def test_a_run_loads_nothing_of_torch_s_compiler(tmp_path, small_history):
     """It would cost each rank a second or two before the first step."""
     program = (
-        "import sys; from mpitrain.cli import main; code = main(sys.argv[1:]); "
+        "import gc, sys; from mpitrain.cli import main; code = main(sys.argv[1:]); "
+        "code = code or (None if gc.isenabled() and gc.get_freeze_count() else 'no collector'); "
         "loaded = [name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules]; "
         "sys.exit(repr(loaded) if loaded else code)"
     )
     settings = (f"output.model_dir={tmp_path / 'run'}", f"data.data_path={small_history}", "training.epochs=2")
     done = launch(["-c", program, "train", *settings, "training.engine=compiled"])
     assert done.returncode == 0, done.stderr
+
+
+def test_who_watches_sees_the_steps_of_a_call():
+    run = run_alone("training.engine=compiled", *CHAINS[0])
+    notes = run.session.control.notes
+    for first in (0, 2):
+        run.engine.take_steps(first, 2, 0.01, False)
+        assert (notes.step, notes.collective) == (first + 2, None)
+        run.session.note_step(first + 2)
+        assert notes.step == first + 2

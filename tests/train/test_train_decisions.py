@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from played_runs import MLP, Run, in_turns, run_alone
+from played_runs import MLP, Run, in_turns, record_sent, run_alone, runs
 
 from mpitrain.train.step_engine import OneByOne
 
@@ -126,3 +126,17 @@ def test_the_rate_reaches_the_weights():
     before = double.weights()
     double.engine.step(0, 0.001, False)
     assert float((double.weights() - before).norm()) == pytest.approx(2 * seen[0].change, rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_that_nothing_is_held_out_is_found_once(engine):
+    """Each later epoch then ends without a message for it."""
+
+    def body(run):
+        run.engine.start_epoch(0)
+        sent = record_sent(run.session.control)
+        losses = [run.engine.validation_loss() for _ in range(3)]
+        return losses, len(sent)
+
+    for losses, num_sent in runs(2, *MLP, f"training.engine={engine}", what=body):
+        assert (losses, num_sent) == ([None] * 3, 1)
