@@ -19,7 +19,7 @@ from mpitrain.cluster.launchers import read_claims
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError
 from mpitrain.native.benchmark import CppBenchmark, time_cpp_steps
 from mpitrain.native.build import build_program, program_path
-from mpitrain.native.program import json_line_of, run_under_mpi
+from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
 
 Say = Callable[[str], None]
@@ -88,11 +88,11 @@ def _find_program(cases: Sequence[StepCase], build: bool, say: Say) -> Path | No
 def _measure_python(cases: Sequence[StepCase], longest_s: float, folder: Path, recorded: dict[Key, _Recorded]) -> None:
     if not cases:
         return
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps({"longest_s": longest_s, "cases": [_as_job(case) for case in cases]}))
-    command = [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)]
-    output = run_under_mpi(find_mpirun(), cases[0].num_ranks, command)
-    for case, answer in zip(cases, json.loads(json_line_of(output))["cases"], strict=True):
+    job_file, results_file = folder / "job.json", folder / "results.json"
+    job = {"longest_s": longest_s, "results": str(results_file), "cases": [_as_job(case) for case in cases]}
+    job_file.write_text(json.dumps(job))
+    run_under_mpi(find_mpirun(), cases[0].num_ranks, [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)])
+    for case, answer in zip(cases, json.loads(results_file.read_text()), strict=True):
         _record(recorded[case.key], answer.get("step_us"), answer.get("error"))
 
 

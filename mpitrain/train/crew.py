@@ -157,6 +157,8 @@ def open_crew(parts: EngineParts, kernel: ctypes.CDLL, most_steps: int) -> Crew 
     if not all(session.gather_object(len(own) == len(parts.batches))):
         return None  # samples from files come to the rank that reads them
     members = choose_members(session.gather_object(detect_affinity()), _most_members(parts))
+    while len(members) > 2 and not can_share(session, kernel, len(members)):
+        members = members[: len(members) // 2]  # many rows, or long ones: fewer members write fewer
     counts = [count for rank in session.gather_object([len(source.samples) for source in own]) for count in rank]
     shapes = _shapes(parts, own[0], counts, kernel, most_steps)
     if not can_share(session, kernel, len(members)) or _num_bytes(shapes) > LARGEST_LENT_BYTES:
