@@ -20,14 +20,25 @@ struct Statistics {
     const Real* target_std() const { return numbers + 2 * sizes[0] + sizes[num_layers]; }
 };
 
-/// Sets the inputs of a tile; what lies behind a row's F inputs stays zero.
-void gather_inputs(Workspace& work, int R, const Rows& rows, const std::int64_t* order, const Statistics& statistics) {
-    constexpr int F = sizes[0];
-    const Real *mean = statistics.input_mean(), *std = statistics.input_std();
-    for (int r = 0; r < R; ++r) {
-        const Real* x = rows.inputs + order[r] * F;
-        for (int f = 0; f < F; ++f) work.after[0][r][f] = (x[f] - mean[f]) / std[f];
+/// Lays out what normalises the inputs, as vectors of which what lies behind F is zero.
+void spread_statistics(Workspace& work, const Statistics& statistics) {
+    for (int f = 0; f < sizes[0]; ++f) {
+        work.input_mean[f] = statistics.input_mean()[f];
+        work.input_factor[f] = 1 / statistics.input_std()[f];
     }
+}
+
+/// Sets the inputs of a tile; what lies behind a row's F inputs stays zero.
+void gather_inputs(Workspace& work, int R, const Rows& rows, const std::int64_t* order) {
+    constexpr int F = sizes[0];
+    // In two passes: a vector that is read just behind the stores of its parts waits for them.
+    for (int r = 0; r < R; ++r)
+        for (int f = 0; f < F; ++f) work.after[0][r][f] = rows.inputs[order[r] * F + f];
+    for (int r = 0; r < R; ++r)
+        for (int f = 0; f < width(F); f += lanes) {
+            Real* x = work.after[0][r] + f;
+            store(x, (load(x) - load(work.input_mean + f)) * load(work.input_factor + f));
+        }
 }
 
 /// Output o of row r of the tile less its target, which is that of the source's row `source_row`, both normalised.

@@ -105,9 +105,29 @@ Real sum_of_lanes(const Real* from) {
     return sum_of_lanes<half>(folded);
 }
 
+/// e to the power of x, for x from -87 to 88 and nearest to that outside: to 2 units in the last place, and in a form
+/// of which compilers make vectors. The polynomial is that of Cephes' expf (S. Moshier).
+inline float exponential(float x) {
+    x = x < -87.33f ? -87.33f : (x > 88.37f ? 88.37f : x);  // a NaN stays one
+    const float n = std::nearbyint(x * 1.44269504f);
+    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1;
+    const std::uint32_t bits = (static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, sizeof(power));
+    return p * power;
+}
+inline double exponential(double x) { return std::exp(x); }
+
 template <Activation kind>
 Real activate(Real z) {
-    if constexpr (kind == sigmoid) return 1 / (1 + std::exp(-z));
+    if constexpr (kind == sigmoid) return 1 / (1 + exponential(-z));
     if constexpr (kind == tanh) return std::tanh(z);
     if constexpr (kind == relu) return z < 0 ? 0 : z;  // a NaN stays one
     if constexpr (kind == gelu) return z * Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440)));
@@ -156,6 +176,7 @@ struct Workspace {
     Real before[num_layers + 1][tile_rows][widest()];  // z of each layer
     Real after[num_layers + 1][tile_rows][widest()];   // its activation; [0] holds the inputs
     Real delta[2][tile_rows][widest()];
+    Real input_mean[widest()], input_factor[widest()];  // one over the standard deviation
 };
 
 void spread_weights(Workspace& work, const Real* parameters) {
@@ -200,11 +221,20 @@ void forward_layer(Workspace& work, int R) {
     } else {
         multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
     }
-    for (int r = 0; r < R; ++r) {
-        if constexpr (kind == identity) {
-            std::memcpy(y[r], z[r], sizeof(Real) * J);
-        } else {
-            for (int j = 0; j < J; ++j) y[r][j] = activate<kind>(z[r][j]);
+    if constexpr (J <= 2 && kind != identity) {  // behind one another, for vectors along the rows
+        Real outputs[tile_rows * J];
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) outputs[r * J + j] = z[r][j];
+        for (int i = 0; i < R * J; ++i) outputs[i] = activate<kind>(outputs[i]);
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) y[r][j] = outputs[r * J + j];
+    } else {
+        for (int r = 0; r < R; ++r) {
+            if constexpr (kind == identity) {
+                std::memcpy(y[r], z[r], sizeof(Real) * J);
+            } else {
+                for (int j = 0; j < J; ++j) y[r][j] = activate<kind>(z[r][j]);
+            }
         }
     }
     if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R);

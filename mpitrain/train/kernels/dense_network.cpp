@@ -10,6 +10,7 @@ std::int64_t parameter_count() { return num_parameters(); }
 /// Computes the k partials of a batch and combines them; order [k][b] says which rows, `order_stride` numbers apart.
 void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
     spread_weights(*step->work, step->parameters);
+    spread_statistics(*step->work, {step->statistics});
     std::int64_t num_held = 0;
     for (std::int64_t s = 0; s < step->num_slices; ++s) {
         Real* partial = step->partials + num_held * partial_length;
@@ -65,11 +66,12 @@ void add_losses(const Step* step, const Rows* rows, std::int64_t num_rows, doubl
     const Statistics statistics{step->statistics};
     Workspace& work = *step->work;
     spread_weights(work, step->parameters);
+    spread_statistics(work, statistics);
     std::int64_t order[tile_rows];
     for (std::int64_t first = 0; first < num_rows; first += tile_rows) {
         const int R = static_cast<int>(num_rows - first < tile_rows ? num_rows - first : tile_rows);
         for (int r = 0; r < R; ++r) order[r] = first + r;
-        gather_inputs(work, R, *rows, order, statistics);
+        gather_inputs(work, R, *rows, order);
         forward_layer<0>(work, R);
         for (int r = 0; r < R; ++r)
             for (int o = 0; o < sizes[num_layers]; ++o) {

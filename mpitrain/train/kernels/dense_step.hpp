@@ -30,7 +30,7 @@ void write_partial(Workspace& work, const Step& step, const Rows& rows, const st
     Real loss_sum = 0, weight_sum = 0;
     for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
         const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
-        gather_inputs(work, R, rows, order + first, statistics);
+        gather_inputs(work, R, rows, order + first);
         forward_layer<0>(work, R);
         start_backward(work, R, rows, order + first, statistics, loss_sum, weight_sum);
         backward_layer<num_layers - 1>(work, R, first == 0);
