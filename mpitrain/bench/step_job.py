@@ -78,7 +78,7 @@ def _measure(session: Session, config: RunConfig, case: Mapping[str, Any], longe
     if case["kind"] == "loop":
         timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
     else:
-        timed = EngineLoop(build_parts(config, session, take_run(samples, session), None).engine)
+        timed = EngineLoop(build_parts(config, session, take_run(samples, session), None).engine, session)
     warmup_us = timed.time_steps(case["warmup"])
     session.barrier()
     num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
@@ -100,8 +100,8 @@ class EngineLoop:
     What is done once an epoch is not part of it.
     """
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, engine: Any, session: Session) -> None:
+        self._engine, self._session = engine, session
         self._epoch, self._next_step = 0, 0
         engine.start_epoch(0)
 
@@ -126,6 +126,7 @@ class EngineLoop:
         if self._next_step == self._engine.steps_per_epoch:
             self._epoch, self._next_step = self._epoch + 1, 0
             self._engine.start_epoch(self._epoch)
+            self._session.barrier()  # else the first step would wait for the last rank to be ready
 
 
 def synthetic_samples(num_samples: int) -> Samples:
