@@ -145,7 +145,7 @@ def test_a_file_that_answers_otherwise_is_not_believed(
     def spoil(scripted: torch.jit.ScriptModule, path: Path) -> None:
         if part == "forward" and hasattr(scripted, "fc2"):
             with torch.no_grad():
-                scripted.fc2.bias += 1e-6
+                scripted.fc2.bias += 1e-3  # in every answer, however flat the sigmoid is there
         if part == "side file" and path == normalization_path(tmp_path / "m.pt"):
             scripted.state_dict()["0"].add_(1e-3)
         write(scripted, path)
