@@ -38,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 MOST_EXTRA_US, MOST_RATIO, LEAST_GAIN = 8.0, 1.5, 3.0
-ATTEMPTS = 3
+ATTEMPTS = 6
 
 
 @pytest.mark.mpi([1, 3])
