@@ -151,7 +151,9 @@ def test_ranks_started_by_hand(played: Played, free_port: int) -> None:
     lines = [line.partition("#")[0].strip() for line in by_hand.splitlines()]
     here = [line.replace("host0", "127.0.0.1").replace("29500", str(free_port)) for line in lines]
     assert len(here) == 2
-    command = " & ".join(f"{line} --output by_hand --epochs 2" for line in here) + " & wait -n && wait -n"
+    started = [f"{line} --output by_hand --epochs 2 & rank{rank}=$!" for rank, line in enumerate(here)]
+    # By name: of two that end at once, `wait -n` takes both, and a second one finds none.
+    command = "\n".join([*started, "wait $rank0", "wait $rank1"])
     assert _run(command, played.folder).count("Weights  SHA-256") == 1
     assert played.hash_of("by_hand") == played.hash_of("on_1_rank")
 
