@@ -14,7 +14,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 class CollectiveNotes:
     """Where this rank is: how many collectives it entered, in which one it waits, and at which step of the training.
 
-    Written by the main thread, read by the watchdog's: each is one plain attribute, so no lock is needed. The count
+    Written by the main thread, read by the watchdog's: each is a plain number or name, so no lock is needed. The count
     means the same on all ranks, since all call the same collectives in the same order.
     """
 

@@ -21,7 +21,6 @@ class KernelOptimizer:
     """
 
     def __init__(self, parameters: Sequence[Any], settings: OptimizerSection) -> None:
-        self.settings = settings
         self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.first_moment, self.second_moment = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.step_count = torch.zeros(())

@@ -98,11 +98,14 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
 /// The sum of all lanes, half and half: four additions in a row where one after the other were fifteen.
 template <int num_lanes>
 Real sum_of_lanes(const Real* from) {
-    if constexpr (num_lanes == 1) return *from;
-    constexpr int half = num_lanes / 2;
-    Real folded[half];
-    for (int lane = 0; lane < half; ++lane) folded[lane] = from[lane] + from[lane + half];
-    return sum_of_lanes<half>(folded);
+    if constexpr (num_lanes == 1) {
+        return *from;
+    } else {
+        constexpr int half = num_lanes / 2;
+        Real folded[half];
+        for (int lane = 0; lane < half; ++lane) folded[lane] = from[lane] + from[lane + half];
+        return sum_of_lanes<half>(folded);
+    }
 }
 
 /// e to the power of x, for x from -87 to 88 and nearest to that outside: to 2 units in the last place, and in a form

@@ -61,7 +61,7 @@ struct SharedSum {
     Meeting* meeting;
     std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
     std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
-    std::int64_t num_spins;                // see meet()
+    std::int64_t num_spins;                // see wait_for_end()
 };
 
 constexpr int largest_tree_rows = 64;
