@@ -28,6 +28,28 @@ struct ColumnSums {
     std::vector<Real> x_squared;  // (F)
 };
 
+/// One-pass statistics of reference semantics: mean = S1 / N, std = sqrt(S2 / N - mean^2), not clamped.
+template <typename Real>
+struct OnePassMoments {
+    std::vector<Real> mean;  // (F)
+    std::vector<Real> std;   // (F)
+};
+
+// Where each number of a reference run comes from. In the column `torch` it must be the function that Python calls, on
+// the same shapes: a vendor's vector library may round otherwise than the standard library (the square root of some
+// CPUs does), and then only the same call gives the same bits.
+//
+//   number                  Python                        torch engine                plain engine
+//   column sums             torch.sum, torch.pow          torch::sum, torch::pow      loops in the order of torch::sum
+//   mean and std            torch.sqrt, torch.pow on (F,) torch::sqrt, torch::pow     std::sqrt
+//   sums over the ranks     MPI_Allreduce                 MPI_Allreduce               MPI_Allreduce
+//   forward, loss, gradient torch                         libtorch                    loops
+//   gradient / (7 P)        one IEEE division each        the same                    the same
+//   Adam                    torch.sqrt, libtorch's order  torch::optim::Adam          std::sqrt (adam.hpp)
+//   prediction, Jacobian    torch                         libtorch                    loops
+//
+// In standard semantics the statistics are IEEE float64 on both sides: + - * / and a correctly rounded square root.
+
 /// The arithmetic of one rank: no MPI in here. K parameters in one flat order (network.hpp).
 template <typename Real>
 class Engine {
@@ -57,6 +79,10 @@ std::unique_ptr<Engine<Real>> make_plain_engine(const Weights& weights, const Op
 template <typename Real>
 ColumnSums<Real> plain_column_sums(const std::vector<Real>& x);  // x (N,F)
 
+/// sums over all ranks' N samples in, statistics out. num_samples: N.
+template <typename Real>
+OnePassMoments<Real> plain_one_pass_moments(const ColumnSums<Real>& sums, Real num_samples);
+
 /// Whether this program was built with libtorch. Without it the functions below throw UserError.
 bool torch_engine_is_built();
 
@@ -65,6 +91,9 @@ std::unique_ptr<Engine<Real>> make_torch_engine(const Weights& weights, const Op
 
 template <typename Real>
 ColumnSums<Real> torch_column_sums(const std::vector<Real>& x);  // x (N,F)
+
+template <typename Real>
+OnePassMoments<Real> torch_one_pass_moments(const ColumnSums<Real>& sums, Real num_samples);
 
 /// A model file and normalization.<name> beside it, written by Python or by save_model. Throws UserError.
 struct Model {

@@ -86,27 +86,35 @@ Normalization normalization_of(const Moments& moments, std::vector<std::size_t>&
 }
 
 template <typename Real>
-Normalization reference_normalization(const MpiSession& mpi, std::vector<Real> sums, std::vector<Real> squares,
-                                      std::size_t num_samples) {
+OnePassMoments<Real> plain_one_pass_moments(const ColumnSums<Real>& sums, Real num_samples) {
+    OnePassMoments<Real> moments;
+    for (std::size_t f = 0; f < num_features; ++f) {
+        const Real mean = sums.x[f] / num_samples;
+        moments.mean.push_back(mean);
+        moments.std.push_back(std::sqrt(sums.x_squared[f] / num_samples - mean * mean));
+    }
+    return moments;
+}
+
+template <typename Real>
+Normalization reference_normalization(const MpiSession& mpi, ColumnSums<Real> sums, std::size_t num_samples,
+                                      OnePassMoments<Real> (*one_pass_moments)(const ColumnSums<Real>&, Real)) {
     constexpr int count = static_cast<int>(num_features);
-    MPI_Allreduce(MPI_IN_PLACE, sums.data(), count, mpi_type<Real>(), MPI_SUM, mpi.comm());
-    MPI_Allreduce(MPI_IN_PLACE, squares.data(), count, mpi_type<Real>(), MPI_SUM, mpi.comm());
+    MPI_Allreduce(MPI_IN_PLACE, sums.x.data(), count, mpi_type<Real>(), MPI_SUM, mpi.comm());
+    MPI_Allreduce(MPI_IN_PLACE, sums.x_squared.data(), count, mpi_type<Real>(), MPI_SUM, mpi.comm());
     const Real total = static_cast<Real>(num_samples) * static_cast<Real>(mpi.world_size());
     return mpi.together([&] {
-        Normalization normalization;
-        for (std::size_t f = 0; f < num_features; ++f) {
-            const Real mean = sums[f] / total;
-            const Real std = std::sqrt(squares[f] / total - mean * mean);
-            check_std(f, static_cast<double>(std));
-            normalization.mean.push_back(static_cast<double>(mean));
-            normalization.std.push_back(static_cast<double>(std));
-        }
-        return normalization;
+        const OnePassMoments<Real> moments = one_pass_moments(sums, total);
+        for (std::size_t f = 0; f < num_features; ++f) check_std(f, static_cast<double>(moments.std[f]));
+        return Normalization{{moments.mean.begin(), moments.mean.end()}, {moments.std.begin(), moments.std.end()}};
     });
 }
 
 template Moments moments_of(const std::vector<float>&);
 template Moments moments_of(const std::vector<double>&);
-template Normalization reference_normalization(const MpiSession&, std::vector<float>, std::vector<float>, std::size_t);
-template Normalization reference_normalization(const MpiSession&, std::vector<double>, std::vector<double>,
-                                               std::size_t);
+template OnePassMoments<float> plain_one_pass_moments(const ColumnSums<float>&, float);
+template OnePassMoments<double> plain_one_pass_moments(const ColumnSums<double>&, double);
+template Normalization reference_normalization(const MpiSession&, ColumnSums<float>, std::size_t,
+                                               OnePassMoments<float> (*)(const ColumnSums<float>&, float));
+template Normalization reference_normalization(const MpiSession&, ColumnSums<double>, std::size_t,
+                                               OnePassMoments<double> (*)(const ColumnSums<double>&, double));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine.hpp"
 #include "mpi_session.hpp"
 #include "network.hpp"
 #include "selection.hpp"
@@ -31,9 +32,9 @@ Moments all_reduce_moments(const MpiSession& mpi, const std::vector<Moments>& pa
 /// tells it exactly; its m2 may come out as rounding noise.
 Normalization normalization_of(const Moments& moments, std::vector<std::size_t>& constant);
 
-/// Collective. Reference: one pass in the precision of Real. sums (F) and sums of squares (F) of this rank's n samples
-/// are added over the ranks; std = sqrt(S2 / (n P) - mean^2), unclamped. Throws AgreedError naming a feature whose std
-/// is not a positive number.
+/// Collective. Reference: the sums of this rank's n samples are added over the P ranks, and `one_pass_moments`, the
+/// engine's, makes statistics of them and of n P. Throws AgreedError naming a feature whose std is not a positive
+/// number.
 template <typename Real>
-Normalization reference_normalization(const MpiSession& mpi, std::vector<Real> sums, std::vector<Real> squares,
-                                      std::size_t num_samples);
+Normalization reference_normalization(const MpiSession& mpi, ColumnSums<Real> sums, std::size_t num_samples,
+                                      OnePassMoments<Real> (*one_pass_moments)(const ColumnSums<Real>&, Real));

@@ -20,6 +20,14 @@ ColumnSums<Real> torch_column_sums(const std::vector<Real>&) {
 template ColumnSums<float> torch_column_sums(const std::vector<float>&);
 template ColumnSums<double> torch_column_sums(const std::vector<double>&);
 
+template <typename Real>
+OnePassMoments<Real> torch_one_pass_moments(const ColumnSums<Real>&, Real) {
+    throw UserError("--engine torch: this program was built without libtorch; give --engine plain");
+}
+
+template OnePassMoments<float> torch_one_pass_moments(const ColumnSums<float>&, float);
+template OnePassMoments<double> torch_one_pass_moments(const ColumnSums<double>&, double);
+
 Model read_model(const std::string& path) {
     throw UserError(path + ": this program was built without libtorch, which reads such files");
 }

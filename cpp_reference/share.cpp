@@ -85,8 +85,8 @@ Normalization share_normalization(const MpiSession& mpi, const Options& options,
     if (options.semantics == Semantics::standard) return standard_normalization(mpi, share);
     const Samples<Real>& mine = share.samples[0];
     const bool torch = options.engine == EngineKind::torch;
-    const ColumnSums<Real> sums = torch ? torch_column_sums(mine.x) : plain_column_sums(mine.x);
-    return reference_normalization(mpi, sums.x, sums.x_squared, mine.size());
+    return reference_normalization(mpi, torch ? torch_column_sums(mine.x) : plain_column_sums(mine.x), mine.size(),
+                                   torch ? torch_one_pass_moments<Real> : plain_one_pass_moments<Real>);
 }
 
 template Share<float> partition_points(const MpiSession&, const Options&, const History&,

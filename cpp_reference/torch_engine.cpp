@@ -197,6 +197,16 @@ ColumnSums<Real> torch_column_sums(const std::vector<Real>& x) {
     return {values_of<Real>(torch::sum(samples, 0)), values_of<Real>(torch::sum(torch::pow(samples, 2), 0))};
 }
 
+template <typename Real>
+OnePassMoments<Real> torch_one_pass_moments(const ColumnSums<Real>& sums, Real num_samples) {
+    const auto total = static_cast<double>(num_samples);
+    const torch::Tensor mean = vector(sums.x.data(), num_features) / total;  // (F)
+    const torch::Tensor mean_of_squares = vector(sums.x_squared.data(), num_features) / total;
+    return {values_of<Real>(mean), values_of<Real>(torch::sqrt(mean_of_squares - torch::pow(mean, 2)))};
+}
+
+template OnePassMoments<float> torch_one_pass_moments(const ColumnSums<float>&, float);
+template OnePassMoments<double> torch_one_pass_moments(const ColumnSums<double>&, double);
 template ColumnSums<float> torch_column_sums(const std::vector<float>&);
 template ColumnSums<double> torch_column_sums(const std::vector<double>&);
 template std::unique_ptr<Engine<float>> make_torch_engine(const Weights&, const Options&);
