@@ -12,7 +12,7 @@ from typing import NoReturn, TypeAlias
 
 from mpitrain import __version__
 from mpitrain.bench.command import add_bench_command
-from mpitrain.cluster.speaker import say_once_before_ranks_meet
+from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.data.command import add_data_command
 from mpitrain.errors import MpitrainError, UserError
 from mpitrain.predict.command import add_export_command, add_predict_command, add_report_command

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.comm.collective_notes import CollectiveNotes
 from mpitrain.comm.session import Session
+from mpitrain.comm.watch.notes import CollectiveNotes
 
 Result = TypeVar("Result")
 _PATIENCE_S = 60.0

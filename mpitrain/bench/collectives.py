@@ -18,7 +18,7 @@ from mpitrain.bench.measurement import Candidate, Plan, Ranks, Timing, measure_i
 from mpitrain.bench.table import check_writable, format_bytes, render_table, write_bytes, write_json
 from mpitrain.comm.agreement import mark_agreed, on_root
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.transports import Call, Transport, available_transports, start_transports
+from mpitrain.comm.probes.transports import Call, Transport, available_transports, start_transports
 from mpitrain.comm.world import World
 from mpitrain.errors import LaunchError, UserError
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from mpitrain.cluster.claims_table import render_claims_table
+from mpitrain.cluster.fixes import mend_missing_library, mend_one_launcher, mend_unused_pmi, srun_command
 from mpitrain.cluster.inherited import without_inherited
 from mpitrain.cluster.launchers import HYDRA, OPEN_MPI, SHELL_STEP_IDS, SLURM_STEP, TORCHRUN, is_set, read_claims
-from mpitrain.cluster.mends import mend_missing_library, mend_one_launcher, mend_unused_pmi, srun_command
 from mpitrain.cluster.pmi import library_name, offered_pmi
 from mpitrain.cluster.rank_info import RankClaim
 from mpitrain.errors import LaunchError

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
-from mpitrain.comm.collective_notes import CollectiveNotes
+from mpitrain.comm.watch.notes import CollectiveNotes
 
 if TYPE_CHECKING:
-    from mpitrain.comm.node_shared import NodeSharedTensor
+    from mpitrain.comm.mpi.node_shared import NodeSharedTensor
 
 ReduceOperation = Literal["sum", "min", "max"]
 

@@ -19,11 +19,11 @@ from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.agreement import mark_agreed, on_root, together
 from mpitrain.comm.communicator import Communicator, ReduceOperation
-from mpitrain.comm.mpi_communicator import MpiCommunicator
-from mpitrain.comm.mpi_process_group import BACKEND_NAME, register_mpi_backend
-from mpitrain.comm.rendezvous import open_store_over
-from mpitrain.comm.torch_communicator import TorchCommunicator
-from mpitrain.comm.watchdog import start_watchdog
+from mpitrain.comm.meeting import open_store_over
+from mpitrain.comm.mpi.communicator import MpiCommunicator
+from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
+from mpitrain.comm.torch_backend import TorchCommunicator
+from mpitrain.comm.watch.watchdog import start_watchdog
 from mpitrain.comm.world import World, fail_alone
 from mpitrain.config import RunConfig
 from mpitrain.errors import LaunchError

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count
+from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.pmi import check_before_mpi_init
+from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
-from mpitrain.cluster.rendezvous import master_address
-from mpitrain.cluster.speaker import say_once_before_ranks_meet
-from mpitrain.cluster.yielding import yielding_variables
+from mpitrain.cluster.wait_policy import yielding_variables
 from mpitrain.comm.agreement import is_agreed, together
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.watchdog import Watchdog
+from mpitrain.comm.watch.watchdog import Watchdog
 from mpitrain.errors import LaunchError, MpitrainError
 
 Result = TypeVar("Result")
@@ -208,7 +208,7 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
 
 
 def _mpi_world(mpi: Any, decision: LaunchDecision) -> World:
-    from mpitrain.comm.mpi_communicator import MpiCommunicator
+    from mpitrain.comm.mpi.communicator import MpiCommunicator
 
     communicator = MpiCommunicator(mpi.COMM_WORLD)
     node = mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
@@ -232,7 +232,7 @@ def _count_node_cores(communicator: Communicator, node_rank: int) -> int:
 def _torch_world(decision: LaunchDecision, environ: Mapping[str, str]) -> World:
     import torch.distributed as dist
 
-    from mpitrain.comm.torch_communicator import TorchCommunicator
+    from mpitrain.comm.torch_backend import TorchCommunicator
 
     rank, world_size = decision.claim.rank or 0, decision.claim.world_size or 1
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mpitrain.cluster.cores import threads_per_rank
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.comm.probes import leave_world, mpi_thread_level
+from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
 from mpitrain.comm.world import World, fail_alone, start_world
 from mpitrain.config import RunConfig
 from mpitrain.doctor import network

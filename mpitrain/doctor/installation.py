@@ -94,7 +94,7 @@ def _torch_cuda() -> str:
 
 def probe_mpi() -> MpiProbe:
     """Ask a fresh Python which MPI library it loads, without starting MPI, within a time limit."""
-    command = [sys.executable, "-m", "mpitrain.comm.mpi_library"]
+    command = [sys.executable, "-m", "mpitrain.comm.mpi.library"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

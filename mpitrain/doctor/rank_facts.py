@@ -14,7 +14,7 @@ from typing import Any
 
 from mpitrain.cluster.cores import detect_affinity
 from mpitrain.cluster.pmi import library_name
-from mpitrain.comm.mpi_library import read_mpi_library
+from mpitrain.comm.mpi.library import read_mpi_library
 from mpitrain.doctor.installation import package_versions
 from mpitrain.doctor.machine import available_memory_bytes
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from mpitrain.comm.collective_notes import waiting_in
 from mpitrain.comm.reduction import LibraryReducer, Reducer
+from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.errors import LaunchError
 from mpitrain.train.crew import open_crew
 from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind

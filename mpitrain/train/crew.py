@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpitrain.cluster.cores import detect_affinity
-from mpitrain.comm.collective_notes import waiting_in
 from mpitrain.comm.session import Session
+from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.data.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
 from mpitrain.train.kernel_rows import LaidOutRows, OrderTable
@@ -24,7 +24,7 @@ from mpitrain.train.node_sum import SPINS, can_share
 from mpitrain.train.standard_engine import EngineParts
 
 if TYPE_CHECKING:
-    from mpitrain.comm.node_shared import NodeSharedTensor
+    from mpitrain.comm.mpi.node_shared import NodeSharedTensor
 
 # Samples are held twice, by their rank and for the crew: not worth it where they are what fills the node.
 LARGEST_LENT_BYTES = 2**30

@@ -14,7 +14,7 @@ from mpitrain.comm.session import Session
 from mpitrain.train.dense_kernel import KernelSharedSum
 
 if TYPE_CHECKING:
-    from mpitrain.comm.node_shared import NodeSharedTensor
+    from mpitrain.comm.mpi.node_shared import NodeSharedTensor
 
 # Beyond this the ranks' reading of all rows costs more than an Allreduce, which halves what it moves.
 LARGEST_SHARED_BYTES = 8 * 2**20

@@ -21,16 +21,17 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from mpitrain.comm import half_precision, mpi_communicator
 from mpitrain.comm.agreement import is_agreed, together
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.half_precision import all_reduce_halves
-from mpitrain.comm.mpi_communicator import MpiCommunicator
-from mpitrain.comm.mpi_process_group import BACKEND_NAME, MpiProcessGroup, register_mpi_backend
+from mpitrain.comm.meeting import open_store_over
+from mpitrain.comm.mpi import communicator as mpi_communicator
+from mpitrain.comm.mpi import half_precision
+from mpitrain.comm.mpi.communicator import MpiCommunicator
+from mpitrain.comm.mpi.half_precision import all_reduce_halves
+from mpitrain.comm.mpi.process_group import BACKEND_NAME, MpiProcessGroup, register_mpi_backend
+from mpitrain.comm.mpi.tensor_memory import TensorMemory
 from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer
-from mpitrain.comm.rendezvous import open_store_over
-from mpitrain.comm.tensor_memory import TensorMemory
-from mpitrain.comm.torch_communicator import TorchCommunicator
+from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.errors import ConfigError, DataError, LaunchError, MpitrainError
 

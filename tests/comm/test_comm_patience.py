@@ -11,7 +11,7 @@ WAIT_S = 0.6
 PROGRAM = f"""
 import json, sys, time
 from mpi4py import MPI
-from mpitrain.comm.mpi_communicator import MpiCommunicator
+from mpitrain.comm.mpi.communicator import MpiCommunicator
 
 communicator = MpiCommunicator(MPI.COMM_WORLD)
 seen = {{}}

@@ -14,8 +14,8 @@ import pytest
 from conftest import find_mpirun, launcher_environment
 from slowness import assert_within, slowness
 
-from mpitrain.comm.collective_notes import CollectiveNotes, noted
-from mpitrain.comm.stall_report import Position, describe_stall, render_positions
+from mpitrain.comm.watch.notes import CollectiveNotes, noted
+from mpitrain.comm.watch.stall_report import Position, describe_stall, render_positions
 
 # Runs the command with a stall on rank RANK before optimiser step STEP; the file FAULT_AT tells when.
 STALLING_PROGRAM = """

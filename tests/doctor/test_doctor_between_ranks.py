@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import launcher_environment
 
-from mpitrain.comm.probes import probe_all_reduce
+from mpitrain.comm.probes.measurements import probe_all_reduce
 from mpitrain.doctor.arrival import Waiting, explain
 from mpitrain.doctor.board import Board, launch_identity, open_board
 from mpitrain.doctor.check_result import CheckResult, exit_code_of

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from networks_of_users import Branching  # noqa: F401  (named by a setting)
 from played_runs import COMMON, MLP, RATE, points
 
-from mpitrain.comm.mpi_process_group import MpiProcessGroup
+from mpitrain.comm.mpi.process_group import MpiProcessGroup
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config

@@ -12,7 +12,7 @@ from played_runs import COMMON, MLP, RATE, points
 
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.session import Session
-from mpitrain.comm.torch_communicator import TorchCommunicator
+from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.config import load_run_config
 from mpitrain.data.ownership import take_run
 from mpitrain.train.setup import build_parts

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from mpitrain.comm.mpi_communicator import MpiCommunicator
-from mpitrain.comm.mpi_process_group import BACKEND_NAME, register_mpi_backend
-from mpitrain.comm.rendezvous import open_store_over
+from mpitrain.comm.meeting import open_store_over
+from mpitrain.comm.mpi.communicator import MpiCommunicator
+from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.session import choose_device
 from mpitrain.comm.world import World
 from mpitrain.errors import LaunchError

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.probe_group import ProbeGroup
+from mpitrain.comm.probes.probe_group import ProbeGroup
 from mpitrain.comm.world import World
 
 MEASURING_S = 0.5

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.mpi_communicator import MpiCommunicator
-from mpitrain.comm.mpi_process_group import BACKEND_NAME, register_mpi_backend
-from mpitrain.comm.rendezvous import open_store_over
+from mpitrain.comm.meeting import open_store_over
+from mpitrain.comm.mpi.communicator import MpiCommunicator
+from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.session import choose_device
-from mpitrain.comm.torch_communicator import TorchCommunicator
+from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.comm.world import World
 
 

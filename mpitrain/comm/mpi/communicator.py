@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpitrain.comm.collective_notes import CollectiveNotes, noted
 from mpitrain.comm.communicator import ReduceOperation, row_bytes_of
-from mpitrain.comm.half_precision import all_reduce_halves
-from mpitrain.comm.node_shared import NodeSharedTensor, open_node_shared_tensor
-from mpitrain.comm.tensor_memory import HALF_DTYPES, TensorMemory
+from mpitrain.comm.mpi.half_precision import all_reduce_halves
+from mpitrain.comm.mpi.node_shared import NodeSharedTensor, open_node_shared_tensor
+from mpitrain.comm.mpi.tensor_memory import HALF_DTYPES, TensorMemory
+from mpitrain.comm.watch.notes import CollectiveNotes, noted
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -1,7 +1,7 @@
 import pytest
 
 from mpitrain.cluster import slurm_nodes
-from mpitrain.cluster.rendezvous import master_address
+from mpitrain.cluster.meeting_point import master_address
 from mpitrain.errors import LaunchError
 
 STEP = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mpitrain.comm.tensor_memory import TensorMemory
+from mpitrain.comm.mpi.tensor_memory import TensorMemory
 from mpitrain.comm.virtual_ranks import rank_range
 
 if TYPE_CHECKING:

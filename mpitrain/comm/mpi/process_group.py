@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from mpitrain.comm.half_precision import all_reduce_halves, reduce_scatter_halves
-from mpitrain.comm.tensor_memory import HALF_DTYPES, TensorMemory
+from mpitrain.comm.mpi.half_precision import all_reduce_halves, reduce_scatter_halves
+from mpitrain.comm.mpi.tensor_memory import HALF_DTYPES, TensorMemory
 
 if TYPE_CHECKING:
     from mpi4py import MPI

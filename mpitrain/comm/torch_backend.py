@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.collective_notes import CollectiveNotes, noted
 from mpitrain.comm.communicator import ReduceOperation
-from mpitrain.comm.node_shared import NodeSharedTensor
+from mpitrain.comm.mpi.node_shared import NodeSharedTensor
+from mpitrain.comm.watch.notes import CollectiveNotes, noted
 from mpitrain.errors import LaunchError
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}

@@ -17,7 +17,7 @@ from mpitrain.errors import LaunchError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from mpitrain.comm.mpi_communicator import MpiCommunicator
+    from mpitrain.comm.mpi.communicator import MpiCommunicator
 
 # Where MPI libraries keep it on Linux. Writing beyond its size is a bus error, so its room is asked for first.
 SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108  (a mount, not a place of ours)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from mpitrain.comm.collective_notes import CollectiveNotes
-from mpitrain.comm.rendezvous import listen_on_free_port, reachable_address
-from mpitrain.comm.stall_report import Position, describe_stall, render_positions
+from mpitrain.comm.meeting import listen_on_free_port, reachable_address
+from mpitrain.comm.watch.notes import CollectiveNotes
+from mpitrain.comm.watch.stall_report import Position, describe_stall, render_positions
 from mpitrain.errors import LaunchError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Which MPI library Python really loads, asked without starting MPI: safe on login nodes that forbid it.
 
-`python -m mpitrain.comm.mpi_library` prints the answer as JSON, for callers that must survive a library that crashes.
+`python -m mpitrain.comm.mpi.library` prints the answer as JSON, for callers that must survive a library that crashes.
 """
 
 from __future__ import annotations

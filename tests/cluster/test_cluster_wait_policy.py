@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpitrain.cluster.yielding import YIELDING_VARIABLES, yielding_variables
+from mpitrain.cluster.wait_policy import YIELDING_VARIABLES, yielding_variables
 
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 
