@@ -1,12 +1,12 @@
 """What a run is: models of all settings, read from YAML and the command line, checked once and whole."""
 
-from mpitrain.config.data_sections import DataSection, DomainSection, VariablesSection
+from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.load import LoadedConfig, load_run_config
-from mpitrain.config.model_section import ModelSection
-from mpitrain.config.output_sections import OutputSection, PredictionSection
+from mpitrain.config.model import ModelSection
+from mpitrain.config.output import OutputSection, PredictionSection
 from mpitrain.config.render import render_schema, render_yaml
-from mpitrain.config.run_config import RunConfig
-from mpitrain.config.training_sections import (
+from mpitrain.config.run import RunConfig
+from mpitrain.config.training import (
     ComputeSection,
     DistributedSection,
     OptimizerSection,

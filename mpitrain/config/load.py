@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from mpitrain.config.cross_checks import implies_any_reduction
+from mpitrain.config.checks import implies_any_reduction
 from mpitrain.config.messages import explain
-from mpitrain.config.older_spellings import implied_semantics, refuse_given_twice, to_current_spelling, without_unused
 from mpitrain.config.overrides import apply_overrides
-from mpitrain.config.run_config import RunConfig
+from mpitrain.config.run import RunConfig
 from mpitrain.config.section import Section
 from mpitrain.config.settings import KeyPath, Setting
+from mpitrain.config.spellings import implied_semantics, refuse_given_twice, to_current_spelling, without_unused
 from mpitrain.config.yaml_source import read_settings
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from yaml import ScalarNode, SequenceNode
 
 from mpitrain.config.allowed import KeySchema
-from mpitrain.config.cross_checks import CROSS_CHECK, Problem
-from mpitrain.config.run_config import RunConfig
+from mpitrain.config.checks import CROSS_CHECK, Problem
+from mpitrain.config.run import RunConfig
 from mpitrain.config.settings import KeyPath, Setting
 from mpitrain.config.show import one_line, shorten, show_value
 from mpitrain.config.yaml_nodes import line_of

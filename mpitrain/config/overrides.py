@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mpitrain.config.older_spellings import current_path, overlap, to_current_spelling
 from mpitrain.config.settings import COMMAND_LINE, KeyPath, Setting
 from mpitrain.config.show import shorten
+from mpitrain.config.spellings import current_path, overlap, to_current_spelling
 from mpitrain.config.yaml_source import parse_settings
 from mpitrain.errors import ConfigError
 

@@ -8,7 +8,7 @@ import re
 
 import yaml
 
-from mpitrain.config.run_config import RunConfig
+from mpitrain.config.run import RunConfig
 
 # What no YAML reader takes for anything but text, and no reader of this file for a number: all else is quoted.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")

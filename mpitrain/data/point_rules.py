@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpitrain.config.data_sections import DomainSection
+from mpitrain.config.data import DomainSection
 from mpitrain.data.mask_expression import BoolArray, MaskExpression, Values
 from mpitrain.data.selection import ANY_LATITUDE_DEGREES, CLEAN_LATITUDE_DEGREES
 from mpitrain.data.variable_names import ICE_FRACTION, LATITUDE, LONGITUDE, OCEAN_MASK

@@ -6,7 +6,7 @@ import glob
 from pathlib import Path
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.output_sections import OutputSection
+from mpitrain.config.output import OutputSection
 from mpitrain.errors import UserError
 from mpitrain.launch.job_request import JobRequest
 

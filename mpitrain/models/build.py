@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mpitrain.config.model_section import ModelSection, find_model_problems, model_name
+from mpitrain.config.model import ModelSection, find_model_problems, model_name
 from mpitrain.config.show import show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import use_virtual_batch_norm

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mpitrain.config.training_sections import OptimizerSection
+from mpitrain.config.training import OptimizerSection
 
 
 class LibtorchAdam(torch.optim.Optimizer):

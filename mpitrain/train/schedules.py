@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mpitrain.config.training_sections import SchedulerSection
+from mpitrain.config.training import SchedulerSection
 
 REFERENCE_BATCH_SIZE = 64
 

@@ -13,7 +13,7 @@ from torch import nn
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model_section import model_name, needs_fields, normalizes_outputs
+from mpitrain.config.model import model_name, needs_fields, normalizes_outputs
 from mpitrain.data.batches import BatchPlan, EvaluationSource, plan_batches
 from mpitrain.data.loading import open_source_together, read_run
 from mpitrain.data.node_samples import read_once_a_node

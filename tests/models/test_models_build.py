@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mpitrain.config import ModelSection
-from mpitrain.config.model_section import needs_fields, normalizes_outputs
+from mpitrain.config.model import needs_fields, normalizes_outputs
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model, random_layers
 from mpitrain.models.dense_chain import DenseChain, dense_chain_of

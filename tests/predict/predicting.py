@@ -12,7 +12,7 @@ from conftest import REFERENCE_CASE
 from played_ranks import on_played_ranks, played_session
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.model_section import ModelSection
+from mpitrain.config.model import ModelSection
 from mpitrain.data.history_file import INPUTS, TARGET
 from mpitrain.data.samples import read_samples
 from mpitrain.data.source import open_source

@@ -7,12 +7,12 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mpitrain.config.cross_checks import CROSS_CHECK, find_problems
-from mpitrain.config.data_sections import DataSection, DomainSection, VariablesSection
-from mpitrain.config.model_section import ModelSection
-from mpitrain.config.output_sections import OutputSection, PredictionSection
+from mpitrain.config.checks import CROSS_CHECK, find_problems
+from mpitrain.config.data import DataSection, DomainSection, VariablesSection
+from mpitrain.config.model import ModelSection
+from mpitrain.config.output import OutputSection, PredictionSection
 from mpitrain.config.section import CountOrZero, Section
-from mpitrain.config.training_sections import ComputeSection, DistributedSection, TrainingSection
+from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
 
 DEFAULT_VALIDATION_SPLIT = 0.1
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpitrain.config.data_sections import DataSection
-from mpitrain.config.model_section import find_model_problems, model_name
+from mpitrain.config.data import DataSection
+from mpitrain.config.model import find_model_problems, model_name
 from mpitrain.config.show import show_value
-from mpitrain.config.training_sections import TrainingSection
+from mpitrain.config.training import TrainingSection
 
 if TYPE_CHECKING:
-    from mpitrain.config.run_config import RunConfig
+    from mpitrain.config.run import RunConfig
 
 CROSS_CHECK = "cross_check"
 
