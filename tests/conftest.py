@@ -99,7 +99,7 @@ def losses_of(folder: Path) -> list[tuple[float, float | None]]:
 @pytest.fixture(scope="session")
 def small_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small synthetic history file, written once."""
-    from mpitrain.data.synthetic_history import write_synthetic_history
+    from mpitrain.synthetic.history import write_synthetic_history
 
     path = tmp_path_factory.mktemp("history") / "cice_history.nc"
     write_synthetic_history(path, seed=3, num_latitudes=48, num_longitudes=72)

@@ -104,7 +104,7 @@ def test_imports_point_down():
         ("cluster", "from mpitrain.comm.world import World", ["comm"]),
         ("errors", "from mpitrain.config import RunConfig", ["config"]),
         ("config", "from mpitrain.cluster.pmi import library_name", ["cluster"]),
-        ("train", "from mpitrain.data.batches import Slice\nfrom mpitrain.train.run import train", []),
+        ("train", "from mpitrain.data.dataset.batches import Slice\nfrom mpitrain.train.run import train", []),
         ("config", "from mpitrain.errors import ConfigError", []),
         ("cli", "from mpitrain import __version__\nfrom mpitrain.train.run import train", []),
     ],

@@ -21,7 +21,7 @@ from mpitrain.bench.step_cases import FEATURES, network_of
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MpitrainError
 from mpitrain.train.setup import build_parts

@@ -98,7 +98,7 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_generate(options: argparse.Namespace) -> int:
-    from mpitrain.data.synthetic_history import Storage, write_synthetic_histories
+    from mpitrain.synthetic.history import Storage, write_synthetic_histories
 
     if options.files < 1:
         raise UserError(f"--files {options.files}: give 1 or more")
@@ -117,7 +117,7 @@ def _run_generate(options: argparse.Namespace) -> int:
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
-    from mpitrain.data.inspection import inspect_data
+    from mpitrain.datatools.inspect import inspect_data
 
     config, notices = _load(options.settings, "inspect")
     for line in notices:
@@ -125,7 +125,7 @@ def _run_inspect(options: argparse.Namespace) -> int:
     inspection = inspect_data(config, options.full)
     sys.stdout.write((inspection.render_json() if options.json else inspection.render_table()) + "\n")
     if options.maps is not None:
-        from mpitrain.data.maps import draw_maps
+        from mpitrain.datatools.maps import draw_maps
 
         for path in draw_maps(inspection, Path(options.maps)):
             sys.stderr.write(f"{path}\n")
@@ -133,7 +133,7 @@ def _run_inspect(options: argparse.Namespace) -> int:
 
 
 def _run_stats(options: argparse.Namespace) -> int:
-    from mpitrain.data.statistics import measure, render_table
+    from mpitrain.datatools.statistics import measure, render_table
 
     def body(config: RunConfig, session: Session) -> str:
         exact = config.training.model_copy(update={"dtype": "float64"})
@@ -146,7 +146,7 @@ def _run_stats(options: argparse.Namespace) -> int:
 def _run_convert(options: argparse.Namespace) -> int:
     if not 0 <= options.gzip <= 9:
         raise UserError(f"--gzip {options.gzip}: give 0 (none) to 9 (smallest)")
-    from mpitrain.data.conversion import convert
+    from mpitrain.datatools.convert import convert
 
     def body(config: RunConfig, session: Session) -> str:
         converted = convert(config, Path(options.output), session, options.gzip)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.classic_netcdf import read_variable_ends
+from mpitrain.data.files.netcdf_classic import read_variable_ends
 from mpitrain.errors import DataError
 
 FloatArray = npt.NDArray[np.float32]

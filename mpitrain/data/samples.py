@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.history_file import INPUTS, LARGEST_VALID, LATITUDE, MASK, TARGET, HistoryFile, open_history
-from mpitrain.data.selection import select_points
+from mpitrain.data.selection.selected_points import select_points
 from mpitrain.errors import DataError
 
 FloatArray = npt.NDArray[np.float32]

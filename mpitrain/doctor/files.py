@@ -39,7 +39,7 @@ def check_data(config: RunConfig) -> CheckResult:
     if config.data.data_path is None:
         return CheckResult(name, "skip", "data.data_path is not set: a run writes a synthetic file")
     from mpitrain.data.samples import concatenate, valid_rows
-    from mpitrain.data.source import open_source
+    from mpitrain.data.selection.source import open_source
 
     files = " ".join(config.data.entries)
     try:

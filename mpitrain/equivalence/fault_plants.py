@@ -14,8 +14,9 @@ import torch
 
 from mpitrain.comm import reduction
 from mpitrain.comm.session import Session
-from mpitrain.data import reference_data, training_data
 from mpitrain.data import samples as samples_module
+from mpitrain.data.dataset import in_memory as training_data
+from mpitrain.data.dataset import reference as reference_data
 from mpitrain.data.samples import Samples
 from mpitrain.equivalence import recorder
 from mpitrain.models.icenet import IceNet

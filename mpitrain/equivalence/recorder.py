@@ -15,13 +15,13 @@ import torch
 
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import BatchPlan, EpochOrder
-from mpitrain.data.ownership import take_run
-from mpitrain.data.partition import members_of, split_validation
-from mpitrain.data.reference_data import ReferenceData
+from mpitrain.data.dataset.batches import BatchPlan, EpochOrder
+from mpitrain.data.dataset.in_memory import Normalization
+from mpitrain.data.dataset.ownership import take_run
+from mpitrain.data.dataset.reference import ReferenceData
+from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.data.samples import Samples, valid_rows
-from mpitrain.data.streamed_data import StreamedData
-from mpitrain.data.training_data import Normalization
+from mpitrain.data.streaming.dataset import StreamedData
 from mpitrain.equivalence.trace import Trace, write_trace
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.train.setup import TrainingParts, build_parts

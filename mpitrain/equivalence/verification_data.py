@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.history_file import INPUTS, LATITUDE, LONGITUDE, MASK, TARGET
-from mpitrain.data.synthetic_history import write_synthetic_history
+from mpitrain.synthetic.history import write_synthetic_history
 
 
 def write_verification_history(path: Path, seed: int = 20) -> None:

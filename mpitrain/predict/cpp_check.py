@@ -12,14 +12,14 @@ from torch import nn
 
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import read_samples
-from mpitrain.data.source import SampleSource
-from mpitrain.data.synthetic_history import write_synthetic_history
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.native.build import build_program, program_path
 from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import Toolchain, find_toolchain
+from mpitrain.synthetic.history import write_synthetic_history
 
 _DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 # Its loops and torch's differ in nothing, but a rebuilt torch may: rounding is not a fault of the file.

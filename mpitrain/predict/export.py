@@ -15,7 +15,7 @@ from torch import nn
 
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
-from mpitrain.data.source import SampleSource, open_source
+from mpitrain.data.selection.source import SampleSource, open_source
 from mpitrain.errors import DataError, OutputError, UserError
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.torchscript import check_saved, load_model, normalization_path, save_model, save_normalization

@@ -9,7 +9,7 @@ from pathlib import Path
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
-from mpitrain.data.source import SampleSource
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.models.stored_network import StoredNetwork, load_network, takes_fields
 from mpitrain.predict.maps import draw_prediction

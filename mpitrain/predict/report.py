@@ -15,7 +15,7 @@ from torch import nn
 
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
-from mpitrain.data.source import SampleSource
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, OutputError
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import write_report

@@ -14,7 +14,7 @@ from torch import nn
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.history_file import INPUTS, TARGET
-from mpitrain.data.source import SampleSource
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, UserError
 from mpitrain.models.build import build_model
 from mpitrain.models.stored_network import load_network

@@ -11,9 +11,9 @@ from torch import nn
 from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.batches import EvaluationSource
-from mpitrain.data.streamed_data import StreamedData
-from mpitrain.data.training_data import TrainingData
+from mpitrain.data.dataset.batches import EvaluationSource
+from mpitrain.data.dataset.in_memory import TrainingData
+from mpitrain.data.streaming.dataset import StreamedData
 
 
 def mean_predictor_mse(

@@ -17,7 +17,7 @@ import torch
 from mpitrain.cluster.cores import detect_affinity
 from mpitrain.comm.session import Session
 from mpitrain.comm.watch.notes import waiting_in
-from mpitrain.data.batches import VirtualRankBatches
+from mpitrain.data.dataset.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
 from mpitrain.train.kernel_rows import LaidOutRows, OrderTable
 from mpitrain.train.node_sum import SPINS, can_share

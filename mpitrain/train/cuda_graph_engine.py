@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from mpitrain.data.batches import Slice, join_slices
+from mpitrain.data.dataset.batches import Slice, join_slices
 from mpitrain.errors import ConfigError
 from mpitrain.train.eager_engine import EXTRA_ENTRIES, EagerEngine
 from mpitrain.train.standard_engine import EngineParts

@@ -13,7 +13,7 @@ import torch
 
 from mpitrain.comm.data_parallel import distributed_data_parallel
 from mpitrain.comm.reduction import LibraryReducer
-from mpitrain.data.batches import Slice, join_slices, split_slice
+from mpitrain.data.dataset.batches import Slice, join_slices, split_slice
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import random_layers
 from mpitrain.train.network import network_of

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mpitrain.comm.reduction import LibraryReducer, NarrowWire, Reducer
-from mpitrain.data.batches import Slice, join_slices, split_slice
+from mpitrain.data.dataset.batches import Slice, join_slices, split_slice
 from mpitrain.models.build import random_layers
 from mpitrain.train.network import network_of
 from mpitrain.train.precision import Precision

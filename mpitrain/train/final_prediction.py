@@ -10,7 +10,7 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
 from mpitrain.data.history_file import TARGET
-from mpitrain.data.source import open_source
+from mpitrain.data.selection.source import open_source
 from mpitrain.errors import OutputError
 from mpitrain.models.stored_network import describe_network
 from mpitrain.train.prediction import describe_prediction, open_for_prediction, predict_to_file, prediction_settings

@@ -15,11 +15,11 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
-from mpitrain.data.synthetic_history import read_noise_mse
 from mpitrain.errors import TrainingError
 from mpitrain.models.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary, render_summary
+from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train.checkpoint_format import weights_sha256
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.setup import TrainingParts

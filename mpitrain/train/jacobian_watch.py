@@ -16,7 +16,7 @@ from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import EvaluationSource
+from mpitrain.data.dataset.batches import EvaluationSource
 from mpitrain.errors import ConfigError, TrainingError
 from mpitrain.models.jacobian import input_jacobian
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mpitrain.data.batches import Slice, SliceSource, VirtualRankBatches
-from mpitrain.data.streamed_slices import StreamedSlices
-from mpitrain.data.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.dataset.batches import Slice, SliceSource, VirtualRankBatches
+from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.streaming.microbatches import StreamedSlices
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mpitrain.data.batches import Slice
+from mpitrain.data.dataset.batches import Slice
 
 
 def element_losses(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

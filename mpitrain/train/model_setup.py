@@ -9,7 +9,7 @@ from torch import nn
 
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import SliceSource
+from mpitrain.data.dataset.batches import SliceSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
 from mpitrain.models.initial_weights import load_initial_weights

@@ -19,7 +19,7 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import Samples
-from mpitrain.data.source import SampleSource, open_source
+from mpitrain.data.selection.source import SampleSource, open_source
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.stored_network import StoredNetwork

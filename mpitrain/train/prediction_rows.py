@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.data.coordinates import TIME, Coordinates, open_coordinates
-from mpitrain.data.prediction_file import GrowingFile
 from mpitrain.data.samples import Samples
-from mpitrain.data.source import SampleSource
+from mpitrain.data.selection.coordinates import TIME, Coordinates, open_coordinates
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
+from mpitrain.inference.netcdf_output import GrowingFile
 from mpitrain.models.stored_network import StoredNetwork
 from mpitrain.train.prediction_variables import (
     ERROR,

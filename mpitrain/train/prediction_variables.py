@@ -6,11 +6,11 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from mpitrain import __version__
-from mpitrain.data.coordinates import TIME, Coordinates
-from mpitrain.data.grid_layout import GridLayout
 from mpitrain.data.history_file import INPUTS, TARGET
-from mpitrain.data.prediction_file import OutputVariable
-from mpitrain.data.source import SampleSource
+from mpitrain.data.selection.coordinates import TIME, Coordinates
+from mpitrain.data.selection.grid import GridLayout
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.models.stored_network import StoredNetwork
 
 PREDICTED, ERROR, GRID_INDEX = "_predicted", "_error", "grid_index"

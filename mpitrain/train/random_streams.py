@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from mpitrain.data.keyed_random import keyed_words
+from mpitrain.data.random_streams import keyed_words
 
 _STEP_STREAM = 3
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mpitrain.comm.session import Session
-from mpitrain.data.reference_data import ReferenceData
+from mpitrain.data.dataset.reference import ReferenceData
 from mpitrain.train.step_engine import OneByOne, StepResult
 
 

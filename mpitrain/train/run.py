@@ -18,13 +18,13 @@ from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
-from mpitrain.data.statistics import write_record
-from mpitrain.data.synthetic_history import write_synthetic_history
+from mpitrain.datatools.statistics import write_record
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import open_progress
+from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore
 from mpitrain.train.final_prediction import check_final_prediction, predict_finally
 from mpitrain.train.finish import finish_run

@@ -10,7 +10,7 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
-from mpitrain.data.batches import BatchPlan
+from mpitrain.data.dataset.batches import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.train.checkpoint_store import Checkpoint
 from mpitrain.train.training_state import NORMALIZATION_BUFFERS

@@ -14,15 +14,15 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name, needs_fields, normalizes_outputs
-from mpitrain.data.batches import BatchPlan, EvaluationSource, plan_batches
-from mpitrain.data.loading import open_source_together, read_run
-from mpitrain.data.node_samples import read_once_a_node
-from mpitrain.data.reference_data import ReferenceData, share_out_as_reference
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, plan_batches
+from mpitrain.data.dataset.in_memory import DataSummary, Normalization, TrainingData, share_out
+from mpitrain.data.dataset.loading import open_source_together, read_run
+from mpitrain.data.dataset.node_samples import read_once_a_node
+from mpitrain.data.dataset.reference import ReferenceData, share_out_as_reference
 from mpitrain.data.samples import Samples, read_samples
-from mpitrain.data.source import SampleSource
-from mpitrain.data.statistics import record_of_run
-from mpitrain.data.streamed_data import StreamedData, open_streamed_files
-from mpitrain.data.training_data import DataSummary, Normalization, TrainingData, share_out
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.streaming.dataset import StreamedData, open_streamed_files
+from mpitrain.datatools.statistics import record_of_run
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.models.torchscript import ModelDescription
 from mpitrain.train.baseline import mean_predictor_mse

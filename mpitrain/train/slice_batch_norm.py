@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from mpitrain.comm.reduction import Reducer
-from mpitrain.data.batches import Slice
+from mpitrain.data.dataset.batches import Slice
 from mpitrain.models.batch_norm import (
     batch_norm_layers,
     find_batch_context,

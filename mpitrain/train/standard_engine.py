@@ -16,7 +16,7 @@ from mpitrain.comm.reduction import FixedTreeReducer, Reducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
-from mpitrain.data.batches import BatchPlan, EvaluationSource, Slice, SliceSource
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.step_engine import OneByOne

@@ -11,9 +11,9 @@ from field_files import config_of, write_xy
 from played_ranks import on_played_ranks, played_session
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.batches import BatchPlan, plan_batches
-from mpitrain.data.source import open_source
-from mpitrain.data.streamed_data import StreamedData, open_streamed
+from mpitrain.data.dataset.batches import BatchPlan, plan_batches
+from mpitrain.data.selection.source import open_source
+from mpitrain.data.streaming.dataset import StreamedData, open_streamed
 
 V = 8
 SHAPE = (60, 6, 8)  # 2880 points

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from mpitrain.data.batches import BatchPlan, VirtualRankBatches, plan_batches
-from mpitrain.data.keyed_random import keyed_permutation
-from mpitrain.data.partition import members_of
-from mpitrain.data.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.dataset.batches import BatchPlan, VirtualRankBatches, plan_batches
+from mpitrain.data.dataset.split import members_of
+from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.random_streams import keyed_permutation
 
 NUM_FEATURES = 3
 

@@ -8,7 +8,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from mpitrain.data.classic_netcdf import read_variable_ends
+from mpitrain.data.files.netcdf_classic import read_variable_ends
 
 FORMATS = ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"]
 

@@ -10,10 +10,11 @@ from played_ranks import on_played_ranks, played_session
 from streaming_cases import write_numbers
 
 from mpitrain.cli import main
-from mpitrain.data import conversion, table_writers
-from mpitrain.data.conversion import convert
-from mpitrain.data.loading import open_source_together
-from mpitrain.data.source import open_source
+from mpitrain.data.dataset.loading import open_source_together
+from mpitrain.data.selection.source import open_source
+from mpitrain.datatools import convert as conversion
+from mpitrain.datatools import table_writers
+from mpitrain.datatools.convert import convert
 from mpitrain.errors import DataError, OutputError
 
 

@@ -2,7 +2,7 @@
 
 from conftest import launch
 
-from mpitrain.data.synthetic_history import read_noise_mse
+from mpitrain.synthetic.history import read_noise_mse
 
 
 def test_a_file_of_the_asked_shape_or_one_line(tmp_path):

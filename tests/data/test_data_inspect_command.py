@@ -9,8 +9,8 @@ from conftest import launch
 from field_files import write_xy
 
 from mpitrain.cli import main
-from mpitrain.data.inspection import inspect_data
-from mpitrain.data.maps import draw_maps
+from mpitrain.datatools.inspect import inspect_data
+from mpitrain.datatools.maps import draw_maps
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.data.keyed_random import keyed_permutation, keyed_uniform, keyed_words
+from mpitrain.data.random_streams import keyed_permutation, keyed_uniform, keyed_words
 
 WORD = 2**64 - 1
 

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from mpitrain.data.mask_expression import LONGEST_EXPRESSION, MaskExpression
+from mpitrain.data.selection.mask_expression import LONGEST_EXPRESSION, MaskExpression
 from mpitrain.errors import ConfigError
 
 VALUES = {

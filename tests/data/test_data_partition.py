@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mpitrain.data import partition
-from mpitrain.data.partition import REFERENCE_SAMPLES_PER_RANK, members_of, round_robin, split_validation
+from mpitrain.data.dataset import split as partition
+from mpitrain.data.dataset.split import REFERENCE_SAMPLES_PER_RANK, members_of, round_robin, split_validation
 
 
 def visit_as_the_cpp_program_does(is_selected, world_size, rank, limit):

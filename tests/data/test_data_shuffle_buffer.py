@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.data.shuffle_buffer import BufferOrder
+from mpitrain.data.streaming.shuffle_buffer import BufferOrder
 
 
 def order_of(order):

@@ -17,7 +17,7 @@ from tiny_history import FIELD, GRID, write_tiny_history
 from mpitrain.config import load_run_config
 from mpitrain.data.history_file import INPUTS
 from mpitrain.data.samples import read_samples
-from mpitrain.data.source import open_source
+from mpitrain.data.selection.source import open_source
 from mpitrain.errors import ConfigError, DataError, UserError
 
 NAN = np.nan

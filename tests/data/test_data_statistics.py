@@ -9,8 +9,8 @@ from conftest import launch
 from field_files import config_of, ramp, write_netcdf, write_xy
 from played_ranks import on_played_ranks, played_session
 
-from mpitrain.data import statistics
-from mpitrain.data.statistics import digest_of, measure
+from mpitrain.datatools import statistics
+from mpitrain.datatools.statistics import digest_of, measure
 from mpitrain.errors import DataError
 
 DOUBLE = "training.dtype=float64"
@@ -30,7 +30,7 @@ def measured(path, *settings, num_ranks=1):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Files of a few kB in tens of chunks."""
-    from mpitrain.data.loading import open_source_together
+    from mpitrain.data.dataset.loading import open_source_together
 
     monkeypatch.setattr(
         statistics, "open_source_together", lambda config, session: open_source_together(config, session, 3000)

@@ -12,11 +12,11 @@ from played_ranks import on_played_ranks, played_session
 from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_numbers
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data import streamed_data
-from mpitrain.data.loading import read_run
-from mpitrain.data.readers.open_file import open_field_file
-from mpitrain.data.source import open_source
-from mpitrain.data.training_data import share_out
+from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.loading import read_run
+from mpitrain.data.files.open import open_field_file
+from mpitrain.data.selection.source import open_source
+from mpitrain.data.streaming import dataset as streamed_data
 from mpitrain.errors import DataError
 
 MISSING = (5, 700, 701, 2879)

@@ -6,8 +6,8 @@ import netCDF4
 import numpy as np
 import pytest
 
-from mpitrain.data.synthetic_history import read_noise_mse, write_synthetic_history
 from mpitrain.errors import DataError, OutputError
+from mpitrain.synthetic.history import read_noise_mse, write_synthetic_history
 
 INPUTS = ("Tair_h", "Tsfc_h", "sst_h", "sss_h", "hs_h", "hi_h", "sice_h")
 UNITS = {

@@ -6,11 +6,11 @@ import torch
 from played_ranks import on_played_ranks, played_session
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.ownership import take_run
-from mpitrain.data.partition import split_validation
-from mpitrain.data.reference_data import share_out_as_reference
+from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.ownership import take_run
+from mpitrain.data.dataset.reference import share_out_as_reference
+from mpitrain.data.dataset.split import split_validation
 from mpitrain.data.samples import Samples
-from mpitrain.data.training_data import share_out
 from mpitrain.errors import DataError
 
 FLOAT32, FLOAT64 = torch.float32, torch.float64

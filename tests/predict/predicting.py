@@ -15,7 +15,7 @@ from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.model import ModelSection
 from mpitrain.data.history_file import INPUTS, TARGET
 from mpitrain.data.samples import read_samples
-from mpitrain.data.source import open_source
+from mpitrain.data.selection.source import open_source
 from mpitrain.models.build import build_model
 from mpitrain.models.icenet import IceNet, build_icenet
 from mpitrain.models.initial_weights import load_initial_weights

@@ -14,10 +14,10 @@ from conftest import launch
 from predicting import XY, config_of, golden_icenet, left_behind, mlp, predict_played, read, save, write_grid
 
 from mpitrain.data.samples import concatenate
-from mpitrain.data.source import open_source
-from mpitrain.data.synthetic_history import Storage, write_synthetic_history
+from mpitrain.data.selection.source import open_source
 from mpitrain.errors import OutputError
 from mpitrain.models.jacobian import input_jacobian
+from mpitrain.synthetic.history import Storage, write_synthetic_history
 
 FILL = np.float32(9.969209968386869e36)
 
@@ -142,7 +142,7 @@ def test_no_folder_no_file(tmp_path: Path) -> None:
 
 
 def test_an_error_amid_the_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpitrain.data.prediction_file import GrowingFile
+    from mpitrain.inference.netcdf_output import GrowingFile
 
     config, model = config_of(write_grid(tmp_path / "a.nc"), *XY), save(mlp(2), tmp_path / "m.pt", ("x", "z"), ("y",))
     append = GrowingFile.append

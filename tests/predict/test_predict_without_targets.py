@@ -23,7 +23,7 @@ from predicting import (
 )
 
 from mpitrain.data.history_file import INPUTS
-from mpitrain.data.source import open_source
+from mpitrain.data.selection.source import open_source
 from mpitrain.errors import DataError
 from mpitrain.predict.maps import draw_prediction
 

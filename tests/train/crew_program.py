@@ -22,7 +22,7 @@ from mpitrain.comm.mpi import node_shared
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.errors import LaunchError
 from mpitrain.train import crew
 from mpitrain.train.checkpoint_format import weights_sha256

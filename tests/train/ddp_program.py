@@ -22,7 +22,7 @@ from mpitrain.comm.mpi.process_group import MpiProcessGroup
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.train.checkpoint_format import weights_sha256
 from mpitrain.train.setup import build_parts

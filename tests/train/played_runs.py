@@ -16,7 +16,7 @@ import torch
 from played_ranks import PlayedCommunicator, on_played_ranks, played_session
 
 from mpitrain.config import load_run_config
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.train.checkpoint_format import weights_sha256
 from mpitrain.train.checkpoint_store import Checkpoint

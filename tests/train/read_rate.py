@@ -14,7 +14,7 @@ SMALL, BIG = (2, 6), (20, 24)
 
 def write_set(folder: Path, size: tuple[int, int]) -> Path:
     """Write synthetic histories, stored in compressed blocks, and return their folder."""
-    from mpitrain.data.synthetic_history import Storage, write_synthetic_histories
+    from mpitrain.synthetic.history import Storage, write_synthetic_histories
 
     paths = [folder / f"h_{number:02d}.nc" for number in range(size[0])]
     storage = Storage((1, 180, 720), 1)
@@ -41,8 +41,8 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
 
     from mpitrain.comm.virtual_ranks import VirtualRanks
     from mpitrain.config import load_run_config
-    from mpitrain.data.batches import plan_batches
-    from mpitrain.data.streamed_data import open_streamed_files
+    from mpitrain.data.dataset.batches import plan_batches
+    from mpitrain.data.streaming.dataset import open_streamed_files
 
     config = load_run_config(None, [f"data.data_path={folder}/*.nc", "data.streaming=true"]).config
 

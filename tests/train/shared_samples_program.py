@@ -8,7 +8,7 @@ import numpy as np
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import load_run_config
-from mpitrain.data.node_samples import read_once_a_node
+from mpitrain.data.dataset.node_samples import read_once_a_node
 from mpitrain.data.samples import Samples, read_samples
 
 

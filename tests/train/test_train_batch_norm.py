@@ -5,7 +5,7 @@ import torch
 from played_runs import MLP, RATE, Run, fitted_hashes, in_turns, points, record_sent, run_alone, runs
 from torch import nn
 
-from mpitrain.data.batches import join_slices
+from mpitrain.data.dataset.batches import join_slices
 from mpitrain.errors import StoppedError
 from mpitrain.models.batch_norm import batch_norm_layers, to_exportable
 

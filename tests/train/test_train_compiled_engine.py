@@ -11,10 +11,10 @@ from played_runs import Run, in_turns, points, run_alone
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
-from mpitrain.data.batches import plan_batches
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.batches import plan_batches
+from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
-from mpitrain.data.training_data import share_out
 from mpitrain.errors import MissingDependencyError
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.compiled_engine import CompiledEngine

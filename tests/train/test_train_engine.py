@@ -11,10 +11,10 @@ from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
-from mpitrain.data.batches import SampleBlocks, Slice, VirtualRankBatches, plan_batches
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.batches import SampleBlocks, Slice, VirtualRankBatches, plan_batches
+from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
-from mpitrain.data.training_data import share_out
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.eager_engine import EagerEngine
 from mpitrain.train.losses import WeightedLoss

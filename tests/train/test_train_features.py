@@ -119,7 +119,7 @@ def test_accumulation_counts_in_the_batch_per_rank():
     ],
 )
 def test_batches_that_cannot_be_made_are_refused_in_one_line(setting, batch_size, message):
-    from mpitrain.data.batches import plan_batches
+    from mpitrain.data.dataset.batches import plan_batches
 
     config = load_run_config(None, [setting]).config
     with pytest.raises(ConfigError, match=message):

@@ -14,7 +14,7 @@ from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.session import Session
 from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.config import load_run_config
-from mpitrain.data.ownership import take_run
+from mpitrain.data.dataset.ownership import take_run
 from mpitrain.train.setup import build_parts
 
 pytestmark = [

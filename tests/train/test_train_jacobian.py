@@ -13,7 +13,7 @@ from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig, TrainingSection, load_run_config
-from mpitrain.data.batches import Slice
+from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.jacobian_watch import MOST_SAMPLES, JacobianWatch, build_jacobian_watch

@@ -13,7 +13,7 @@ from conftest import losses_of
 from many_runs import run_many
 from played_runs import Run, fields, fitted_hashes, points, run_alone, runs, with_values
 
-from mpitrain.data.synthetic_history import write_synthetic_history
+from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint_format import weights_sha256
 from mpitrain.train.training_state import named_weights
 

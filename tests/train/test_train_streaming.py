@@ -11,8 +11,8 @@ import pytest
 from conftest import PROJECT, launch, losses_of, train
 from read_rate import BIG, SMALL, measure_reading, measure_training, write_set
 
-from mpitrain.data.statistics import digest_of
-from mpitrain.data.synthetic_history import write_synthetic_histories
+from mpitrain.datatools.statistics import digest_of
+from mpitrain.synthetic.history import write_synthetic_histories
 
 STREAMING = ("data.streaming=true", "data.shuffle_buffer_samples=200")
 SETTINGS = (*STREAMING, "training.global_batch_size=256", "training.epochs=2")

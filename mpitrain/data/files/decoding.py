@@ -1,0 +1,120 @@
+"""From stored numbers to measurements: packing, fill values and valid ranges, by the rules of NetCDF and CF.
+
+CF conventions, section 8.1 "Packed data" and 2.5.1 "Missing data, valid and actual range of data". Fill values and
+ranges are in the stored type, unless a range has the type of the unpacked data (NetCDF user's guide, "Attribute
+conventions").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.protocol import VariableInfo
+from mpitrain.data.history_file import LARGEST_VALID
+
+Array = npt.NDArray[Any]
+# Integers of up to two bytes are exact in float32; wider ones need float64.
+_EXACT_IN_FLOAT32_BYTES = 2
+
+
+def decode(stored: Array, info: VariableInfo) -> Array:
+    """Return measurements of the same shape in native floats, NaN where there is none; never changes `stored`.
+
+    No measurement: _FillValue, missing_value, outside of valid_min, valid_max or valid_range, NaN, infinity,
+    |x| >= 1e29 (CICE writes 1e30 on land). float32 and float64 keep their type; packed values become float64, so that
+    nothing is rounded before the caller casts. Where nothing had to be changed, `stored` itself is returned.
+    """
+    return Decoder(info).decode(stored)
+
+
+class Decoder:
+    """What `decode` does, with the attributes of a variable read once for all its parts."""
+
+    def __init__(self, info: VariableInfo) -> None:
+        """Read the attributes."""
+        self._is_meant_unsigned = info.text("_Unsigned").lower() == "true"
+        self._markers = [*_numbers(info, "_FillValue"), *_numbers(info, "missing_value")]
+        self._default_fill = info.default_fill
+        scale, offset = _numbers(info, "scale_factor"), _numbers(info, "add_offset")
+        self._is_packed = bool(scale or offset)
+        self._scale, self._offset = (scale or [1.0])[0], (offset or [0.0])[0]
+        self._lower, self._upper = _valid_range(info)
+        limits = [limit for limit in (self._lower, self._upper) if limit is not None]
+        self._limits_are_packed = not self._is_packed or all(isinstance(limit, int) for limit in limits)
+
+    def decode(self, stored: Array) -> Array:
+        """Return measurements (see the function `decode`)."""
+        stored = self._as_meant(stored)
+        values = self._unpacked(stored)
+        limited = stored if self._limits_are_packed else values
+        invalid = [stored == marker for marker in self._markers_in(stored.dtype)]
+        if self._lower is not None:
+            invalid.append(limited < _in_type(self._lower, limited.dtype))
+        if self._upper is not None:
+            invalid.append(limited > _in_type(self._upper, limited.dtype))
+        if _has_huge(values):
+            invalid.append(np.abs(values) >= LARGEST_VALID)
+        found = np.logical_or.reduce(invalid) if invalid else np.False_
+        if not np.any(found):
+            return values
+        if values is stored:
+            values = values.copy()
+        values[found] = np.nan
+        return values
+
+    def _as_meant(self, stored: Array) -> Array:
+        """Return the array in the machine's byte order; integers that NetCDF-3 stores signed may be meant unsigned."""
+        if not stored.dtype.isnative:
+            stored = stored.astype(stored.dtype.newbyteorder("="))
+        if stored.dtype.kind == "i" and self._is_meant_unsigned:
+            return np.ascontiguousarray(stored).view(f"u{stored.dtype.itemsize}")
+        return stored
+
+    def _markers_in(self, dtype: np.dtype[Any]) -> list[Any]:
+        if dtype.kind != "f":
+            default = [] if self._markers or self._default_fill is None else [self._default_fill]
+            return [_in_type(marker, dtype) for marker in (*self._markers, *default)]
+        # Huge ones are found by their size, and NaN is NaN already.
+        return [_in_type(marker, dtype) for marker in self._markers if abs(marker) < LARGEST_VALID]
+
+    def _unpacked(self, stored: Array) -> Array:
+        if self._is_packed:
+            return stored.astype(np.float64) * self._scale + self._offset
+        if stored.dtype.kind == "f" and stored.dtype.itemsize >= 4:
+            return stored
+        return stored.astype(np.float32 if stored.dtype.itemsize <= _EXACT_IN_FLOAT32_BYTES else np.float64)
+
+
+def _has_huge(values: Array) -> bool:
+    """Tell whether a value is 1e29 or larger: two passes without a temporary array, as nearly always none is."""
+    if values.size == 0:
+        return False
+    # fmax and fmin pass over NaN, which is NaN already.
+    return bool(
+        np.fmax.reduce(values, axis=None) >= LARGEST_VALID or np.fmin.reduce(values, axis=None) <= -LARGEST_VALID
+    )
+
+
+def _valid_range(info: VariableInfo) -> tuple[float | None, float | None]:
+    both = _numbers(info, "valid_range")
+    if len(both) == 2:
+        return both[0], both[1]
+    lower, upper = _numbers(info, "valid_min"), _numbers(info, "valid_max")
+    return (lower[0] if lower else None), (upper[0] if upper else None)
+
+
+def _in_type(marker: float, dtype: np.dtype[Any]) -> Any:
+    """Return the marker as the type would hold it: a double 1.1 marks float32 values of 1.1 rounded."""
+    if dtype.kind == "u" and marker < 0:
+        marker += 2 ** (8 * dtype.itemsize)
+    return dtype.type(marker) if dtype.kind == "f" else marker
+
+
+def _numbers(info: VariableInfo, name: str) -> list[float]:
+    value = info.attributes.get(name)
+    if value is None or isinstance(value, str):
+        return []
+    return list(value) if isinstance(value, tuple) else [value]

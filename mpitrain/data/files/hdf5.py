@@ -1,0 +1,152 @@
+"""HDF5 files through h5py, and what in them must not be followed.
+
+An HDF5 file can name other files as the place of its data: external storage, virtual datasets, external links. Such a
+file, made by somebody else, would read any file of the user: they are listed with the reason and never opened.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.protocol import Slices, VariableInfo, plain_attribute
+from mpitrain.errors import DataError
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Tell whether the file starts as HDF5 does."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def open_hdf5(path: Path, kind: str = "HDF5") -> Any:
+    """Return an open `h5py.File` for reading. Raises DataError where it is no whole file; `kind` is for the message."""
+    os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before the library loads: locks fail on Lustre and NFS
+    import h5py
+
+    try:
+        # No cache of blocks: each is read once, and caches of every variable and file would add up to gigabytes.
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{path}: cannot be read as {kind} ({error}); is it a complete {kind} file?") from error
+
+
+class Hdf5File:
+    """One open HDF5 file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`. Raises DataError where it is no whole HDF5 file."""
+        self.path = path
+        self._file = open_hdf5(path)
+        try:
+            self._datasets, self.refused = list_variables(self._file)
+            self.variables = {name: _describe(name, dataset) for name, dataset in self._datasets.items()}
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read as HDF5 ({error}); is it a complete HDF5 file?") from error
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
+        """Return a part of a variable as stored."""
+        try:
+            return np.asarray(self._datasets[name][slices])
+        except (OSError, RuntimeError, ValueError) as error:
+            raise DataError(
+                f"{self.path}: variable '{name}' cannot be read ({error}); is the file complete?"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def can_unpack(dataset: Any) -> bool:
+    """Tell whether h5py has all filters that the dataset was written with."""
+    import h5py
+
+    steps = dataset.id.get_create_plist()
+    return all(h5py.h5z.filter_avail(steps.get_filter(number)[0]) for number in range(steps.get_nfilters()))
+
+
+def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the datasets inside the file by name, and the names that lead out of it, with the reason."""
+    datasets: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    soft_links: dict[str, str] = {}
+    _walk(file, "", datasets, refused, soft_links, set())
+    for name, target in soft_links.items():
+        if target in datasets:
+            datasets[name] = datasets[target]
+        else:
+            refused[name] = f"a link to '/{target}', which is not inside the file"
+    return datasets, refused
+
+
+def _walk(
+    group: Any,
+    above: str,
+    datasets: dict[str, Any],
+    refused: dict[str, str],
+    soft_links: dict[str, str],
+    seen: set[Any],
+) -> None:
+    import h5py
+
+    seen.add(h5py.h5o.get_info(group.id).addr)
+    for name in group:
+        link, path = group.get(name, getlink=True), above + name
+        if isinstance(link, h5py.ExternalLink):
+            refused[path] = f"an external link to '{link.filename}'"
+        elif isinstance(link, h5py.SoftLink):
+            # Only a target found by walking the file itself is one inside it.
+            soft_links[path] = posixpath.normpath(posixpath.join("/", above, link.path)).lstrip("/")
+        elif isinstance(item := group[name], h5py.Dataset):
+            reason = _leads_out(item)
+            if reason:
+                refused[path] = reason
+            elif not bytes(item.attrs.get("NAME", b"")).startswith(_NO_VARIABLE):
+                datasets[path] = item
+        elif isinstance(item, h5py.Group) and h5py.h5o.get_info(item.id).addr not in seen:
+            _walk(item, f"{path}/", datasets, refused, soft_links, seen)
+
+
+def _leads_out(dataset: Any) -> str | None:
+    if dataset.external:
+        return f"its values lie in another file, '{dataset.external[0][0]}' (external storage)"
+    if dataset.is_virtual:
+        return "its values lie in other datasets or files (virtual dataset)"
+    return None
+
+
+def _describe(name: str, dataset: Any) -> VariableInfo:
+    shape = tuple(int(size) for size in dataset.shape or ())
+    maximum = dataset.maxshape or ()
+    attributes = {key: plain_attribute(dataset.attrs[key]) for key in dataset.attrs if key not in _INTERNAL}
+    return VariableInfo(
+        name=name,
+        dimensions=tuple(_dimension_name(dataset, axis) for axis in range(len(shape))),
+        shape=shape,
+        dtype=dataset.dtype.str,
+        attributes={key: value for key, value in attributes.items() if value is not None},
+        chunk_shape=dataset.chunks,
+        unlimited=frozenset(axis for axis, size in enumerate(maximum) if size is None),
+    )
+
+
+# References between datasets, which tell the dimensions and are no attributes of the variable.
+_INTERNAL = ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid", "_Netcdf4Coordinates")
+
+
+def _dimension_name(dataset: Any, axis: int) -> str:
+    if dataset.attrs.get("CLASS") == b"DIMENSION_SCALE" and dataset.ndim == 1:
+        return str(posixpath.basename(dataset.name))  # a coordinate is its own dimension
+    dimension = dataset.dims[axis]
+    if dimension.label:
+        return str(dimension.label)
+    return posixpath.basename(dimension[0].name or "") if len(dimension) else ""

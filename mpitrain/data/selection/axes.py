@@ -1,0 +1,156 @@
+"""Which axes of a variable are time, rows and columns, in whatever order and under whatever names.
+
+T  time levels      J  rows      I  columns; arrays are arranged as (T, J, I), 1 where a variable lacks the axis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from mpitrain.data.files.protocol import Slices, VariableInfo
+from mpitrain.errors import DataError
+
+TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
+_KINDS = (TIME, ROWS, COLUMNS)
+_AXIS_ATTRIBUTE = {"T": TIME, "Y": ROWS, "X": COLUMNS, "Z": OTHER}
+# CF conventions, chapter 4 "Coordinate types"
+_STANDARD_NAMES = {
+    "time": TIME, "forecast_reference_time": TIME,
+    "latitude": ROWS, "grid_latitude": ROWS, "projection_y_coordinate": ROWS,
+    "longitude": COLUMNS, "grid_longitude": COLUMNS, "projection_x_coordinate": COLUMNS,
+    "depth": OTHER, "height": OTHER, "altitude": OTHER, "air_pressure": OTHER, "realization": OTHER,
+}  # fmt: skip
+_UNITS = (
+    (re.compile(r"^\w+ since .+", re.IGNORECASE), TIME),
+    (re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE), ROWS),
+    (re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE), COLUMNS),
+)
+_NAMES = {
+    TIME: "time t times nt ntime date day month year record step ocean_time time_counter valid_time",
+    ROWS: "nj j y ny lat lats latitude nlat row rows yc yh yq jm south_north grid_yt yt_ocean yu_ocean nlats",
+    COLUMNS: "ni i x nx lon lons longitude nlon column columns col cols xc xh xq im west_east grid_xt xt_ocean "
+    "xu_ocean nlons ncell ncells cell cells node nodes point points",
+    OTHER: "z lev level levels depth height plev nz zl ncat nc nkice nks category member ensemble bnds nv nvertices",
+}
+_KIND_OF_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which axis of a variable is time, rows, columns; None for one that it lacks. All others have size 1."""
+
+    time: int | None
+    rows: int | None
+    columns: int | None
+
+    @property
+    def order(self) -> tuple[int | None, int | None, int | None]:
+        """The three, as they are arranged."""
+        return self.time, self.rows, self.columns
+
+    def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return (T, J, I) of a variable or a chunk of that shape."""
+        time, rows, columns = (1 if axis is None else shape[axis] for axis in self.order)
+        return time, rows, columns
+
+    def slices(self, shape: tuple[int, ...], time: slice, rows: slice) -> Slices:
+        """Return what to read for some time levels and rows of a variable of that shape; a size of 1 stands for all."""
+        parts = [slice(None)] * len(shape)
+        for axis, part in ((self.time, time), (self.rows, rows)):
+            if axis is not None and shape[axis] > 1:
+                parts[axis] = part
+        return tuple(parts)
+
+    def arrange(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values as (T, J, I), a view where the order allows it."""
+        present = [axis for axis in self.order if axis is not None]
+        rest = [axis for axis in range(stored.ndim) if axis not in present]
+        return stored.transpose([*present, *rest]).reshape(self.arranged_shape(stored.shape))
+
+
+def find_axes(info: VariableInfo, variables: Mapping[str, VariableInfo], only_axis: str = COLUMNS) -> Axes:
+    """Recognise the axes of a variable among the `variables` of its file.
+
+    In this order: coordinate variables (CF `axis`, `standard_name`, `units`), usual names of dimensions, an unlimited
+    one as time, and for what is left the usual order time, rows, columns. `only_axis` is what a lone unknown axis is.
+
+    Raises DataError for a further axis that is longer than 1, and for two axes that say they are the same.
+    """
+    kinds = [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+    _refuse_doubles(info, kinds)
+    if TIME not in kinds:
+        growing = [axis for axis in sorted(info.unlimited) if kinds[axis] is None]
+        kinds = [TIME if axis in growing[:1] else kind for axis, kind in enumerate(kinds)]
+    return _axes(info, _assign_rest(info, kinds, only_axis))
+
+
+def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo]) -> str | None:
+    name = info.dimensions[axis]
+    if not name:
+        return None
+    coordinate = coordinate_of(info, name, variables)
+    kind = _kind_of_coordinate(coordinate) if coordinate is not None else None
+    return kind or _KIND_OF_NAME.get(name.lower())
+
+
+def coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
+    """Return the coordinate variable of a dimension, in the variable's group or one above it."""
+    group = info.name.rpartition("/")[0]
+    while True:
+        found = variables.get(f"{group}/{name}" if group else name)
+        if found is not None and len(found.shape) == 1:
+            return found
+        if not group:
+            return None
+        group = group.rpartition("/")[0]
+
+
+def _kind_of_coordinate(coordinate: VariableInfo) -> str | None:
+    kind = _AXIS_ATTRIBUTE.get(coordinate.text("axis").upper()) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
+    if kind:
+        return kind
+    return next((kind for pattern, kind in _UNITS if pattern.match(coordinate.units)), None)
+
+
+def _refuse_doubles(info: VariableInfo, kinds: list[str | None]) -> None:
+    for kind in _KINDS:
+        if kinds.count(kind) > 1:
+            names = [info.dimensions[axis] for axis, found in enumerate(kinds) if found == kind]
+            raise DataError(
+                f"variable '{info.name}' {_shown(info)}: dimensions {' and '.join(names)} both are {kind}; "
+                "rename one, or give its coordinate variable the attribute axis (T, Y or X)"
+            )
+
+
+def _assign_rest(info: VariableInfo, kinds: list[str | None], only_axis: str) -> list[str | None]:
+    unknown = [axis for axis, kind in enumerate(kinds) if kind is None]
+    free = [kind for kind in _KINDS if kind not in kinds]
+    if len(unknown) > len(free):
+        unknown = [axis for axis in unknown if info.shape[axis] != 1]
+    if len(unknown) == len(info.shape) == 1:
+        free = [only_axis]
+    for axis, kind in zip(reversed(unknown), reversed(free), strict=False):
+        kinds[axis] = kind
+    return kinds
+
+
+def _axes(info: VariableInfo, kinds: list[str | None]) -> Axes:
+    for axis, kind in enumerate(kinds):
+        if kind not in _KINDS and info.shape[axis] != 1:
+            name = info.dimensions[axis] or f"number {axis}"
+            raise DataError(
+                f"variable '{info.name}' {_shown(info)}: dimension {name} of size {info.shape[axis]} is neither "
+                "time nor rows nor columns; give variables of one level (ncks -d, cdo sellevel)"
+            )
+    time, rows, columns = (kinds.index(kind) if kind in kinds else None for kind in _KINDS)
+    return Axes(time, rows, columns)
+
+
+def _shown(info: VariableInfo) -> str:
+    sizes = zip(info.dimensions, info.shape, strict=True)
+    return "(" + ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes) + ")"

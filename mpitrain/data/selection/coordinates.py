@@ -1,0 +1,159 @@
+"""Where and when samples are: longitude, latitude and time by a sample's place in its source.
+
+T  time levels of all files      J, I  rows and columns      N  samples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.protocol import FieldFile, VariableInfo
+from mpitrain.data.selection.axes import coordinate_of
+from mpitrain.data.selection.grid import GridLayout
+from mpitrain.data.selection.names import LATITUDE, LONGITUDE
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.source_files import SourceFile, VariableAccess, read_part
+from mpitrain.data.selection.variable_access import find_access, find_role
+from mpitrain.errors import DataError
+
+Array = npt.NDArray[Any]
+TIME = "time"
+_EVERYTHING = slice(None)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """What the files of a source say of place and time; belongs to the process that opened it.
+
+    `attributes` and `dtypes` are by name (lon, lat, time), and name only what the files have. `grids` (J, I) are
+    places without time, `times` (T,) is in the units of the first file.
+    """
+
+    source: SampleSource
+    attributes: Mapping[str, Mapping[str, str]]
+    dtypes: Mapping[str, str]
+    grids: Mapping[str, Array] = field(default_factory=dict)
+    moving: Mapping[str, VariableAccess] = field(default_factory=dict)
+    times: npt.NDArray[np.float64] | None = None
+
+    def at(self, grid_index: npt.NDArray[np.int64]) -> dict[str, Array]:
+        """Return each coordinate (N,) of point samples, by name. Raises DataError where a file cannot be read."""
+        num_rows, num_columns = self.source.grid_shape
+        level, inside = np.divmod(grid_index, num_rows * num_columns)
+        found = {name: grid.reshape(-1)[inside] for name, grid in self.grids.items()}
+        for name in self.moving:
+            found[name] = np.empty(len(grid_index), dtype=self.dtypes[name])
+            for one in np.unique(level):
+                here = level == one
+                found[name][here] = self._moving_grid(name, int(one)).reshape(-1)[inside[here]]
+        if self.times is not None:
+            found[TIME] = self.times[level]
+        return found
+
+    def _moving_grid(self, name: str, level: int) -> Array:
+        record = next(one for one in reversed(self.source.files) if one.first_time <= level)
+        file = self.source.handles.get(record.path)
+        time = level - record.first_time
+        stored = read_part(file, self.moving[name], slice(time, time + 1), _EVERYTHING)
+        return _grid(decode(stored, self.moving[name].info), self.source.grid_shape)
+
+
+def open_coordinates(source: SampleSource) -> Coordinates:
+    """Read the places and times of a source's files; a table of samples has neither. For one rank.
+
+    Raises DataError where a file cannot be read, or its times cannot be put into the units of the first file's.
+    """
+    attributes: dict[str, dict[str, str]] = {}
+    dtypes: dict[str, str] = {}
+    if not isinstance(source.layout, GridLayout):
+        return Coordinates(source, attributes, dtypes)
+    grids: dict[str, Array] = {}
+    moving: dict[str, VariableAccess] = {}
+    file = source.handles.get(source.files[0].path)
+    for name, role in (("lon", LONGITUDE), ("lat", LATITUDE)):
+        access = _place(role, file, source)
+        if access is None:
+            continue
+        attributes[name] = _place_attributes(name, access.info)
+        if access.shape[0] > 1:
+            moving[name], dtypes[name] = access, "f8"
+        else:
+            values = decode(read_part(file, access, _EVERYTHING, _EVERYTHING), access.info)
+            grids[name], dtypes[name] = _grid(values, source.grid_shape), values.dtype.str[1:]
+    times, time_attributes = _read_times(source)
+    if times is not None:
+        attributes[TIME], dtypes[TIME] = time_attributes, "f8"
+    return Coordinates(source, attributes, dtypes, grids, moving, times)
+
+
+def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
+    return np.broadcast_to(values[0], grid_shape)
+
+
+def _place(role: str, file: FieldFile, source: SampleSource) -> VariableAccess | None:
+    """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
+    try:
+        access = find_access(file, find_role(role, file, source.leading_names), is_coordinate=True)
+    except DataError:
+        return None
+    sizes = zip(access.shape, (source.files[0].num_times, *source.grid_shape), strict=True)
+    return access if access.info.is_numeric and all(size in (1, full) for size, full in sizes) else None
+
+
+def _place_attributes(name: str, info: VariableInfo) -> dict[str, str]:
+    long_name, units = ("longitude", "degrees_east") if name == "lon" else ("latitude", "degrees_north")
+    return {"standard_name": long_name, "long_name": info.text("long_name") or long_name, "units": units}
+
+
+def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, dict[str, str]]:
+    attributes: dict[str, str] = {}
+    parts: list[npt.NDArray[np.float64]] = []
+    for record in source.files:
+        file = source.handles.get(record.path)
+        info = _time_variable(source, record, file)
+        if info is None:
+            return None, {}
+        values = decode(file.read_stored(info.name, (_EVERYTHING,)), info).astype(np.float64)
+        own = _time_attributes(info)
+        attributes = attributes or own
+        parts.append(values if own["units"] == attributes["units"] else _converted(values, own, attributes, record))
+    return np.concatenate(parts), attributes
+
+
+def _time_variable(source: SampleSource, record: SourceFile, file: FieldFile) -> VariableInfo | None:
+    # An input may lie still while the others move.
+    access = max((record.variables[name] for name in source.leading_names), key=lambda one: one.axes.time is not None)
+    if access.axes.time is None:
+        return None
+    info = coordinate_of(access.info, access.info.dimensions[access.axes.time], file.variables)
+    return info if info is not None and info.is_numeric and info.units else None
+
+
+def _time_attributes(info: VariableInfo) -> dict[str, str]:
+    return {
+        "standard_name": "time",
+        "long_name": info.text("long_name") or "time",
+        "units": info.units,
+        "calendar": info.text("calendar") or "standard",
+    }
+
+
+def _converted(
+    values: npt.NDArray[np.float64], own: Mapping[str, str], wanted: Mapping[str, str], record: SourceFile
+) -> npt.NDArray[np.float64]:
+    import netCDF4
+
+    try:
+        dates = netCDF4.num2date(values, own["units"], calendar=own["calendar"])
+        return np.asarray(netCDF4.date2num(dates, wanted["units"], calendar=wanted["calendar"]), dtype=np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"{record.path}: its times, '{own['units']}', cannot be put into '{wanted['units']}' ({error}); give files "
+            "with times of one kind"
+        ) from error

@@ -1,0 +1,212 @@
+"""Samples of gridded fields: which points a part of a file selects, and their values.
+
+T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  targets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.decoding import Decoder, decode
+from mpitrain.data.files.protocol import FieldFile
+from mpitrain.data.random_streams import keyed_uniform_at
+from mpitrain.data.samples import Samples
+from mpitrain.data.selection.chunks import SampleChunk
+from mpitrain.data.selection.mask_expression import BoolArray
+from mpitrain.data.selection.rule import PointRule
+from mpitrain.data.selection.source_files import ReadCounter, SourceFile, read_part
+
+Array = npt.NDArray[Any]
+THINNING_STREAM = 0x7468696E  # "thin"
+_BLOCK_POINTS = 32768
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """What all files of a gridded source have in common. Can be pickled.
+
+    `statics` (1, J or 1, I or 1) are the variables without time that every file repeats, already decoded, by name;
+    `static_mask` (J, I) is where the conditions on them alone hold, None where there is no such condition. Samples have
+    no targets, (N, 0), where the files do not hold them.
+    """
+
+    kind: str
+    grid_shape: tuple[int, int]
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    rule: PointRule
+    dtype: str
+    seed: int
+    thin_fraction: float
+    latitude_name: str | None = None
+    statics: Mapping[str, Array] = field(default_factory=dict)
+    static_mask: BoolArray | None = None
+    has_targets: bool = True
+
+    @property
+    def read_targets(self) -> tuple[str, ...]:
+        """The targets that samples have."""
+        return self.target_names if self.has_targets else ()
+
+    def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """Return the selected samples of a chunk of `record`, which `file` is the handle of."""
+        part = _Part(self, file, record, chunk, reads)
+        return part.fields() if self.kind == "fields" else part.points()
+
+
+def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
+    """Return 1 where a target (N, O, H, W) is measured; without targets, (N, 1, H, W), where any input is."""
+    measured = np.isfinite(targets) if targets.shape[1] else np.isfinite(inputs).any(axis=1, keepdims=True)
+    return np.asarray(measured, dtype=np.float32)
+
+
+def static_mask_of(rule: PointRule, statics: Mapping[str, Array], grid_shape: tuple[int, int]) -> BoolArray | None:
+    """Return where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
+    masks = [condition.evaluate(statics.__getitem__) for condition in _on_statics(rule, statics)]
+    return np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*masks))[0], grid_shape).copy() if masks else None
+
+
+def _on_statics(rule: PointRule, statics: Mapping[str, Array], wanted: bool = True) -> list[Any]:
+    return [
+        condition
+        for condition in rule.conditions
+        if (bool(condition.names) and all(name in statics for name in condition.names)) == wanted
+    ]
+
+
+class _Part:
+    """One chunk while it is read: every variable once, values of a point as few times as can be."""
+
+    def __init__(
+        self, layout: GridLayout, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None
+    ) -> None:
+        self._layout, self._file, self._record, self._chunk, self._reads = layout, file, record, chunk, reads
+        self._times, self._rows = slice(chunk.time_start, chunk.time_stop), slice(chunk.row_start, chunk.row_stop)
+        self._shape = (self._size(self._times), self._size(self._rows), layout.grid_shape[1])  # (T, J, I)
+        self._stored: dict[str, Array] = {}
+
+    def points(self) -> Samples:
+        """Return the selected points, in the order of time, row, column."""
+        layout, selected = self._layout, self._selected()
+        positions = np.flatnonzero(selected)  # (N,)
+        if layout.thin_fraction < 1.0:
+            positions = positions[self._thinned(self._grid_index(positions))]
+        return Samples(
+            inputs=self._table(layout.input_names, positions),
+            targets=self._table(layout.read_targets, positions),
+            grid_index=self._grid_index(positions),
+            input_names=layout.input_names,
+            target_names=layout.read_targets,
+            area_weights=self._area_weights(positions),
+        )
+
+    def fields(self) -> Samples:
+        """Return each time level as a sample: NaN and weight 0 where a point is not selected or not measured."""
+        layout, selected = self._layout, self._selected()
+        levels = np.arange(self._times.start, self._times.stop, dtype=np.int64) + self._record.first_time  # (N,)
+        kept = np.flatnonzero(self._thinned(levels))
+        masked = ~selected[kept][:, None]  # (N, 1, H, W)
+        inputs, targets = (self._stack(names, kept) for names in (layout.input_names, layout.read_targets))
+        for values in (inputs, targets):
+            np.copyto(values, np.nan, where=masked)
+        area_weights = None
+        if layout.latitude_name:
+            area_weights = _relative_areas(self._broadcast(layout.latitude_name)[kept])
+        return Samples(
+            inputs=inputs,
+            targets=targets,
+            grid_index=levels[kept],
+            input_names=layout.input_names,
+            target_names=layout.read_targets,
+            weights=field_weights(inputs, targets),
+            area_weights=area_weights,
+        )
+
+    def _selected(self) -> BoolArray:
+        """Return which points (T, J, I) fulfil all conditions."""
+        layout = self._layout
+        selected = np.ones(self._shape, dtype=bool)
+        if layout.static_mask is not None:
+            selected &= layout.static_mask[self._rows]
+        for condition in _on_statics(layout.rule, layout.statics, wanted=False):
+            selected &= condition.evaluate(self._values)
+        return selected
+
+    def _grid_index(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the place in the whole source of points (N,) of this chunk."""
+        num_times, num_rows, num_columns = self._shape
+        points_a_level = self._layout.grid_shape[0] * num_columns
+        skipped = points_a_level - num_rows * num_columns  # between the chunk's rows of one level and of the next
+        first = (self._record.first_time + self._times.start) * points_a_level + self._rows.start * num_columns
+        grid_index = positions + first
+        if skipped and num_times > 1:
+            bounds = np.searchsorted(positions, np.arange(num_times + 1) * (num_rows * num_columns))
+            for level in range(1, num_times):
+                grid_index[bounds[level] : bounds[level + 1]] += level * skipped
+        return grid_index
+
+    def _thinned(self, numbers: npt.NDArray[np.int64]) -> BoolArray:
+        """Tell which of the places (N,) in the source stay: each is decided by the seed and itself alone."""
+        fraction = self._layout.thin_fraction
+        if fraction >= 1.0:
+            return np.ones(len(numbers), dtype=bool)
+        kept: BoolArray = keyed_uniform_at((self._layout.seed, THINNING_STREAM), numbers) < fraction
+        return kept
+
+    def _table(self, names: tuple[str, ...], positions: npt.NDArray[np.int64]) -> Array:
+        """Return variables at some positions as (N, F); only these are decoded."""
+        table = np.empty((len(positions), len(names)), dtype=self._layout.dtype)
+        columns = [self._column(name) for name in names]
+        # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
+        for start in range(0, len(positions), _BLOCK_POINTS):
+            block = slice(start, start + _BLOCK_POINTS)
+            for number, (stored, decode_one) in enumerate(columns):
+                table[block, number] = decode_one(stored.take(positions[block]))
+        return table
+
+    def _column(self, name: str) -> tuple[Array, Callable[[Array], Array]]:
+        """Return a variable as stored, flat (T * J * I,), and what makes measurements of it."""
+        if name in self._layout.statics:
+            return self._broadcast(name).reshape(-1), lambda values: values
+        stored = np.broadcast_to(self._read(name), self._shape).reshape(-1)
+        return stored, Decoder(self._record.variables[name].info).decode
+
+    def _area_weights(self, positions: npt.NDArray[np.int64]) -> Array | None:
+        name = self._layout.latitude_name
+        return None if name is None else _relative_areas(self._broadcast(name).reshape(-1)[positions])
+
+    def _stack(self, names: tuple[str, ...], kept: npt.NDArray[np.int64]) -> Array:
+        stack = np.empty((len(kept), len(names), *self._shape[1:]), dtype=self._layout.dtype)  # (N, F, H, W)
+        for channel, name in enumerate(names):
+            stack[:, channel] = self._broadcast(name)[kept]
+        return stack
+
+    def _broadcast(self, name: str) -> Array:
+        return np.broadcast_to(self._values(name), self._shape)
+
+    def _values(self, name: str) -> Array:
+        """Return a variable's measurements in the samples' type; of shape (T, J, I), 1 where it lacks the axis."""
+        static = self._layout.statics.get(name)
+        if static is not None:
+            return static[:, self._rows] if static.shape[1] > 1 else static
+        return decode(self._read(name), self._record.variables[name].info).astype(self._layout.dtype, copy=False)
+
+    def _read(self, name: str) -> Array:
+        access = self._record.variables[name]
+        if access.info.name not in self._stored:
+            self._stored[access.info.name] = read_part(self._file, access, self._times, self._rows, self._reads)
+        return self._stored[access.info.name]
+
+    @staticmethod
+    def _size(part: slice) -> int:
+        return int(part.stop - part.start)
+
+
+def _relative_areas(latitude: Array) -> Array:
+    """Return the relative size of a cell at each latitude: its cosine."""
+    return np.cos(np.radians(latitude.astype(np.float64))).astype(np.float32)

@@ -1,0 +1,142 @@
+"""From the name that a user gives to the variable of a file: exact names, usual short names, CF standard names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.data.files.protocol import FieldFile, VariableInfo
+from mpitrain.errors import DataError
+
+LATITUDE, LONGITUDE, OCEAN_MASK, ICE_FRACTION = "lat", "lon", "mask", "aice"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that files hold under several names: short names first to last, CF standard names, usual units."""
+
+    names: tuple[str, ...]
+    standard_names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+
+
+_CELSIUS = (
+    "C",
+    "degC",
+    "deg C",
+    "deg_C",
+    "celsius",
+    "degree_Celsius",
+    "degrees_Celsius",
+    "degrees C",
+    "K",
+    "kelvin",
+    "degK",
+)
+_SALINITY = ("ppt", "psu", "g kg-1", "g/kg", "1e-3", "1", "PSS-78")
+_METRES, _SPEED = ("m", "meter", "meters", "metre", "metres"), ("m/s", "m s-1", "m s^-1", "m.s-1")
+_FLUX, _FRACTION = ("W/m^2", "W m-2", "W/m2", "W m^-2", "W.m-2"), ("1", "", "none", "fraction", "%", "percent")
+
+# CICE's history names without their suffix (CICE user guide, "History"), names of other models, CF standard name table.
+QUANTITIES: dict[str, Quantity] = {
+    "sst": Quantity(("sst", "tos", "sea_surface_temp"), ("sea_surface_temperature",), _CELSIUS),
+    "sss": Quantity(("sss", "sos"), ("sea_surface_salinity",), _SALINITY),
+    "tair": Quantity(("tair", "tas", "t2m", "t2"), ("air_temperature",), _CELSIUS),
+    "tsfc": Quantity(
+        ("tsfc", "tsfcn", "sitemptop", "ts"), ("sea_ice_surface_temperature", "surface_temperature"), _CELSIUS
+    ),
+    "hi": Quantity(("hi", "sivol", "sithick"), ("sea_ice_thickness",), _METRES),
+    "hs": Quantity(("hs", "snwd", "sisnthick", "snd"), ("surface_snow_thickness",), _METRES),
+    "sice": Quantity(("sice", "sisali"), ("sea_ice_salinity",), _SALINITY),
+    "uocn": Quantity(("uocn", "uos", "ssu"), ("surface_sea_water_x_velocity", "sea_water_x_velocity"), _SPEED),
+    "vocn": Quantity(("vocn", "vos", "ssv"), ("surface_sea_water_y_velocity", "sea_water_y_velocity"), _SPEED),
+    "uatm": Quantity(("uatm", "uas", "u10", "u10m"), ("x_wind", "eastward_wind"), _SPEED),
+    "vatm": Quantity(("vatm", "vas", "v10", "v10m"), ("y_wind", "northward_wind"), _SPEED),
+    "qref": Quantity(("qref", "huss", "q2m", "q2"), ("specific_humidity",), ("kg/kg", "kg kg-1", "1", "g/kg")),
+    "flwdn": Quantity(("flwdn", "rlds", "dlwrf"), ("surface_downwelling_longwave_flux_in_air",), _FLUX),
+    "fswdn": Quantity(("fswdn", "rsds", "dswrf"), ("surface_downwelling_shortwave_flux_in_air",), _FLUX),
+    ICE_FRACTION: Quantity(("aice", "siconc", "icec", "sic"), ("sea_ice_area_fraction",), _FRACTION),
+    LATITUDE: Quantity(("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean"), ("latitude",)),
+    LONGITUDE: Quantity(("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean"), ("longitude",)),
+    OCEAN_MASK: Quantity(
+        ("umask", "mask", "tmask", "ocean_mask", "wet", "mask_rho"), ("sea_binary_mask", "sea_area_fraction")
+    ),
+}
+# CICE marks how often a history variable is written: hourly, daily, monthly, each step.
+_SUFFIX = re.compile(r"_(h|d|m|y|1|inst)$")
+
+
+def find_variable(request: str, file: FieldFile, first_of_several: bool = False) -> str:
+    """Return the name in `file` of what a user calls `request`.
+
+    An exact name wins ("group/name" too), then the only variable of that name in any group or spelling, then the only
+    one that the table of quantities knows under a short name, then under a CF standard name. `first_of_several` takes
+    the table's first instead of asking (coordinates: files hold several grids). Raises DataError, naming what there is.
+    """
+    if request in file.variables:
+        return request
+    if request in file.refused:
+        raise DataError(
+            f"{file.path}: variable '{request}' is not read: {file.refused[request]}; copy it into the file"
+        )
+    for candidates in _candidates(request, file.variables):
+        if len(candidates) == 1 or (candidates and first_of_several):
+            return candidates[0]
+        if candidates:
+            raise DataError(f"{file.path}: '{request}' may be any of {', '.join(candidates)}; give one of these names")
+    raise DataError(f"{file.path}: no variable '{request}'; this one has {list_names(file.variables) or 'none'}")
+
+
+def is_absent(request: str, file: FieldFile) -> bool:
+    """Tell whether a file has nothing at all that `request` may mean."""
+    return request not in {*file.variables, *file.refused} and not any(_candidates(request, file.variables))
+
+
+def quantity_of(request: str) -> Quantity | None:
+    """Return what the table knows of a name, short or standard; None where it is not in the table."""
+    plain = _plain(request)
+    for quantity in QUANTITIES.values():
+        if plain in quantity.names or request in quantity.standard_names:
+            return quantity
+    return None
+
+
+def list_names(variables: Mapping[str, VariableInfo], most: int = 40) -> str:
+    """Return the names of a file's variables for a message."""
+    names = list(variables)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def odd_units(request: str, info: VariableInfo, path: Path) -> str | None:
+    """Return a notice where a known quantity has units that it cannot have; None where nothing is wrong."""
+    quantity = quantity_of(request) or quantity_of(info.short_name)
+    if quantity is None or not quantity.units or "units" not in info.attributes:
+        return None
+    if info.units.lower() in (unit.lower() for unit in quantity.units):
+        return None
+    usual = ", ".join(unit for unit in quantity.units[:4] if unit)
+    return f"{path}: variable '{info.name}' has units '{info.units}', expected {usual}; its values are used as they are"
+
+
+def _candidates(request: str, variables: Mapping[str, VariableInfo]) -> list[list[str]]:
+    """Return the names that fit, by falling strength of the reason."""
+    numeric = {name: info for name, info in variables.items() if info.is_numeric}
+    lower, quantity = request.lower(), quantity_of(request)
+    names = quantity.names if quantity else ()
+    standard_names = (*(quantity.standard_names if quantity else ()), request)
+    same = [name for name, info in numeric.items() if info.short_name == request]
+    same_in_lower = [name for name, info in numeric.items() if info.short_name.lower() == lower]
+    short = [name for name, info in numeric.items() if _plain(info.short_name) in (*names, _plain(request))]
+    short.sort(key=lambda name: _position(_plain(numeric[name].short_name), names))
+    standard = [name for name, info in numeric.items() if info.text("standard_name") in standard_names]
+    return [same, same_in_lower, short, standard]
+
+
+def _plain(name: str) -> str:
+    return _SUFFIX.sub("", name.lower())
+
+
+def _position(name: str, names: tuple[str, ...]) -> int:
+    return names.index(name) if name in names else len(names)

@@ -1,0 +1,238 @@
+"""What `standard` semantics trains on, read anew from the files in each epoch (`data.streaming`).
+
+C  chunks      V  virtual ranks      F  input features      O  targets
+
+Chunk c belongs to virtual rank c mod V. In each epoch a virtual rank reads its chunks in an order that (seed, epoch, v)
+fixes, one after the other, and draws from a buffer of `data.shuffle_buffer_samples` samples (see `shuffle_buffer` for
+how well that shuffles). Chunks that hold no training sample are not read. Held-out samples are kept in memory when
+their chunk is read, up to a limit; beyond that their chunks are read once more after each epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.comm.session import Session
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import RunConfig
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, SampleBlocks, Slice, SliceSource
+from mpitrain.data.dataset.in_memory import DataSummary, Normalization, normalization_of, padded_tensors
+from mpitrain.data.dataset.loading import open_source_together
+from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.samples import Samples
+from mpitrain.data.selection.source import DEFAULT_CHUNK_BYTES, SampleSource
+from mpitrain.data.selection.source_files import ReadCounter
+from mpitrain.data.streaming.first_pass import Census, ChunkSplitter, SplitRule, take_census
+from mpitrain.data.streaming.microbatches import Columns, StreamedSlices, StreamPlan, round_size_of, take_rows
+from mpitrain.data.streaming.read_ahead import ReadAhead
+from mpitrain.errors import DataError
+
+# What one rank keeps of the held-out samples, and what its threads read ahead.
+HELD_OUT_BYTES = 128 * 2**20
+AHEAD_BYTES = 128 * 2**20
+# With fewer chunks a virtual rank their contents decide too much: smaller ones are read.
+FEWEST_CHUNKS_A_VIRTUAL_RANK = 8
+SMALLEST_CHUNK_BYTES = 64 * 2**10
+_FLOAT32_BYTES = 4
+# From how many times the mean share on a virtual rank's share is worth a word.
+UNEVEN_SHARE = 1.25
+
+
+@dataclass(frozen=True)
+class StreamedData:
+    """The same as `TrainingData`, for samples that stay in their files."""
+
+    source: SampleSource
+    census: Census
+    summary: DataSummary
+    virtual_ranks: VirtualRanks
+    notices: tuple[str, ...]
+    _chunks: _ChunkReader
+    _buffer_samples: int
+    _num_threads: int
+
+    def slice_sources(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+        """Return where each owned virtual rank's slices come from."""
+        empty = self._chunks.empty()
+        row_bytes = sum(column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in empty)
+        round_size = round_size_of(self._buffer_samples, plan.slice_rows, row_bytes)
+        reader = ReadAhead(self.source, self._chunks.training, self._num_threads)
+        plans = [
+            StreamPlan(v, chunks, self.census.counts.training[chunks], plan, round_size, seed, shuffle)
+            for v in self.virtual_ranks.owned
+            for chunks in [self._chunks_of(v, self.census.counts.training)]
+        ]
+        return [StreamedSlices(one, reader, self._ahead, self._chunks.device, empty) for one in plans]
+
+    def evaluation_sources(self, held_out: bool = True) -> list[EvaluationSource]:
+        """Return each owned virtual rank's held-out samples, or those that it trains on, chunk by chunk."""
+        counts = self.census.counts
+        chosen, read = (
+            (counts.validation, self._chunks.held_out) if held_out else (counts.training, self._chunks.trained_on)
+        )
+        return [StreamedBlocks(v, self.source, self._chunks_of(v, chosen), read) for v in self.virtual_ranks.owned]
+
+    def _chunks_of(self, v: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        own = np.arange(v, len(counts), self.virtual_ranks.num_virtual_ranks)
+        return own[counts[own] > 0]
+
+    @property
+    def is_area_weighted(self) -> bool:
+        """Whether the moments' counts are areas, not numbers of samples."""
+        return getattr(self.source.layout, "latitude_name", None) is not None
+
+    @property
+    def _ahead(self) -> int:
+        """Chunks that each virtual rank reads ahead: two, or one where they are large."""
+        total = 2 * DEFAULT_CHUNK_BYTES * len(self.virtual_ranks.owned)
+        return 2 if total <= AHEAD_BYTES else 1
+
+
+def open_streamed_files(
+    config: RunConfig, session: Session, virtual_ranks: VirtualRanks, dtype: torch.dtype,
+    reads: ReadCounter | None = None,
+) -> StreamedData:  # fmt: skip
+    """Open the files of `config` in chunks that suit `virtual_ranks`, and stream them. Collective.
+
+    Raises DataError, on all ranks, where a file cannot serve or nothing is left to train on.
+    """
+    source = open_source_together(config, session)
+    fewest = FEWEST_CHUNKS_A_VIRTUAL_RANK * virtual_ranks.num_virtual_ranks
+    if len(source.chunks) < fewest:
+        num_values = source.num_points * (len(source.input_names) + len(source.target_names))
+        smaller = max(SMALLEST_CHUNK_BYTES, num_values * _FLOAT32_BYTES // fewest)
+        source = open_source_together(config, session, min(smaller, DEFAULT_CHUNK_BYTES))
+    return open_streamed(source, session, virtual_ranks, config, dtype, reads)
+
+
+def open_streamed(
+    source: SampleSource, session: Session, virtual_ranks: VirtualRanks, config: RunConfig, dtype: torch.dtype,
+    reads: ReadCounter | None = None,
+) -> StreamedData:  # fmt: skip
+    """Count and measure the samples of `source` in a first pass, and return what streams them. Collective.
+
+    `reads` counts each stored block that is read from now on. Raises DataError, on all ranks, where a file cannot be
+    read or nothing is left to train on.
+    """
+    rule = SplitRule(config.validation_split, config.seed)
+    census = take_census(source, session, rule, reads)
+    counts = census.counts
+    num_dropped = int(counts.kept.sum() - counts.valid.sum())
+    if counts.training.sum() == 0:
+        raise DataError(
+            f"{int(counts.kept.sum())} samples selected, {num_dropped} dropped as NaN or fill value: none is left to "
+            "train on"
+        )
+    V = virtual_ranks.num_virtual_ranks  # noqa: N806
+    shares = [int(counts.training[v::V].sum()) for v in range(V)]
+    normalization = normalization_of(census.training, len(source.input_names), session.device, dtype)
+    summary = DataSummary(
+        int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, census.training,
+        source.input_names, source.target_names, tuple(census.num_missing.tolist()), max(shares),
+    )  # fmt: skip
+    chunks = _ChunkReader(source, census, rule, normalization, session.device, dtype, reads)
+    return StreamedData(
+        source, census, summary, virtual_ranks, tuple(_notices(shares)), chunks, config.data.shuffle_buffer_samples,
+        config.data.num_workers,
+    )  # fmt: skip
+
+
+def _notices(shares: Sequence[int]) -> Iterator[str]:
+    mean = sum(shares) / len(shares)
+    if max(shares) > UNEVEN_SHARE * mean:
+        yield (
+            f"data.streaming: the virtual ranks hold {min(shares)} to {max(shares)} samples, {mean:.0f} on average, so "
+            "the last steps of an epoch train on few; store the data in smaller blocks (mpitrain data convert), or set "
+            "training.virtual_ranks lower"
+        )
+
+
+class _ChunkReader:
+    """Reads chunks for training and for validation, on any thread."""
+
+    def __init__(
+        self, source: SampleSource, census: Census, rule: SplitRule, normalization: Normalization,
+        device: torch.device, dtype: torch.dtype, reads: ReadCounter | None,
+    ) -> None:  # fmt: skip
+        self.device = device
+        self._source, self._splitter = source, ChunkSplitter(census.counts, rule)
+        self._normalization, self._dtype, self._reads = normalization, dtype, reads
+        self._validation = census.counts.validation
+        self._kept: dict[int, Samples] = {}
+        self._kept_bytes, self._lock = 0, threading.Lock()
+
+    def training(self, source: SampleSource, chunk: int) -> Columns:
+        """Return the training samples of a chunk as columns; keep its held-out ones, if there is room."""
+        samples, training, held_out = self._splitter.read(source, chunk, self._reads)
+        self._keep(chunk, samples, held_out)
+        return self._columns(samples, training)
+
+    def held_out(self, source: SampleSource, chunk: int) -> SampleBlocks:
+        """Return the held-out samples of a chunk."""
+        validation = self._kept.get(chunk)
+        if validation is None:
+            samples, _, held_out = self._splitter.read(source, chunk, self._reads)
+            validation = self._keep(chunk, samples, held_out)
+        return self._blocks(validation)
+
+    def trained_on(self, source: SampleSource, chunk: int) -> SampleBlocks:
+        """Return the training samples of a chunk."""
+        samples, training, _ = self._splitter.read(source, chunk, self._reads)
+        return self._blocks(samples.take(training))
+
+    def empty(self) -> Columns:
+        """Return no samples, of the source's shapes and the model's type."""
+        num_inputs, num_targets = len(self._source.input_names), len(self._source.target_names)
+        tail = self._source.grid_shape if self._source.kind == "fields" else ()
+        shapes = [num_inputs, num_targets, *([num_targets] if tail else [])]
+        return tuple(torch.zeros((0, size, *tail), dtype=self._dtype).numpy() for size in shapes)
+
+    def _columns(self, samples: Samples, positions: npt.NDArray[np.int64]) -> Columns:
+        if samples.inputs.ndim > 2:
+            padded = self._padded(samples.take(positions), torch.device("cpu"))
+            return tuple(one[:-1].contiguous().numpy() for one in padded)
+        columns = take_rows((samples.inputs, samples.targets), positions)
+        return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)
+
+    def _blocks(self, samples: Samples) -> SampleBlocks:
+        return SampleBlocks(VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index))
+
+    def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        here = Normalization(*(tensor.to(device) for tensor in vars(self._normalization).values()))
+        return padded_tensors(samples, here, device, self._dtype)
+
+    def _keep(self, chunk: int, samples: Samples, held_out: npt.NDArray[np.int64]) -> Samples:
+        if chunk in self._kept:
+            return self._kept[chunk]
+        validation = samples.take(held_out)
+        columns = (validation.inputs, validation.targets, validation.grid_index, validation.weights)
+        num_bytes = sum(column.nbytes for column in columns if column is not None)
+        with self._lock:
+            if self._kept_bytes + num_bytes <= HELD_OUT_BYTES:
+                self._kept[chunk] = validation
+                self._kept_bytes += num_bytes
+        return validation
+
+
+class StreamedBlocks:
+    """`EvaluationSource` of one virtual rank's chunks; a block never spans two, whether it was kept or is read."""
+
+    def __init__(
+        self, virtual_rank: int, source: SampleSource, chunks: npt.NDArray[np.int64],
+        read: Callable[[SampleSource, int], SampleBlocks],
+    ) -> None:  # fmt: skip
+        self._virtual_rank, self._chunks = virtual_rank, chunks
+        self._read = partial(read, source)
+
+    def blocks(self) -> Iterator[Slice]:
+        """See `EvaluationSource.blocks`. Raises DataError where a file has changed or cannot be read."""
+        for chunk in self._chunks.tolist():
+            for block in self._read(chunk).blocks():
+                yield Slice(self._virtual_rank, block.inputs, block.targets, block.weights)

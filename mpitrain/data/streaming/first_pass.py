@@ -1,0 +1,241 @@
+"""The first pass over a source: how many samples each chunk holds, and the statistics of those that are trained on.
+
+C  chunks      N  samples      F  inputs      O  targets      P  real ranks
+
+Every chunk is read once, by rank c mod P, whichever virtual rank it belongs to. Whether a sample is held out depends on
+its number among all usable ones, so the ranks tell each other their counts while they still hold the samples. The
+chunks' moments are then merged in one pairwise tree over the chunks: the same bits for any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.comm.reduction import combine_in_tree
+from mpitrain.comm.session import Session
+from mpitrain.data.dataset.split import validation_flags
+from mpitrain.data.moments import Moments, merge_stacks
+from mpitrain.data.sample_moments import moments_of_samples
+from mpitrain.data.samples import Samples, missing_of, valid_rows
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.source_files import ReadCounter
+from mpitrain.data.streaming.read_ahead import ReadAhead
+from mpitrain.errors import DataError
+
+IndexArray = npt.NDArray[np.int64]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """Which samples are held out: `fraction` of them, each decided from (seed, its number among the usable ones)."""
+
+    fraction: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class ChunkCounts:
+    """How many samples each chunk has, each (C,), the same on all ranks.
+
+    `selected` by the rules, `kept` of these under `max_patterns`, `valid` (usable) of these, `training` of these.
+    """
+
+    selected: IndexArray
+    kept: IndexArray
+    valid: IndexArray
+    training: IndexArray
+
+    @property
+    def validation(self) -> IndexArray:
+        """Held-out samples of each chunk (C,)."""
+        return self.valid - self.training
+
+
+@dataclass(frozen=True)
+class Census:
+    """What the first pass found; the same on all ranks, for any number of them.
+
+    `num_missing` (F + O,) counts the values that are no measurement over the kept samples. `training` and `validation`
+    are moments of F inputs and O targets.
+    """
+
+    counts: ChunkCounts
+    num_missing: IndexArray
+    training: Moments
+    validation: Moments
+
+
+class ChunkSplitter:
+    """Takes the training and the held-out samples out of what a chunk selects, once the counts before it are known."""
+
+    def __init__(self, counts: ChunkCounts, rule: SplitRule) -> None:
+        self._counts, self._rule = counts, rule
+        self._first_selected, self._first_valid = (_before(one) for one in (counts.selected, counts.valid))
+
+    def read(
+        self, source: SampleSource, chunk: int, reads: ReadCounter | None = None
+    ) -> tuple[Samples, IndexArray, IndexArray]:
+        """Return a chunk's samples, and the positions among them of those to train on and of those held out.
+
+        Raises DataError where the chunk holds others than when it was counted.
+        """
+        samples = source.read(source.chunks[chunk], reads)
+        if len(samples) == self._counts.selected[chunk]:
+            total = int(self._counts.selected.sum())
+            kept = keep_under_limit(source, samples, int(self._first_selected[chunk]), total)
+            all_are_valid = self._counts.valid[chunk] == len(kept)
+            valid = np.arange(len(kept)) if all_are_valid else np.flatnonzero(valid_rows(kept))
+            if len(valid) == self._counts.valid[chunk]:
+                is_held_out = held_out_flags(len(valid), int(self._first_valid[chunk]), self._rule)
+                return kept, valid[~is_held_out], valid[is_held_out]
+        path = source.files[source.chunks[chunk].file].path
+        raise DataError(
+            f"{path}: holds other samples than when it was read first; results would mix two data sets: start again on "
+            "files that nobody writes to"
+        )
+
+
+def held_out_flags(num_valid: int, first_valid: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
+    """Tell which usable samples (num_valid,) are held out; the first of them has the number `first_valid`."""
+    if rule.fraction == 0:
+        return np.zeros(num_valid, dtype=bool)
+    return validation_flags(first_valid, num_valid, rule.fraction, rule.seed)
+
+
+def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
+    """Return the `chosen` (N,) samples; the same object where that is all of them."""
+    return samples if chosen.all() else samples.take(np.flatnonzero(chosen))
+
+
+def take_census(source: SampleSource, session: Session, rule: SplitRule, reads: ReadCounter | None = None) -> Census:
+    """Read every chunk once, on one rank each, and count and measure its samples. Collective.
+
+    With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
+    DataError, on all ranks, where a file cannot be read or nothing is selected.
+    """
+    total_selected = None if source.max_patterns is None else sum(count_selected(source, session, reads))
+    tally = _Tally(source, session, rule, total_selected)
+    for chunk, samples in _own_chunks(source, session, reads):
+        tally.add(chunk, samples)
+    census = tally.finish()
+    if source.kind == "fields":
+        measured = census.training.count + census.validation.count
+    else:
+        measured = census.counts.kept.sum() - census.num_missing.astype(np.float64)
+    session.together(lambda: source.check_selection(int(census.counts.selected.sum()), measured.tolist()))
+    return census
+
+
+def _no_samples() -> None:
+    return None
+
+
+def count_selected(source: SampleSource, session: Session, reads: ReadCounter | None = None) -> list[int]:
+    """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
+    counts = []
+    for _, samples in _own_chunks(source, session, reads):
+        counts += session.gather_object(None if samples is None else len(samples))
+    return [count for count in counts if count is not None]
+
+
+def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int, total_selected: int) -> Samples:
+    """Return those of a chunk's selected samples that stay under `max_patterns`; `first_selected` come before them."""
+    if source.max_patterns is None or total_selected <= source.max_patterns:
+        return samples
+    numbers = first_selected + np.arange(len(samples), dtype=np.int64)
+    return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
+
+
+class _Tally:
+    """The census while it is taken, chunk by chunk of this rank, in step with the other ranks."""
+
+    def __init__(self, source: SampleSource, session: Session, rule: SplitRule, total_selected: int | None) -> None:
+        num_features = len(source.input_names) + len(source.target_names)
+        self._source, self._session, self._rule, self._total_selected = source, session, rule, total_selected
+        # selected, kept, valid, and the missing values of each feature; of all ranks' chunks, in the chunks' order
+        self._rows: list[tuple[int, ...]] = []
+        self._totals = np.zeros(3 + num_features, dtype=np.int64)
+        self._moments: dict[int, tuple[int, Moments, Moments]] = {}
+        self._num_features = num_features
+
+    def add(self, chunk: int | None, samples: Samples | None) -> None:
+        """Count this rank's next chunk, None where there is none left for it. Collective."""
+        first_selected = self._first_selected(samples)
+        row = valid = None
+        if samples is not None:
+            kept = samples
+            if self._total_selected is not None:
+                kept = keep_under_limit(self._source, samples, first_selected, self._total_selected)
+            valid = take_where(kept, valid_rows(kept))
+            row = (len(samples), len(kept), len(valid), *missing_of(kept))
+        rows = [other for other in self._session.gather_object(row) if other is not None]
+        if chunk is not None and valid is not None:
+            own = self._session.ranks.rank
+            first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
+            is_held_out = held_out_flags(len(valid), first_valid, self._rule)
+            training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
+            self._moments[chunk] = (len(training), moments_of_samples(training), moments_of_samples(validation))
+        self._rows += rows
+        self._totals += np.array(rows, dtype=np.int64).sum(axis=0)
+
+    def _first_selected(self, samples: Samples | None) -> int:
+        """Return how many selected samples come before `samples`, if that matters. Collective."""
+        if self._total_selected is None:
+            return 0
+        counts = self._session.gather_object(0 if samples is None else len(samples))
+        before: int = sum(counts[: self._session.ranks.rank])
+        return int(self._totals[0]) + before
+
+    def finish(self) -> Census:
+        """Bring the ranks' parts together. Collective."""
+        found: dict[int, tuple[int, Moments, Moments]] = {}
+        for part in self._session.gather_object(self._moments):
+            found |= part
+        in_order = [found[chunk] for chunk in range(len(found))]
+        selected, kept, valid = (np.array([row[place] for row in self._rows], dtype=np.int64) for place in range(3))
+        training = np.array([one[0] for one in in_order], dtype=np.int64)
+        return Census(
+            ChunkCounts(selected, kept, valid, training),
+            self._totals[3:],
+            merge_in_tree([one[1] for one in in_order], self._num_features),
+            merge_in_tree([one[2] for one in in_order], self._num_features),
+        )
+
+
+def _own_chunks(
+    source: SampleSource, session: Session, reads: ReadCounter | None
+) -> Iterator[tuple[int | None, Samples | None]]:
+    """Yield this rank's chunks with their samples, (None, None) where other ranks have one more. Collective."""
+    num_chunks, num_ranks, rank = len(source.chunks), session.ranks.world_size, session.ranks.rank
+    own = range(rank, num_chunks, num_ranks)
+    threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read(by_thread.chunks[chunk], reads))
+    with closing(threads):
+        reading = threads.in_order(own, ahead=1)
+        for turn in range(-(-num_chunks // num_ranks)):
+            has_one = turn < len(own)
+            samples = session.together(partial(next, reading) if has_one else _no_samples)
+            yield (own[turn] if has_one else None), samples
+
+
+def _before(counts: IndexArray) -> IndexArray:
+    return np.cumsum(counts) - counts
+
+
+def merge_in_tree(parts: list[Moments], num_features: int) -> Moments:
+    """Merge the chunks' moments pairwise, neighbours first, in an order that their number alone fixes."""
+    num_rows = 1 << max(0, len(parts) - 1).bit_length()
+    zeros = np.zeros(num_features)
+    nothing = Moments(zeros, zeros, zeros, zeros + np.inf, zeros - np.inf)
+    padded = [*parts, *[nothing] * (num_rows - len(parts))]
+    rows = [np.concatenate((one.count, one.mean, one.m2, one.minimum, one.maximum)) for one in padded]
+    merged = combine_in_tree(torch.from_numpy(np.stack(rows)), merge_stacks)
+    return Moments(*(part.numpy() for part in merged.chunk(5)))

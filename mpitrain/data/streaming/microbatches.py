@@ -1,0 +1,231 @@
+"""One virtual rank's slices, read from files in each epoch: its chunks in random order, then a shuffle buffer.
+
+v  virtual rank      b  rows a slice      F  input features      O  targets      h  samples a round of the buffer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.data.dataset.batches import BatchPlan, Slice
+from mpitrain.data.random_streams import keyed_permutation
+from mpitrain.data.streaming.read_ahead import ReadAhead
+from mpitrain.data.streaming.shuffle_buffer import BufferOrder
+
+IndexArray = npt.NDArray[np.int64]
+Columns = tuple[npt.NDArray[Any], ...]
+_CHUNK_STREAM, _BUFFER_STREAM = 3, 4
+# A field may be large: a buffer never holds more, whatever number of samples is asked for.
+LARGEST_BUFFER_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What fixes the order of one virtual rank's samples, the same for any number of ranks.
+
+    `chunks` are the numbers of its chunks that hold training samples, `counts` how many each holds.
+    """
+
+    virtual_rank: int
+    chunks: IndexArray
+    counts: IndexArray
+    batches: BatchPlan
+    round_size: int
+    seed: int
+    shuffle: bool
+
+    def epoch(self, epoch: int) -> tuple[IndexArray, BufferOrder]:
+        """Return the places in `chunks` in the order in which they are read, and the order of the buffer."""
+        order = np.arange(len(self.chunks))
+        keys = None
+        if self.shuffle:
+            order = keyed_permutation((self.seed, _CHUNK_STREAM, epoch, self.virtual_rank), len(self.chunks))
+            keys = (self.seed, _BUFFER_STREAM, epoch, self.virtual_rank)
+        return order, BufferOrder(int(self.counts.sum()), self.round_size, keys)
+
+
+def round_size_of(buffer_samples: int, slice_rows: int, row_bytes: int) -> int:
+    """Return h: half of the buffer, in whole slices and at least one."""
+    slots = min(buffer_samples, LARGEST_BUFFER_BYTES // max(1, row_bytes))
+    return max(1, slots // (2 * slice_rows)) * slice_rows
+
+
+class StreamedSlices:
+    """`SliceSource` that reads its chunks anew in each epoch; each sample comes once, each chunk is read once.
+
+    `reader` gives a chunk's training samples, and `empty` none of them: inputs (n, F, ...), targets (n, O, ...) and for
+    fields weights (n, 1 or O, ...), all contiguous and in the type of the model.
+    """
+
+    def __init__(
+        self, plan: StreamPlan, reader: ReadAhead[Columns], ahead: int, device: torch.device, empty: Columns
+    ) -> None:
+        self.virtual_rank = plan.virtual_rank
+        self._plan, self._reader, self._ahead, self._device = plan, reader, ahead, device
+        self._slices_a_round = plan.round_size // plan.batches.slice_rows
+        self._start: tuple[int, int] | None = None
+        self._rounds: _Rounds | None = None
+        self._first_round = 0
+        self._round = -1
+        self._padding = self._block_of(empty, 1)
+        self._block = self._padding
+
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
+        """See `SliceSource.start_epoch`. Reads nothing before the first slice is asked for."""
+        if self._start == (epoch, first_step) and self._round in (-1, self._first_round):
+            return  # as it was started before, and what was read since is the beginning
+        if self._rounds is not None:
+            self._rounds.close()
+        self._start, self._rounds, self._round = (epoch, first_step), None, -1
+
+    def slice(self, step: int) -> Slice:
+        """See `SliceSource.slice`. Raises DataError where a file has changed or cannot be read."""
+        block, place = self._find(step)
+        return block.slice(place)
+
+    def addresses(self, step: int) -> tuple[int, ...]:
+        """Return where inputs, targets and weights of slice number `step` lie in memory, until the next is asked for.
+
+        For engines that need no tensors: many steps take less time than to make them.
+        """
+        block, place = self._find(step)
+        return block.addresses(place)
+
+    def _find(self, step: int) -> tuple[_Block, int]:
+        self._advance_to(step)
+        place = step - self._round * self._slices_a_round
+        return (self._block, place) if place < self._block.num_slices else (self._padding, 0)
+
+    def _advance_to(self, step: int) -> None:
+        rounds = self._rounds = self._rounds or self._open()
+        while self._round < min(step // self._slices_a_round, rounds.order.num_full_rounds):
+            self._round = self._first_round if self._round < 0 else self._round + 1
+            columns = next(rounds.columns)
+            rows = self._plan.batches.slice_rows
+            self._block = self._block_of(columns, -(-len(columns[0]) // rows)) if columns else self._padding
+
+    def _open(self) -> _Rounds:
+        epoch, first_step = self._start or (0, 0)
+        self._start = (epoch, first_step)
+        order, buffer_order = self._plan.epoch(epoch)
+        self._first_round = min(first_step // self._slices_a_round, buffer_order.num_full_rounds)
+        return _Rounds(self._plan, order, buffer_order, self._first_round, self._reader, self._ahead)
+
+    def _block_of(self, columns: Columns, num_slices: int) -> _Block:
+        """Return the samples as slices; the last one is filled up with rows that weigh nothing."""
+        rows = self._plan.batches.slice_rows
+        weights = columns[2] if len(columns) > 2 else np.ones((len(columns[1]), 1), dtype=columns[1].dtype)
+        tensors = (
+            torch.from_numpy(_padded(column, rows * num_slices)).to(self._device)
+            for column in (columns[0], columns[1], weights)
+        )
+        return _Block(self.virtual_rank, tuple(tensors), rows)
+
+
+class _Block:
+    """The slices of one round: `tensors` are inputs, targets and weights of all of them, one slice behind the other."""
+
+    def __init__(self, virtual_rank: int, tensors: tuple[torch.Tensor, ...], rows: int) -> None:
+        self.num_slices = len(tensors[0]) // rows
+        self._virtual_rank, self._tensors, self._rows = virtual_rank, tensors, rows
+        self._places = [(tensor.data_ptr(), rows * tensor[:1].nbytes) for tensor in tensors]
+
+    def slice(self, place: int) -> Slice:
+        rows = slice(place * self._rows, (place + 1) * self._rows)
+        return Slice(self._virtual_rank, *(tensor[rows] for tensor in self._tensors))
+
+    def addresses(self, place: int) -> tuple[int, ...]:
+        return tuple(first + place * num_bytes for first, num_bytes in self._places)
+
+
+class _Rounds:
+    """The rounds of one epoch from `first_round` on; reads only chunks of which a sample is still to come."""
+
+    def __init__(
+        self, plan: StreamPlan, chunk_order: IndexArray, order: BufferOrder, first_round: int,
+        reader: ReadAhead[Columns], ahead: int,
+    ) -> None:  # fmt: skip
+        self.order = order
+        self._first_round = first_round
+        self._content = order.content(first_round)  # place in the stream of what each slot holds
+        self._next = min(
+            order.num_samples, (2 + first_round) * order.round_size
+        )  # first place that is not in the buffer
+        ends = np.cumsum(plan.counts[chunk_order])
+        held = np.searchsorted(ends, self._content[self._content >= 0], side="right")
+        is_needed = ends > self._next
+        is_needed[held] = True
+        needed = np.flatnonzero(is_needed)
+        self._firsts = iter((ends - plan.counts[chunk_order])[needed].tolist())
+        self._reading = reader.in_order(plan.chunks[chunk_order][needed].tolist(), ahead)
+        self._rest: tuple[int, Columns] = (0, ())
+        self.columns = self._run()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reading.close()
+
+    def _run(self) -> Iterator[Columns]:
+        buffer = self._fill()
+        for number in range(self._first_round, self.order.num_full_rounds):
+            slots = self.order.drawn(number)
+            yield take_rows(buffer, slots)
+            self._refill(buffer, slots[: len(self.order.refilled(number))])
+        yield take_rows(buffer, self.order.drawn(self.order.num_full_rounds))
+
+    def _fill(self) -> Columns:
+        """Return the buffer with what it holds at the beginning of the first round."""
+        buffer: Columns = ()
+        num_missing = int((self._content >= 0).sum())
+        while num_missing:
+            first, columns = self._read()
+            if not buffer:
+                shapes = [(self.order.num_slots, *column.shape[1:]) for column in columns]
+                buffer = tuple(np.zeros(s, dtype=c.dtype) for s, c in zip(shapes, columns, strict=True))
+            here = np.flatnonzero((self._content >= first) & (self._content < first + len(columns[0])))
+            for held, column in zip(buffer, columns, strict=True):
+                _rows(held)[here] = _rows(column)[self._content[here] - first]
+            num_missing -= len(here)
+        return buffer
+
+    def _refill(self, buffer: Columns, slots: IndexArray) -> None:
+        done = 0
+        while done < len(slots):
+            first, columns = self._rest
+            if not columns or self._next >= first + len(columns[0]):
+                first, columns = self._read()
+            begin = self._next - first
+            count = min(len(slots) - done, len(columns[0]) - begin)
+            for held, column in zip(buffer, columns, strict=True):
+                _rows(held)[slots[done : done + count]] = _rows(column)[begin : begin + count]
+            done, self._next = done + count, self._next + count
+
+    def _read(self) -> tuple[int, Columns]:
+        self._rest = (0, ())  # before the next one comes: its memory is given back
+        self._rest = (next(self._firsts), next(self._reading))
+        return self._rest
+
+
+def take_rows(columns: Columns, positions: IndexArray) -> Columns:
+    """Return the rows at `positions` (m,) of each column (n, ...), in that order."""
+    return tuple(_rows(column)[positions].view(column.dtype).reshape(-1, *column.shape[1:]) for column in columns)
+
+
+def _rows(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return (n, ...) as (n,) items of whole rows, which numpy moves as one."""
+    num_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:]))
+    return np.ascontiguousarray(column).reshape(len(column), -1).view(np.dtype((np.void, num_bytes))).reshape(-1)
+
+
+def _padded(column: npt.NDArray[Any], num_rows: int) -> npt.NDArray[Any]:
+    if len(column) == num_rows:
+        return column
+    padded = np.zeros((num_rows, *column.shape[1:]), dtype=column.dtype)
+    padded[: len(column)] = column
+    return padded

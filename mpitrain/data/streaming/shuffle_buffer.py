@@ -1,0 +1,91 @@
+"""In which order a stream of samples leaves a bounded buffer that is drawn from at random.
+
+n  samples of the stream      h  samples a round      2h  slots of the buffer
+
+The buffer has h pairs of slots. A round takes one slot of each pair, drawn at random, hands the h samples out in random
+order, and refills their slots with the next h of the stream. So a sample stays 1, 2, 3, ... rounds with probability
+1/2, 1/4, 1/8, ...: 2h samples pass on average while it waits, as in a buffer of 2h slots that is drawn from one by one.
+What is left at the end of the stream comes in random order; a stream of up to 2h samples is shuffled perfectly.
+
+How well: of two samples that enter at once, either leaves first with probability 1/2; of two that are h, 2h, 3h apart
+in the stream the later one leaves first with probability 1/4, 1/8, 1/16. So a batch mixes samples of some 4h
+consecutive ones. Farther apart than that, only the order of the chunks is random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.random_streams import keyed_words
+
+IndexArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BufferOrder:
+    """Which slots are drawn in each round. `keys` fix it, with the counts; None leaves the stream in its order."""
+
+    num_samples: int
+    round_size: int
+    keys: tuple[int, ...] | None
+
+    @property
+    def num_slots(self) -> int:
+        """Slots that are used."""
+        return min(self.num_samples, 2 * self.round_size)
+
+    @property
+    def num_full_rounds(self) -> int:
+        """Rounds of `round_size` samples; one last round, of all that is left, comes behind them."""
+        return max(0, -(-(self.num_samples - 2 * self.round_size) // self.round_size))
+
+    def refilled(self, round_number: int) -> range:
+        """Return the places in the stream of what goes into the slots that a full round has drawn, in their order."""
+        first = (2 + round_number) * self.round_size
+        return range(first, min(first + self.round_size, self.num_samples))
+
+    def drawn(self, round_number: int) -> IndexArray:
+        """Return the slots that a round empties, in the order in which their samples are handed out."""
+        if round_number >= self.num_full_rounds:
+            return self._last
+        h = self.round_size
+        if self.keys is None:
+            return np.arange(h) + round_number % 2 * h
+        words = keyed_words((*self.keys, round_number), h)
+        return _order_of(words) + (words & np.uint64(1)).astype(np.int64) * h
+
+    @cached_property
+    def _last(self) -> IndexArray:
+        """All slots that hold a sample in the end."""
+        rounds, h = self.num_full_rounds, self.round_size
+        if self.keys is None:
+            return np.roll(np.arange(self.num_slots), -(rounds % 2) * h)[: self.num_samples - rounds * h]
+        slots = np.arange(self.num_slots)
+        if rounds:
+            empty = self.drawn(rounds - 1)[len(self.refilled(rounds - 1)) :]
+            slots = np.delete(slots, empty)
+        return slots[_order_of(keyed_words((*self.keys, rounds), len(slots)))]
+
+    def content(self, round_number: int) -> IndexArray:
+        """Return the place in the stream of what each slot holds before a round; -1 for nothing any more."""
+        places = np.arange(self.num_slots, dtype=np.int64)
+        for earlier in range(round_number):
+            slots, new = self.drawn(earlier), self.refilled(earlier)
+            places[slots[: len(new)]] = np.arange(new.start, new.stop)
+            places[slots[len(new) :]] = -1
+        return places
+
+
+def _order_of(words: npt.NDArray[np.uint64]) -> IndexArray:
+    """Return the permutation that sorts random words, by all but their lowest bits.
+
+    Those give way to each word's place: then all differ, any sort gives the same, and a plain one is ten times faster
+    than a stable one of places.
+    """
+    bits = np.uint64(max(1, (len(words) - 1).bit_length()))
+    places = np.sort((words >> bits << bits) | np.arange(len(words), dtype=np.uint64))
+    return (places & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)

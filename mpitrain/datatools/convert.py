@@ -1,0 +1,239 @@
+"""From selected samples of any files to tables that are quick to read: `.npz`, HDF5, or a folder of HDF5 parts.
+
+N  samples      F  inputs      O  targets      P  real ranks
+
+A table holds `inputs` (N, F, ...) and `targets` (N, O, ...), NaN where there is no measurement, in the order of the
+source. Whatever the number of ranks, the same samples are in the same files. Nothing of a target is to be seen before
+all of it is written and on the disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.comm.session import Session
+from mpitrain.comm.virtual_ranks import rank_range
+from mpitrain.config import RunConfig
+from mpitrain.data.dataset.loading import open_source_together
+from mpitrain.data.samples import Samples
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.streaming.first_pass import count_selected, keep_under_limit
+from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
+from mpitrain.durable_files import sync_folder
+from mpitrain.errors import OutputError
+
+Array = npt.NDArray[Any]
+Result = TypeVar("Result")
+# A part of a folder holds about so much.
+PART_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written: `files` in the order of their samples, `num_samples` in all."""
+
+    files: tuple[Path, ...]
+    num_samples: int
+
+
+def convert(
+    config: RunConfig, output: Path, session: Session, gzip: int = 0, part_bytes: int = PART_BYTES
+) -> Converted:
+    """Write the selected samples of `data.data_path` to `output`: `.npz`, `.h5`, or else a new folder. Collective.
+
+    Every rank reads its share of the chunks; a file is written by the root, the parts of a folder each by one rank.
+    `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
+    cannot be read, OutputError where the target is there already or cannot be written; then nothing is left.
+    """
+    source = open_source_together(config, session)
+    session.on_root(lambda: _check_target(output))
+    before = _selected_before(source, session)
+    if output.suffix in (".npz", ".h5", ".hdf5"):
+        return _convert_to_file(source, output, session, gzip, before)
+    return _convert_to_folder(source, output, session, gzip, before, part_bytes)
+
+
+def _check_target(output: Path) -> None:
+    if output.exists():
+        raise OutputError(f"{output}: exists already; remove it, or give another --output")
+    if not output.resolve().parent.is_dir():
+        raise OutputError(f"{output}: its folder does not exist; make {output.resolve().parent} first")
+
+
+def _selected_before(source: SampleSource, session: Session) -> list[int]:
+    """Return how many samples are selected before each chunk and at the end; all 0 where nobody needs to know."""
+    if source.max_patterns is None:
+        return [0] * (len(source.chunks) + 1)
+    counts = count_selected(source, session)
+    return [0, *itertools.accumulate(counts)]
+
+
+def _read(source: SampleSource, chunk: int, before: list[int]) -> Samples:
+    return keep_under_limit(source, source.read(source.chunks[chunk]), before[chunk], before[-1])
+
+
+def _convert_to_file(source: SampleSource, output: Path, session: Session, gzip: int, before: list[int]) -> Converted:
+    """Let every rank read one chunk a turn, and the root write them in order. Collective."""
+    with _replacing(output, session.is_root) as temporary, ExitStack() as at_end:
+        writer = session.together(lambda: _open_writer(source, temporary, output, gzip) if session.is_root else None)
+        if writer is not None:
+            at_end.callback(writer.give_up)
+        for turn in range(-(-len(source.chunks) // session.ranks.world_size)):
+            samples = session.together(partial(_read_in_turn, source, turn, session, before))
+            inputs, targets = (_to_root(array, session) for array in (samples.inputs, samples.targets))
+            session.together(partial(_append, writer, output, inputs, targets))
+        num_samples = session.on_root(lambda: 0 if writer is None else writer.num_samples + writer.num_pending)
+        session.together(lambda: _check_any(source, num_samples))
+        session.together(lambda: _writing(output, lambda: _finish(writer, temporary, output)))
+    return Converted((output,), num_samples)
+
+
+def _open_writer(source: SampleSource, temporary: Path, output: Path, gzip: int) -> TableWriter:
+    names = (source.input_names, source.target_names)
+    if output.suffix == ".npz":
+        return _writing(output, lambda: NpzTableWriter(temporary, *names))
+    return _writing(output, lambda: Hdf5TableWriter(temporary, *names, gzip))
+
+
+def _read_in_turn(source: SampleSource, turn: int, session: Session, before: list[int]) -> Samples:
+    """Return this rank's chunk of a turn; nothing where the last turn has none for it."""
+    chunk = turn * session.ranks.world_size + session.ranks.rank
+    if chunk < len(source.chunks):
+        return _read(source, chunk, before)
+    return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
+
+
+def _append(writer: TableWriter | None, output: Path, inputs: Array, targets: Array) -> None:
+    if writer is not None:
+        _writing(output, lambda: writer.append(inputs, targets))
+
+
+def _finish(writer: TableWriter | None, temporary: Path, target: Path) -> None:
+    if writer is not None:
+        writer.close()
+        _sync(temporary)
+        temporary.replace(target)
+        sync_folder(target.resolve().parent)
+
+
+def _check_any(source: SampleSource, num_samples: int) -> None:
+    if num_samples == 0:
+        source.check_selection(0, ())
+
+
+def _to_root(rows: Array, session: Session) -> Array:
+    """Return on the root the rows of all ranks in their order, nothing on the others. Collective."""
+    if session.ranks.world_size == 1:
+        return rows
+    others = [0] * (session.ranks.world_size - 1)
+    counts = session.gather_object(len(rows))
+    receive = counts if session.is_root else [0] * len(counts)
+    tensor = torch.from_numpy(np.ascontiguousarray(rows))
+    received: Array = session.control.all_to_all_rows(tensor, [len(rows), *others], receive).numpy()
+    return received
+
+
+def _convert_to_folder(
+    source: SampleSource, output: Path, session: Session, gzip: int, before: list[int], part_bytes: int
+) -> Converted:
+    """Let each rank write its share of the parts into a folder that is renamed when all are whole. Collective."""
+    parts = _parts(source, part_bytes)
+    digits = max(4, len(str(len(parts))))
+    names = [f"part-{number:0{digits}d}.h5" for number in range(1, len(parts) + 1)]
+    with _replacing(output, session.is_root) as folder:
+        session.on_root(lambda: _writing(output, folder.mkdir))
+        own = rank_range(len(parts), session.ranks.world_size, session.ranks.rank)
+        written = session.together(
+            lambda: {names[n]: _write_part(source, folder / names[n], output, parts[n], gzip, before) for n in own}
+        )
+        counts: dict[str, int] = {}
+        for of_rank in session.gather_object(written):
+            counts |= of_rank
+        session.together(lambda: _check_any(source, sum(counts.values())))
+        empty = [name for name in names if counts[name] == 0]
+        session.on_root(lambda: _writing(output, lambda: _publish(folder, output, empty)))
+    kept = tuple(output / name for name in names if name not in empty)
+    return Converted(kept, sum(counts.values()))
+
+
+def _parts(source: SampleSource, part_bytes: int) -> list[range]:
+    """Return the chunks of each part: as many as would fill it if all their points were selected."""
+    row_bytes = 4 * (len(source.input_names) + len(source.target_names))
+    parts, first, size = [], 0, 0
+    for number, chunk in enumerate(source.chunks):
+        times, rows = chunk.time_stop - chunk.time_start, chunk.row_stop - chunk.row_start
+        size += times * rows * source.grid_shape[1] * row_bytes
+        if size >= part_bytes or number == len(source.chunks) - 1:
+            parts.append(range(first, number + 1))
+            first, size = number + 1, 0
+    return parts
+
+
+def _write_part(source: SampleSource, path: Path, output: Path, chunks: range, gzip: int, before: list[int]) -> int:
+    writer = _writing(output, lambda: Hdf5TableWriter(path, source.input_names, source.target_names, gzip))
+    with ExitStack() as at_end:
+        at_end.callback(writer.give_up)
+        for chunk in chunks:
+            samples = _read(source, chunk, before)
+            _append(writer, output, samples.inputs, samples.targets)
+        _writing(output, writer.close)
+    _writing(output, lambda: _sync(path))
+    return writer.num_samples
+
+
+def _publish(folder: Path, output: Path, empty: list[str]) -> None:
+    for name in empty:
+        (folder / name).unlink()
+    sync_folder(folder)
+    folder.replace(output)
+    sync_folder(output.resolve().parent)
+
+
+@contextmanager
+def _replacing(output: Path, is_root: bool) -> Iterator[Path]:
+    """Give a name beside the target to write to; the root removes what an error leaves there."""
+    temporary = output.with_name(f".{output.name}.partial")
+    try:
+        if is_root:
+            _remove(temporary)
+        yield temporary
+    finally:
+        if is_root:
+            _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    for rest in path.parent.glob(f"{path.name}*"):
+        if rest.is_dir():
+            shutil.rmtree(rest, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                rest.unlink()
+
+
+def _writing(output: Path, action: Callable[[], Result]) -> Result:
+    """Run `action`, with the libraries' words for a full disk made ours."""
+    try:
+        return action()
+    except (OSError, RuntimeError, ValueError) as error:  # h5py reports a failed write with any of them
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise OutputError(
+            f"{output}: cannot be written ({reason}); give a path on a disk with space left, that you may write to"
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,185 @@
+"""What is in data files, and what a run's settings would select of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mpitrain.config import RunConfig
+from mpitrain.data.files.open import open_field_file
+from mpitrain.data.files.protocol import FieldFile, Slices, VariableInfo, read
+from mpitrain.data.selection.file_list import expand_paths
+from mpitrain.data.selection.source import SampleSource, open_source
+from mpitrain.errors import DataError, MpitrainError
+
+_PART_BYTES = 8 * 2**20
+_BYTES_A_VALUE = 8
+_HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of")
+
+
+@dataclass(frozen=True)
+class VariableReport:
+    """One variable: `minimum`, `maximum`, `mean` over `values_read` values, of which `missing_share` are none."""
+
+    name: str
+    dimensions: str
+    dtype: str
+    units: str
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    missing_share: float | None
+    values_read: int
+    blocks: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The files, the first one's variables, and the selection of the settings, or why there is none.
+
+    `source` reads the samples; None where the settings select nothing from these files.
+    """
+
+    files: tuple[str, ...]
+    is_full: bool
+    variables: tuple[VariableReport, ...]
+    refused: dict[str, str]
+    selection: dict[str, Any]
+    notices: tuple[str, ...]
+    source: SampleSource | None = None
+
+    def render_json(self) -> str:
+        """Return everything as JSON."""
+        keys = ("files", "is_full", "refused", "selection", "notices")
+        content = {key: getattr(self, key) for key in keys} | {"variables": [asdict(one) for one in self.variables]}
+        return json.dumps(content, indent=2)
+
+    def render_table(self) -> str:
+        """Return everything as text: a table of the variables, then the selection, a line for each of its facts."""
+        more = f" and {len(self.files) - 1} more like it" if len(self.files) > 1 else ""
+        part = "all values" if self.is_full else "a first part of each variable; --full reads all"
+        lines = [f"{self.files[0]}{more} ({part})", "", *_table([_cells(one) for one in self.variables]), ""]
+        lines += [f"not read: {name}: {reason}" for name, reason in self.refused.items()]
+        lines += [f"{key.replace('_', ' ')}: {value}" for key, value in self.selection.items()]
+        return "\n".join([*lines, *(f"note: {notice}" for notice in self.notices)])
+
+
+def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
+    """Look into the files of `data.data_path`: the first one's variables, and what the settings select of all.
+
+    Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
+    """
+    paths = expand_paths(config.data.data_path)
+    file = open_field_file(paths[0])
+    try:
+        variables = tuple(_report(file, info, is_full) for info in file.variables.values())
+        refused = dict(file.refused)
+    finally:
+        file.close()
+    names = tuple(str(path) for path in paths)
+    try:
+        source = open_source(config)
+    except MpitrainError as error:
+        return Inspection(names, is_full, variables, refused, {"selected_samples": 0, "why": str(error)}, ())
+    selection = _selection(source, config)
+    return Inspection(names, is_full, variables, refused, selection, source.notices, source)
+
+
+def _report(file: FieldFile, info: VariableInfo, is_full: bool) -> VariableReport:
+    sizes = zip(info.dimensions, info.shape, strict=True)
+    dimensions = ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes)
+    blocks = " x ".join(map(str, info.chunk_shape)) if info.chunk_shape else ""
+    figures = _figures(file, info, is_full) if info.is_numeric and 0 not in info.shape else (None, None, None, None, 0)
+    return VariableReport(info.name, dimensions, info.dtype.lstrip("<>=|"), info.units, *figures, blocks)
+
+
+def _figures(
+    file: FieldFile, info: VariableInfo, is_full: bool
+) -> tuple[float | None, float | None, float | None, float | None, int]:
+    """Return minimum, maximum, mean, share of missing values, and how many values were read."""
+    minimum, maximum, total, count, values_read = np.inf, -np.inf, 0.0, 0, 0
+    for slices in islice(_parts(info), None if is_full else 1):
+        values = read(file, info.name, slices)
+        measured = values[np.isfinite(values)].astype(np.float64)
+        values_read += values.size
+        if measured.size:
+            minimum, maximum = min(minimum, float(measured.min())), max(maximum, float(measured.max()))
+            total, count = total + float(measured.sum()), count + measured.size
+    if count == 0:
+        return None, None, None, 1.0, values_read
+    return minimum, maximum, total / count, 1.0 - count / values_read, values_read
+
+
+def _parts(info: VariableInfo) -> Sequence[Slices]:
+    """Return the parts of a variable along its first axis, of about 8 MB, cut where its blocks are."""
+    if not info.shape:
+        return [()]
+    block = info.chunk_shape[0] if info.chunk_shape else 1
+    row_bytes = _BYTES_A_VALUE * prod(info.shape[1:])
+    step = max(1, _PART_BYTES // (row_bytes * block)) * block
+    return [(slice(start, min(start + step, info.shape[0])),) for start in range(0, info.shape[0], step)]
+
+
+def _selection(source: SampleSource, config: RunConfig) -> dict[str, Any]:
+    """Return what is selected, reading every chunk once."""
+    selected, complete = 0, 0
+    missing = np.zeros(len(source.input_names) + len(source.target_names), dtype=np.int64)
+    for chunk in source.chunks:
+        samples = source.read(chunk)
+        selected += len(samples)
+        columns = [
+            np.isnan(values).reshape(*values.shape[:2], -1).all(axis=2) for values in (samples.inputs, samples.targets)
+        ]
+        unusable = np.concatenate(columns, axis=1)  # (N, F + O): a value missing, in fields at every point
+        missing += unusable.sum(axis=0)
+        complete += int((~unusable.any(axis=1)).sum())
+    kept = min(complete, config.data.max_patterns or complete)
+    facts: dict[str, Any] = {
+        "kind": source.kind,
+        "grid": f"{source.grid_shape[0]} rows x {source.grid_shape[1]} columns",
+        "time_levels": sum(record.num_times for record in source.files),
+        "selected_samples": selected,
+        "complete_samples": complete,
+        "kept_samples": kept,
+        "rule": getattr(getattr(source.layout, "rule", None), "words", "every sample of the file"),
+        "inputs": ", ".join(_named(source, source.input_names)),
+        "targets": ", ".join(_named(source, source.target_names)),
+        "chunks": len(source.chunks),
+    }
+    names = (*source.input_names, *source.target_names)
+    facts["missing"] = {name: int(count) for name, count in zip(names, missing, strict=True) if count} or "none"
+    try:
+        source.check_selection(selected, (selected - missing).tolist())
+    except DataError as error:
+        facts["why"] = str(error)
+    return facts
+
+
+def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:
+    """Return each name with the file's own behind it where that is another, and its units."""
+    words = []
+    for name in names:
+        access = source.files[0].variables.get(name)
+        own = f" = {access.info.name}" if access and access.info.name != name else ""
+        words.append(f"{name}{own}" + (f" ({source.units[name]})" if source.units[name] else ""))
+    return words
+
+
+def _cells(one: VariableReport) -> tuple[str, ...]:
+    figures = ("" if value is None else f"{value:.6g}" for value in (one.minimum, one.maximum, one.mean))
+    missing = "" if one.missing_share is None else f"{100 * one.missing_share:.1f} %"
+    return (one.name, one.dimensions, one.dtype, one.units, *figures, missing, one.blocks)
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    everything = [_HEADINGS, *rows]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(_HEADINGS))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything
+    ]

@@ -1,0 +1,114 @@
+"""Maps as PNG: a variable's first time level, land grey, points that are not selected pale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.decoding import decode
+from mpitrain.data.selection.chunks import SampleChunk
+from mpitrain.data.selection.grid import GridLayout
+from mpitrain.data.selection.names import LATITUDE, QUANTITIES, quantity_of
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.source_files import read_part
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import DataError, OutputError
+
+if TYPE_CHECKING:
+    from mpitrain.datatools.inspect import Inspection
+
+_LAND = "0.75"
+_VEIL = 0.7
+_WIDTH_INCHES, _DOTS_PER_INCH = 8.0, 120
+
+
+def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
+    """Write a PNG for each input and target of the first time level, and return their paths.
+
+    Raises DataError where the files hold no grid or the settings select nothing, OutputError if it cannot be written.
+    """
+    source = inspection.source
+    if source is None or not isinstance(source.layout, GridLayout):
+        raise DataError(
+            f"{inspection.files[0]}: no map: {inspection.selection.get('why', 'a table of samples has no grid')}"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        selected = _selected_points(source)
+        return [_draw(source, name, selected, folder) for name in (*source.input_names, *source.target_names)]
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: maps cannot be written ({error.strerror or error}); give another folder"
+        ) from error
+
+
+def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
+    """Return which points (J, I) of the first time level are samples."""
+    num_rows, num_columns = source.grid_shape
+    samples = source.read(_first_level(source))
+    selected = np.zeros(num_rows * num_columns, dtype=bool)
+    if source.kind == "fields":
+        return np.asarray(samples.weights)[0].any(axis=0) if len(samples) else selected.reshape(source.grid_shape)
+    selected[samples.grid_index] = True
+    return selected.reshape(source.grid_shape)
+
+
+def _first_level(source: SampleSource) -> SampleChunk:
+    return SampleChunk(file=0, time_start=0, time_stop=1, row_start=0, row_stop=source.grid_shape[0])
+
+
+def _draw(source: SampleSource, name: str, selected: npt.NDArray[np.bool_], folder: Path) -> Path:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    values = np.ma.masked_invalid(_level(source, name))
+    height_inches = _WIDTH_INCHES * min(1.2, max(0.35, values.shape[0] / values.shape[1])) + 1.0
+    figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_facecolor(_LAND)
+    drawn = axes.imshow(values, origin=_origin(source), aspect="auto", interpolation="nearest", cmap="viridis")
+    # Marks on each point would hide the values: what is not selected is veiled instead.
+    veil = np.zeros((*selected.shape, 4))  # red, green, blue, opacity
+    veil[..., :3], veil[..., 3] = 1.0, np.where(selected | np.ma.getmaskarray(values), 0.0, _VEIL)
+    axes.imshow(veil, origin=_origin(source), aspect="auto", interpolation="nearest")
+    units = source.units[name]
+    figure.colorbar(drawn, ax=axes, label=f"{name} ({units})" if units else name)
+    axes.set_title(
+        f"{name}, first time level: {int(selected.sum())} selected points, others pale, grey without value", fontsize=10
+    )
+    axes.set_xlabel("column")
+    axes.set_ylabel("row")
+    return _save(figure, folder / f"{name.replace('/', '_')}.png")
+
+
+def _level(source: SampleSource, name: str) -> npt.NDArray[Any]:
+    """Return the first time level (J, I) of a variable, NaN where it has no value."""
+    record = source.files[0]
+    if isinstance(source.layout, GridLayout) and name in source.layout.statics:
+        return np.broadcast_to(source.layout.statics[name][0], source.grid_shape)
+    access = record.variables[name]
+    stored = read_part(source.handles.get(record.path), access, slice(0, 1), slice(None))
+    return np.broadcast_to(decode(stored, access.info)[0], source.grid_shape)
+
+
+def _origin(source: SampleSource) -> Any:
+    """Say whether row 0 is drawn below: where latitudes grow with the rows, or are not known."""
+    statics: Mapping[str, npt.NDArray[Any]] = getattr(source.layout, "statics", {})
+    for name, values in statics.items():
+        if quantity_of(name) is QUANTITIES[LATITUDE] and values.shape[1] > 1:
+            return "lower" if np.nanmean(values[0, -1]) >= np.nanmean(values[0, 0]) else "upper"
+    return "lower"
+
+
+def _save(figure: Any, path: Path) -> Path:
+    from io import BytesIO
+
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=_DOTS_PER_INCH)
+    write_durably(path, content.getvalue())
+    return path

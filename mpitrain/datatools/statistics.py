@@ -1,0 +1,136 @@
+"""The statistics of a data set with where they come from: what a run stores and `mpitrain data stats` prints.
+
+C  chunks      F  inputs      O  targets
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpitrain import __version__
+from mpitrain.comm.session import Session
+from mpitrain.config import RunConfig
+from mpitrain.data.dataset.in_memory import DataSummary
+from mpitrain.data.dataset.loading import open_source_together
+from mpitrain.data.moments import Moments
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.streaming.first_pass import SplitRule, take_census
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import OutputError
+
+_HEADINGS = ("variable", "units", "mean", "standard deviation", "minimum", "maximum", "missing")
+_SETTINGS = ("data", "domain", "variables")
+
+
+def measure(config: RunConfig, session: Session) -> dict[str, Any]:
+    """Return the record of the files of `data.data_path`, reading each chunk once, on one rank. Collective.
+
+    Statistics are over the training samples that the settings select, in float64 and merged in an order that the chunks
+    alone fix: the same record for any number of ranks. Raises the errors of `take_census`, on all ranks.
+    """
+    source = open_source_together(config, session)
+    census = take_census(source, session, SplitRule(config.validation_split, config.seed))
+    counts = {name: int(found.sum()) for name, found in vars(census.counts).items()}
+    return statistics_record(config, source, counts, census.training, census.num_missing.tolist())
+
+
+def record_of_run(config: RunConfig, source: SampleSource, summary: DataSummary) -> dict[str, Any]:
+    """Return the record of what a run trains on. Not collective."""
+    valid = summary.num_training_samples + summary.num_validation_samples
+    counts = {
+        "kept": valid + summary.num_dropped_samples,
+        "valid": valid,
+        "training": summary.num_training_samples,
+    }
+    return statistics_record(config, source, counts, summary.moments, summary.num_missing)
+
+
+def statistics_record(
+    config: RunConfig,
+    source: SampleSource,
+    counts: Mapping[str, int],
+    moments: Moments,
+    num_missing: Sequence[int],
+) -> dict[str, Any]:
+    """Return statistics of every input and target, the samples' counts, and the provenance, as plain numbers and text.
+
+    `sha256` is the hash of all the rest, as `digest_of` makes it.
+    """
+    names = (*source.input_names, *source.target_names)
+    variables = [
+        {
+            "name": name,
+            "role": "input" if column < len(source.input_names) else "target",
+            "units": source.units.get(name, ""),
+            "mean": _plain(moments.mean[column], moments.count[column]),
+            "std": _plain(moments.std[column], moments.count[column]),
+            "minimum": _plain(moments.minimum[column], moments.count[column]),
+            "maximum": _plain(moments.maximum[column], moments.count[column]),
+            "weight": float(moments.count[column]),
+            "missing": int(num_missing[column]) if num_missing else None,
+        }
+        for column, name in enumerate(names)
+    ]
+    record = {
+        "samples": {**counts, "validation": counts["valid"] - counts["training"]},
+        "weighted_by": "area" if config.data.area_weighted else "count",
+        "variables": variables,
+        "provenance": _provenance(config, source),
+    }
+    return {**record, "sha256": digest_of(record)}
+
+
+def _plain(value: float, count: float) -> float | None:
+    return float(value) if count > 0 else None
+
+
+def _provenance(config: RunConfig, source: SampleSource) -> dict[str, Any]:
+    settings = {name: getattr(config, name).model_dump(mode="json") for name in _SETTINGS}
+    return {
+        "files": [
+            {"path": str(file.path), "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns} for file in source.files
+        ],
+        "settings": {"seed": config.seed, "training.dtype": config.training.dtype, **settings},
+        "mpitrain": __version__,
+    }
+
+
+def digest_of(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a record, without its own `sha256`, written with sorted keys and no spaces."""
+    content = {key: value for key, value in record.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_record(record: Mapping[str, Any], path: Path) -> None:
+    """Write a record as JSON, whole or not at all. Raises OutputError."""
+    try:
+        write_durably(path, (json.dumps(record, indent=1) + "\n").encode())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); make room, or give another folder") from error
+
+
+def render_table(record: Mapping[str, Any]) -> str:
+    """Return a record as text: a line for each variable, then the samples' counts."""
+    rows = [_HEADINGS, *(_cells(one) for one in record["variables"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    samples = record["samples"]
+    of_training = "weighted by area" if record["weighted_by"] == "area" else "each sample counts 1"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"over {samples['training']} training samples, {of_training}; {samples['validation']} held out, "
+            f"{samples['kept'] - samples['valid']} dropped for a missing value",
+            f"{len(record['provenance']['files'])} files, SHA-256 {record['sha256'][:12]}",
+        ]
+    )
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    figures = ("" if one[name] is None else f"{one[name]:.9g}" for name in ("mean", "std", "minimum", "maximum"))
+    return one["name"], one["units"], *figures, "" if one["missing"] is None else str(one["missing"])
