@@ -11,7 +11,7 @@ setup(
     package_dir={"mpitrain.cpp_reference": "cpp_reference"},
     package_data={
         "mpitrain.cpp_reference": ["*.cpp", "*.hpp", "CMakeLists.txt", "CMakePresets.json"],
-        "mpitrain.train.kernels": ["*.cpp", "*.hpp"],
+        "mpitrain.train.compiled.kernels": ["*.cpp", "*.hpp"],
     },
     python_requires=">=3.10",
     install_requires=[

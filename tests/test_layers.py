@@ -96,7 +96,7 @@ def test_imports_point_down():
 @pytest.mark.parametrize(
     ("room", "source", "expected"),
     [
-        ("data", "from mpitrain.train.run import train", ["train"]),
+        ("data", "from mpitrain.runs.train_run import train", ["train"]),
         ("data", "def f():\n    import mpitrain.models.icenet", ["models"]),
         ("data", "from mpitrain import train, comm", ["train"]),
         ("predict", "from mpitrain.doctor import check", ["doctor"]),
@@ -104,9 +104,9 @@ def test_imports_point_down():
         ("cluster", "from mpitrain.comm.world import World", ["comm"]),
         ("errors", "from mpitrain.config import RunConfig", ["config"]),
         ("config", "from mpitrain.cluster.pmi import library_name", ["cluster"]),
-        ("train", "from mpitrain.data.dataset.batches import Slice\nfrom mpitrain.train.run import train", []),
+        ("train", "from mpitrain.data.dataset.batches import Slice\nfrom mpitrain.runs.train_run import train", []),
         ("config", "from mpitrain.errors import ConfigError", []),
-        ("cli", "from mpitrain import __version__\nfrom mpitrain.train.run import train", []),
+        ("cli", "from mpitrain import __version__\nfrom mpitrain.runs.train_run import train", []),
     ],
 )
 def test_an_upward_import_is_found(room, source, expected):

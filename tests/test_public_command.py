@@ -22,7 +22,7 @@ from mpitrain.config import load_run_config
 from mpitrain.data.samples import read_samples
 from mpitrain.models.torchscript import load_model
 from mpitrain.synthetic.history import write_synthetic_history
-from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.checkpoint.format import weights_sha256
 
 NUM_RANKS = 8
 DEFAULT_EPOCHS = 20

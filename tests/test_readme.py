@@ -18,7 +18,7 @@ from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
 from mpitrain.models.torchscript import load_model
-from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.checkpoint.format import weights_sha256
 
 README = PROJECT / "README.md"
 # These two are run by .ci/run, in a clean copy and clean environments.

@@ -24,7 +24,7 @@ from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MpitrainError
-from mpitrain.train.setup import build_parts
+from mpitrain.runs.prepare import build_parts
 
 _FEWEST_STEPS = 3
 _LEARNING_RATE = 1e-3

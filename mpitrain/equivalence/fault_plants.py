@@ -20,10 +20,12 @@ from mpitrain.data.dataset import reference as reference_data
 from mpitrain.data.samples import Samples
 from mpitrain.equivalence import recorder
 from mpitrain.models.icenet import IceNet
-from mpitrain.train import eager_engine, model_setup, setup
+from mpitrain.runs import model as model_setup
+from mpitrain.runs import prepare as setup
+from mpitrain.train.engines import eager as eager_engine
+from mpitrain.train.engines.reference import ReferenceEngine
 from mpitrain.train.losses import WeightedLoss
 from mpitrain.train.optimizers import LibtorchAdam
-from mpitrain.train.reference_engine import ReferenceEngine
 
 Plant = Callable[[ExitStack], None]
 

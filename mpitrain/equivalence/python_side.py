@@ -22,7 +22,7 @@ from mpitrain.equivalence.faults import planted
 from mpitrain.equivalence.recorder import record_run, write_batch_order, write_initial_weights
 from mpitrain.equivalence.trace import write_trace
 from mpitrain.models.build import build_model
-from mpitrain.train.setup import TrainingParts
+from mpitrain.runs.prepare import TrainingParts
 
 
 def main() -> int:

@@ -24,10 +24,10 @@ from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.streaming.dataset import StreamedData
 from mpitrain.equivalence.trace import Trace, write_trace
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.train.setup import TrainingParts, build_parts
+from mpitrain.runs.prepare import TrainingParts, build_parts
+from mpitrain.train.state import TrainingState, named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
-from mpitrain.train.training_state import TrainingState, named_weights
 
 
 class TraceRecorder:

@@ -11,10 +11,10 @@ from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
+from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
 from mpitrain.models.stored_network import StoredNetwork, load_network, takes_fields
 from mpitrain.predict.maps import draw_prediction
-from mpitrain.train.prediction import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.runs.folder import RunFolder
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
 _COLUMN_MARK = "[:, "  # how columns of a table without names are called

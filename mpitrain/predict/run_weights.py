@@ -19,9 +19,9 @@ from mpitrain.errors import CheckpointError, DataError, UserError
 from mpitrain.models.build import build_model
 from mpitrain.models.stored_network import load_network
 from mpitrain.models.torchscript import ModelDescription
-from mpitrain.train.checkpoint_store import Checkpoint, CheckpointStore, load_checkpoint
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.training_state import NORMALIZATION_BUFFERS, load_named_weights, named_weights
+from mpitrain.runs.folder import RunFolder
+from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
+from mpitrain.train.state import NORMALIZATION_BUFFERS, load_named_weights, named_weights
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
-from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.jacobian_watch import JacobianWatch
+from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.jacobian import JacobianWatch
 from mpitrain.train.optimizers import OptimizerState, optimizer_tensors, restore_optimizer
 from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
-from mpitrain.train.step_engine import StepEngine
+from mpitrain.train.state import TrainingState, load_named_weights, named_weights
 from mpitrain.train.stop_request import StopRequest
-from mpitrain.train.training_state import TrainingState, load_named_weights, named_weights
 
 SaveCheckpoint = Callable[[Mapping[str, torch.Tensor], Mapping[str, Any], int, str], None]
 

@@ -10,7 +10,7 @@ import torch
 from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import Metric, MetricsFile
 from mpitrain.observe.progress import Progress
-from mpitrain.train.training_state import TrainingState
+from mpitrain.train.state import TrainingState
 
 
 class SilentWatcher:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import launch, losses_of, train
 
-from mpitrain.train.checkpoint_format import weights_sha256
-from mpitrain.train.checkpoint_store import CheckpointStore
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.checkpoint.store import CheckpointStore
 
 # The eager engine: nothing is compiled first, and the messages are the same.
 TINY = ("training.epochs=2", "training.global_batch_size=128", "training.engine=eager", "seed=5")

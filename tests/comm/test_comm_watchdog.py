@@ -24,7 +24,7 @@ from pathlib import Path
 
 kind, rank, step_number, fault_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 from mpitrain.cli import main
-from mpitrain.train.step_engine import OneByOne
+from mpitrain.train.engines.contract import OneByOne
 from mpitrain.train.trainer import Trainer
 
 def linger():

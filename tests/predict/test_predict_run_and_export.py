@@ -20,8 +20,8 @@ from mpitrain.models.torchscript import load_model, normalization_path
 from mpitrain.predict import export as export_module
 from mpitrain.predict.export import ExportRequest, export
 from mpitrain.predict.report import report
-from mpitrain.train.final_prediction import check_final_prediction
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.runs.final_prediction import check_final_prediction
+from mpitrain.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

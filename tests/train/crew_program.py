@@ -24,11 +24,11 @@ from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.ownership import take_run
 from mpitrain.errors import LaunchError
-from mpitrain.train import crew
-from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.runs.prepare import build_parts
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.compiled import crew
 from mpitrain.train.optimizers import optimizer_tensors
-from mpitrain.train.setup import build_parts
-from mpitrain.train.training_state import named_weights
+from mpitrain.train.state import named_weights
 
 SETTINGS = (*MLP, "training.engine=compiled")
 

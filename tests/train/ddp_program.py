@@ -24,9 +24,9 @@ from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.ownership import take_run
 from mpitrain.models.batch_norm import batch_norm_layers
-from mpitrain.train.checkpoint_format import weights_sha256
-from mpitrain.train.setup import build_parts
-from mpitrain.train.training_state import named_weights
+from mpitrain.runs.prepare import build_parts
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.state import named_weights
 
 EXACT = (*MLP, "training.dtype=float64", "training.optimizer.type=sgd")
 BATCH_NORM = (*EXACT, "model.batch_norm=true")

@@ -18,12 +18,12 @@ from played_ranks import PlayedCommunicator, on_played_ranks, played_session
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
-from mpitrain.train.checkpoint_format import weights_sha256
-from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.setup import build_parts
+from mpitrain.runs.prepare import build_parts
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.state import named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
-from mpitrain.train.training_state import named_weights
 
 Result = TypeVar("Result")
 RATE = 0.05

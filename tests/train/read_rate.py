@@ -67,7 +67,7 @@ def measure_training(folder: Path) -> tuple[float, float]:
     from played_ranks import on_played_ranks, played_session
 
     from mpitrain.config import load_run_config
-    from mpitrain.train.setup import load_and_build
+    from mpitrain.runs.prepare import load_and_build
 
     settings = [f"data.data_path={folder}/*.nc", "data.streaming=true", "training.global_batch_size=4096"]
     config = load_run_config(None, settings).config

@@ -20,7 +20,7 @@ from conftest import launch, train
 from many_runs import Outcome, run_many
 
 from mpitrain.data.history_file import INPUTS
-from mpitrain.train.checkpoint_format import TENSORS
+from mpitrain.train.checkpoint.format import TENSORS
 
 SMALL = ("training.epochs=1",)
 

@@ -18,8 +18,8 @@ import torch
 from conftest import launcher_environment
 
 from mpitrain.errors import CheckpointError, OutputError
-from mpitrain.train.checkpoint_format import COMMIT, MANIFEST, TENSORS
-from mpitrain.train.checkpoint_store import CheckpointStore, load_checkpoint
+from mpitrain.train.checkpoint.format import COMMIT, MANIFEST, TENSORS
+from mpitrain.train.checkpoint.store import CheckpointStore, load_checkpoint
 
 STATE = {"epoch": 3, "train_loss": 0.1 + 0.2, "best_loss": 5e-324, "best_epoch": None, "stopped_early": False}
 SETTINGS = {"seed": 0, "model.name": "icenet", "training.global_batch_size": "full"}
@@ -161,7 +161,7 @@ def test_a_folder_without_a_checkpoint_says_what_to_do(store: CheckpointStore) -
 ENDLESS_SAVING = """
 import sys, torch
 from pathlib import Path
-from mpitrain.train.checkpoint_store import CheckpointStore
+from mpitrain.train.checkpoint.store import CheckpointStore
 store, start = CheckpointStore(Path(sys.argv[1])), int(sys.argv[2])
 print("ready", flush=True)
 for step in range(start, start + 1000):

@@ -17,12 +17,12 @@ from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError
 from mpitrain.models.icenet import build_icenet
-from mpitrain.train.compiled_engine import CompiledEngine
-from mpitrain.train.dense_kernel import load_kernel
-from mpitrain.train.eager_engine import EagerEngine
-from mpitrain.train.engine_choice import choose_engine, dense_network_of
+from mpitrain.train.compiled.build import load_kernel
+from mpitrain.train.compiled.engine import CompiledEngine
+from mpitrain.train.engines.choose import choose_engine, dense_network_of
+from mpitrain.train.engines.eager import EagerEngine
+from mpitrain.train.engines.standard import EngineParts
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
-from mpitrain.train.standard_engine import EngineParts
 
 V = 8
 _ONE_AT_A_TIME = threading.Lock()  # torch's random state is the process's, not the thread's

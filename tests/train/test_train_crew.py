@@ -6,7 +6,7 @@ import os
 import pytest
 from conftest import TESTS, launch
 
-from mpitrain.train.crew import choose_members
+from mpitrain.train.compiled.crew import choose_members
 
 NUM_CORES = min(2, len(os.sched_getaffinity(0)))
 WHOLE = frozenset({0, 1, 2, 3})

@@ -8,7 +8,7 @@ import pytest
 import torch
 from played_runs import MLP, Run, in_turns, record_sent, run_alone, runs
 
-from mpitrain.train.step_engine import OneByOne
+from mpitrain.train.engines.contract import OneByOne
 
 BASE = 0.01
 SCHEDULED = ("training.epochs=8", f"training.optimizer.learning_rate={BASE}")

@@ -16,9 +16,9 @@ from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.models.icenet import build_icenet
-from mpitrain.train.eager_engine import EagerEngine
+from mpitrain.train.engines.eager import EagerEngine
+from mpitrain.train.engines.standard import EngineParts, sum_losses
 from mpitrain.train.losses import WeightedLoss
-from mpitrain.train.standard_engine import EngineParts, sum_losses
 
 V, SEED, RATE = 8, 3, 0.05
 _ONE_AT_A_TIME = threading.Lock()

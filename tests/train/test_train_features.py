@@ -9,13 +9,13 @@ from test_train_engine import RATE, SEED, Played
 
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
 from mpitrain.errors import ConfigError
-from mpitrain.train.eager_engine import EagerEngine
+from mpitrain.train.checkpoint.compatibility import check_batches, global_batch_size
+from mpitrain.train.engines.eager import EagerEngine
+from mpitrain.train.engines.standard import EngineParts
 from mpitrain.train.losses import element_losses
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
-from mpitrain.train.settings import check_batches, global_batch_size
-from mpitrain.train.standard_engine import EngineParts
-from mpitrain.train.training_state import TrainingState
+from mpitrain.train.state import TrainingState
 
 
 class Configured(Played):

@@ -15,7 +15,7 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.ownership import take_run
-from mpitrain.train.setup import build_parts
+from mpitrain.runs.prepare import build_parts
 
 pytestmark = [
     pytest.mark.gpu,

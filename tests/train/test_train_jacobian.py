@@ -16,11 +16,11 @@ from mpitrain.config import RunConfig, TrainingSection, load_run_config
 from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
 from mpitrain.models.icenet import build_icenet
-from mpitrain.train.jacobian_watch import MOST_SAMPLES, JacobianWatch, build_jacobian_watch
-from mpitrain.train.step_engine import OneByOne, StepResult
+from mpitrain.train.engines.contract import OneByOne, StepResult
+from mpitrain.train.jacobian import MOST_SAMPLES, JacobianWatch, build_jacobian_watch
+from mpitrain.train.state import TrainingState, relative_change
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
-from mpitrain.train.training_state import TrainingState, relative_change
 
 V = 8
 

@@ -14,8 +14,8 @@ from many_runs import run_many
 from played_runs import Run, fields, fitted_hashes, points, run_alone, runs, with_values
 
 from mpitrain.synthetic.history import write_synthetic_history
-from mpitrain.train.checkpoint_format import weights_sha256
-from mpitrain.train.training_state import named_weights
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.state import named_weights
 
 MLP = (
     "model.name=mlp", "model.hidden_layers=3", "model.hidden_size=10", "model.hidden_activation=gelu",

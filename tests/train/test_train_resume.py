@@ -21,8 +21,8 @@ from job_processes import RunningJob, start_training
 from many_runs import Outcome, run_many
 
 from mpitrain.models.torchscript import load_model
-from mpitrain.train.checkpoint_format import TENSORS
-from mpitrain.train.checkpoint_store import load_checkpoint
+from mpitrain.train.checkpoint.format import TENSORS
+from mpitrain.train.checkpoint.store import load_checkpoint
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:

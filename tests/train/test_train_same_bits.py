@@ -12,7 +12,7 @@ import torch
 from conftest import losses_of, train
 
 from mpitrain.models.torchscript import load_model
-from mpitrain.train.checkpoint_format import weights_sha256
+from mpitrain.train.checkpoint.format import weights_sha256
 
 RANK_COUNTS = (1, 2, 3, 4, 8)
 OPENMPI_PYTHON = os.environ.get("MPITRAIN_OPENMPI_PYTHON", "")

@@ -9,8 +9,8 @@ from played_ranks import on_played_ranks, played_session
 from mpitrain.config import OptimizerSection, RunConfig, TrainingSection
 from mpitrain.errors import CheckpointError
 from mpitrain.models.icenet import build_icenet
-from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.settings import check_fits, check_same_data, checkpoint_settings, global_batch_size
+from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings, global_batch_size
+from mpitrain.train.checkpoint.store import Checkpoint
 
 
 def config_with(semantics="standard", **training):

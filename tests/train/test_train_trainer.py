@@ -10,8 +10,8 @@ from torch import nn
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.config import RunConfig, SchedulerSection, TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
-from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.step_engine import OneByOne, StepResult
+from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.engines.contract import OneByOne, StepResult
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mpitrain.config import TrainingSection
-from mpitrain.train.training_state import TrainingState
+from mpitrain.train.state import TrainingState
 from mpitrain.train.watchers import RootWatcher
 
 

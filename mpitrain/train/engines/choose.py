@@ -12,13 +12,13 @@ from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.errors import ConfigError, MissingDependencyError
 from mpitrain.models.dense_chain import dense_chain_of
-from mpitrain.train.compiled_engine import CompiledEngine
-from mpitrain.train.cuda_graph_engine import CudaGraphEngine
-from mpitrain.train.ddp_engine import DdpEngine
-from mpitrain.train.dense_kernel import DenseNetwork, build_kernel, load_kernel
-from mpitrain.train.eager_engine import EagerEngine
-from mpitrain.train.settings import DTYPES
-from mpitrain.train.standard_engine import EngineParts, StandardEngine
+from mpitrain.train.checkpoint.compatibility import DTYPES
+from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
+from mpitrain.train.compiled.engine import CompiledEngine
+from mpitrain.train.engines.cuda_graph import CudaGraphEngine
+from mpitrain.train.engines.ddp import DdpEngine
+from mpitrain.train.engines.eager import EagerEngine
+from mpitrain.train.engines.standard import EngineParts, StandardEngine
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512

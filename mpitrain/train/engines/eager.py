@@ -13,12 +13,12 @@ import torch
 from mpitrain.comm.reduction import LibraryReducer, NarrowWire, Reducer
 from mpitrain.data.dataset.batches import Slice, join_slices, split_slice
 from mpitrain.models.build import random_layers
-from mpitrain.train.network import network_of
+from mpitrain.train.engines.batch_norm import SliceBatchNorm
+from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.network import network_of
+from mpitrain.train.engines.standard import EngineParts, StandardEngine
 from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import kept_random_state, seed_stream
-from mpitrain.train.slice_batch_norm import SliceBatchNorm
-from mpitrain.train.standard_engine import EngineParts, StandardEngine
-from mpitrain.train.step_engine import StepResult
 
 # Behind the n gradient entries of a partial come the m sums of batch norm, and the loss sum, the weight sum, and a stop
 # flag: all in the same message.

@@ -20,8 +20,8 @@ from mpitrain.models.batch_norm import (
     take_batch_sums,
     update_running_statistics,
 )
-from mpitrain.train.slice_rounds import SliceRounds, summed
-from mpitrain.train.standard_engine import EngineParts
+from mpitrain.train.engines.slice_rounds import SliceRounds, summed
+from mpitrain.train.engines.standard import EngineParts
 
 
 class SliceBatchNorm:

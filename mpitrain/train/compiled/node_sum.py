@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mpitrain.comm.session import Session
-from mpitrain.train.dense_kernel import KernelSharedSum
+from mpitrain.train.compiled.build import KernelSharedSum
 
 if TYPE_CHECKING:
     from mpitrain.comm.mpi.node_shared import NodeSharedTensor

@@ -13,14 +13,14 @@ import torch
 from mpitrain.comm.reduction import LibraryReducer, Reducer
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.errors import LaunchError
-from mpitrain.train.crew import open_crew
-from mpitrain.train.dense_kernel import Combination, DenseNetwork, KernelStep, OptimizerKind
-from mpitrain.train.eager_engine import EXTRA_ENTRIES, narrow_wire
-from mpitrain.train.kernel_optimizer import KernelOptimizer
-from mpitrain.train.kernel_rows import LaidOutRows, RowsOnTheWay, addresses_of, packed, rows_of
-from mpitrain.train.node_sum import NodeSum, can_share
-from mpitrain.train.standard_engine import EngineParts, StandardEngine
-from mpitrain.train.step_engine import StepResult, StepsTaken
+from mpitrain.train.compiled.addresses import LaidOutRows, RowsOnTheWay, addresses_of, packed, rows_of
+from mpitrain.train.compiled.build import Combination, DenseNetwork, KernelStep, OptimizerKind
+from mpitrain.train.compiled.crew import open_crew
+from mpitrain.train.compiled.node_sum import NodeSum, can_share
+from mpitrain.train.compiled.optimizer import KernelOptimizer
+from mpitrain.train.engines.contract import StepResult, StepsTaken
+from mpitrain.train.engines.eager import EXTRA_ENTRIES, narrow_wire
+from mpitrain.train.engines.standard import EngineParts, StandardEngine
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
 MOST_STEPS_A_CALL = 1024

@@ -129,7 +129,7 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
 
 def build_kernel(network: DenseNetwork) -> Path:
     """Return the kernel's file, compiled now if the cache does not hold it. Raises MissingDependencyError."""
-    folder = resources.files("mpitrain.train.kernels")
+    folder = resources.files("mpitrain.train.compiled.kernels")
     source = "\n".join(folder.joinpath(name).read_text() for name in _SOURCES)
     compiler = find_compiler()
     identity = "\n".join([source, compiler, *_FLAGS, *network.macros(), _machine()])

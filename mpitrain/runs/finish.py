@@ -19,12 +19,12 @@ from mpitrain.errors import TrainingError
 from mpitrain.models.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary, render_summary
+from mpitrain.runs.folder import RunFolder
+from mpitrain.runs.prepare import TrainingParts
 from mpitrain.synthetic.history import read_noise_mse
-from mpitrain.train.checkpoint_format import weights_sha256
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.setup import TrainingParts
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.state import load_named_weights, named_weights
 from mpitrain.train.trainer import Trainer
-from mpitrain.train.training_state import load_named_weights, named_weights
 
 _POINTS_PLOTTED = 5000
 DoubleArray = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from torch import nn
 
 from mpitrain.comm.data_parallel import data_parallel
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
-from mpitrain.train.standard_engine import EngineParts
+from mpitrain.train.engines.standard import EngineParts
 
 
 def network_of(parts: EngineParts) -> nn.Module:

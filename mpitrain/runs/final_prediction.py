@@ -12,10 +12,10 @@ from mpitrain.config import RunConfig
 from mpitrain.data.history_file import TARGET
 from mpitrain.data.selection.source import open_source
 from mpitrain.errors import OutputError
+from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
 from mpitrain.models.stored_network import describe_network
-from mpitrain.train.prediction import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.setup import TrainingParts
+from mpitrain.runs.folder import RunFolder
+from mpitrain.runs.prepare import TrainingParts
 
 DEFAULT_NAME = "prediction.nc"
 

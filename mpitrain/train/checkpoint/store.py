@@ -19,7 +19,7 @@ import torch
 
 from mpitrain.durable_files import sync_folder, write_and_sync, write_durably
 from mpitrain.errors import CheckpointError, OutputError
-from mpitrain.train.checkpoint_format import (
+from mpitrain.train.checkpoint.format import (
     COMMIT,
     MANIFEST,
     TENSORS,

@@ -17,9 +17,9 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
+from mpitrain.train.engines.contract import OneByOne
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
-from mpitrain.train.step_engine import OneByOne
 
 
 @dataclass(frozen=True)

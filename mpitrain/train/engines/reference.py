@@ -12,7 +12,7 @@ from torch import nn
 
 from mpitrain.comm.session import Session
 from mpitrain.data.dataset.reference import ReferenceData
-from mpitrain.train.step_engine import OneByOne, StepResult
+from mpitrain.train.engines.contract import OneByOne, StepResult
 
 
 class ReferenceEngine(OneByOne):

@@ -18,9 +18,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.coordinates import TIME, Coordinates, open_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
-from mpitrain.inference.netcdf_output import GrowingFile
-from mpitrain.models.stored_network import StoredNetwork
-from mpitrain.train.prediction_variables import (
+from mpitrain.inference.cf_variables import (
     ERROR,
     GRID_INDEX,
     PREDICTED,
@@ -31,6 +29,8 @@ from mpitrain.train.prediction_variables import (
     variable_name,
     variables_of,
 )
+from mpitrain.inference.netcdf_output import GrowingFile
+from mpitrain.models.stored_network import StoredNetwork
 
 Array = npt.NDArray[Any]
 

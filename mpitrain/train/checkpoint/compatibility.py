@@ -12,8 +12,8 @@ from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError
-from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.training_state import NORMALIZATION_BUFFERS
+from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

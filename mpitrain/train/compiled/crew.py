@@ -19,9 +19,9 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.data.dataset.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
-from mpitrain.train.kernel_rows import LaidOutRows, OrderTable
-from mpitrain.train.node_sum import SPINS, can_share
-from mpitrain.train.standard_engine import EngineParts
+from mpitrain.train.compiled.addresses import LaidOutRows, OrderTable
+from mpitrain.train.compiled.node_sum import SPINS, can_share
+from mpitrain.train.engines.standard import EngineParts
 
 if TYPE_CHECKING:
     from mpitrain.comm.mpi.node_shared import NodeSharedTensor

@@ -9,9 +9,9 @@ import torch
 
 from mpitrain.data.dataset.batches import Slice, join_slices
 from mpitrain.errors import ConfigError
-from mpitrain.train.eager_engine import EXTRA_ENTRIES, EagerEngine
-from mpitrain.train.standard_engine import EngineParts
-from mpitrain.train.step_engine import StepResult
+from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.eager import EXTRA_ENTRIES, EagerEngine
+from mpitrain.train.engines.standard import EngineParts
 
 _WARM_UP_STEPS = 3
 

@@ -25,16 +25,22 @@ from mpitrain.data.streaming.dataset import StreamedData, open_streamed_files
 from mpitrain.datatools.statistics import record_of_run
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.models.torchscript import ModelDescription
-from mpitrain.train.baseline import mean_predictor_mse
-from mpitrain.train.checkpoint_store import Checkpoint
-from mpitrain.train.engine_choice import EngineChoice, choose_engine
-from mpitrain.train.model_setup import build_checked_model, check_output_shape
+from mpitrain.runs.baseline import mean_predictor_mse
+from mpitrain.runs.model import build_checked_model, check_output_shape
+from mpitrain.train.checkpoint.compatibility import (
+    DTYPES,
+    check_batches,
+    check_fits,
+    checkpoint_settings,
+    global_batch_size,
+)
+from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.engines.choose import EngineChoice, choose_engine
+from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.engines.reference import ReferenceEngine
+from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.strategy import check_strategy, set_switches, strategy_notices
 from mpitrain.train.optimizers import OptimizerState, build_optimizer
-from mpitrain.train.reference_engine import ReferenceEngine
-from mpitrain.train.settings import DTYPES, check_batches, check_fits, checkpoint_settings, global_batch_size
-from mpitrain.train.standard_engine import EngineParts, StandardEngine
-from mpitrain.train.step_engine import StepEngine
-from mpitrain.train.strategy import check_strategy, set_switches, strategy_notices
 
 StandardData = TrainingData | StreamedData
 LoadData = Callable[[VirtualRanks], StandardData]

@@ -14,9 +14,9 @@ from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
 from mpitrain.models.initial_weights import load_initial_weights
 from mpitrain.models.own import check_answers
-from mpitrain.train.checkpoint_format import weights_sha256
-from mpitrain.train.settings import DTYPES
-from mpitrain.train.training_state import named_weights
+from mpitrain.train.checkpoint.compatibility import DTYPES
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.state import named_weights
 
 
 def build_checked_model(config: RunConfig, session: Session, num_inputs: int, num_outputs: int) -> nn.Module:
