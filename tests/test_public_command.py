@@ -20,7 +20,7 @@ from conftest import TESTS, TIMEOUT_S, Finished, find_mpirun, launch, launcher_e
 
 from mpitrain.config import load_run_config
 from mpitrain.data.samples import read_samples
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.format import weights_sha256
 

@@ -17,7 +17,7 @@ from conftest import PROJECT, REFERENCE_CASE, TIMEOUT_S, find_mpirun
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 from mpitrain.train.checkpoint.format import weights_sha256
 
 README = PROJECT / "README.md"

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.bench.rivals import PlainLoop
+from mpitrain.bench.baselines import PlainLoop
 from mpitrain.bench.step_cases import FEATURES, network_of
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World, run_on_all_ranks

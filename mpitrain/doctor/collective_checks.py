@@ -13,11 +13,11 @@ from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
 from mpitrain.comm.world import World, fail_alone, start_world
 from mpitrain.config import RunConfig
 from mpitrain.doctor import network
-from mpitrain.doctor.board import print_once
 from mpitrain.doctor.check_result import CheckResult, exit_code_of
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
-from mpitrain.doctor.patrol import Patrol
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint, to_note
+from mpitrain.doctor.supervision.heartbeat import Patrol
+from mpitrain.doctor.supervision.status_folder import print_once
 from mpitrain.doctor.table import render
 from mpitrain.errors import LaunchError
 

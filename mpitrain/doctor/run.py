@@ -10,10 +10,10 @@ from pathlib import Path
 from mpitrain.cluster.inherited import without_inherited
 from mpitrain.cluster.launchers import claimed_rank, read_claims
 from mpitrain.config import RunConfig
-from mpitrain.doctor.board import open_board, print_once
 from mpitrain.doctor.check_result import CheckResult, exit_code_of
-from mpitrain.doctor.patrol import Patrol, start_patrol
 from mpitrain.doctor.static_checks import run_static_checks
+from mpitrain.doctor.supervision.heartbeat import Patrol, start_patrol
+from mpitrain.doctor.supervision.status_folder import open_board, print_once
 from mpitrain.doctor.table import render
 from mpitrain.errors import LaunchError, UserError
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""A trained network applied to data files: predictions, derivatives, maps and their report."""

@@ -11,7 +11,7 @@ from mpitrain.data.selection.coordinates import TIME, Coordinates
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.inference.netcdf_output import OutputVariable
-from mpitrain.models.stored_network import StoredNetwork
+from mpitrain.models.files.stored_network import StoredNetwork
 
 PREDICTED, ERROR, GRID_INDEX = "_predicted", "_error", "grid_index"
 # The original C++ program's names of the derivatives, in the order of its inputs.

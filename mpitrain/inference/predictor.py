@@ -22,8 +22,8 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource, open_source
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
+from mpitrain.models.files.stored_network import StoredNetwork
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.stored_network import StoredNetwork
 
 _ROWS_AT_ONCE = 16_384
 CHUNK_BYTES = 2 * 2**20

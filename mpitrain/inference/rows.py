@@ -30,7 +30,7 @@ from mpitrain.inference.cf_variables import (
     variables_of,
 )
 from mpitrain.inference.netcdf_output import GrowingFile
-from mpitrain.models.stored_network import StoredNetwork
+from mpitrain.models.files.stored_network import StoredNetwork
 
 Array = npt.NDArray[Any]
 

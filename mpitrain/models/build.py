@@ -13,8 +13,8 @@ from mpitrain.models.cnn import CnnNetwork
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import MlpNetwork
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
-from mpitrain.models.own import build_own
 from mpitrain.models.unet import UNetNetwork
+from mpitrain.models.user_model import build_own
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 

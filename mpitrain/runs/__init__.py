@@ -1,1 +1,1 @@
-"""TODO."""
+"""One training run, from its settings to its run folder."""

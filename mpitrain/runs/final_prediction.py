@@ -13,7 +13,7 @@ from mpitrain.data.history_file import TARGET
 from mpitrain.data.selection.source import open_source
 from mpitrain.errors import OutputError
 from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
-from mpitrain.models.stored_network import describe_network
+from mpitrain.models.files.stored_network import describe_network
 from mpitrain.runs.folder import RunFolder
 from mpitrain.runs.prepare import TrainingParts
 

@@ -16,7 +16,7 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
 from mpitrain.errors import TrainingError
-from mpitrain.models.torchscript import save_model, save_normalization
+from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary, render_summary
 from mpitrain.runs.folder import RunFolder

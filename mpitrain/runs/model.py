@@ -12,8 +12,8 @@ from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
-from mpitrain.models.initial_weights import load_initial_weights
-from mpitrain.models.own import check_answers
+from mpitrain.models.files.initial_weights import load_initial_weights
+from mpitrain.models.user_model import check_answers
 from mpitrain.train.checkpoint.compatibility import DTYPES
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights

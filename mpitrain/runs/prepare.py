@@ -24,7 +24,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.dataset import StreamedData, open_streamed_files
 from mpitrain.datatools.statistics import record_of_run
 from mpitrain.errors import CheckpointError, ConfigError
-from mpitrain.models.torchscript import ModelDescription
+from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.runs.baseline import mean_predictor_mse
 from mpitrain.runs.model import build_checked_model, check_output_shape
 from mpitrain.train.checkpoint.compatibility import (

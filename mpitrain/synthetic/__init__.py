@@ -1,1 +1,1 @@
-"""TODO."""
+"""Synthetic fields and CICE history files whose best possible error is known."""

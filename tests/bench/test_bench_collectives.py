@@ -22,7 +22,7 @@ FACTORS = {"all_reduce": lambda size: 2 * (size - 1) / size, "broadcast": lambda
 # The mpi backend leaves one wrong value on the last rank, which runs for the timing do not show.
 WRONG_PROGRAM = """
 import sys
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 from mpitrain.comm import transports
 import torch.distributed as dist
 

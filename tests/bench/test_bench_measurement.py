@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from mpitrain.bench.collective_kinds import KINDS, own_values
-from mpitrain.bench.collectives_command import COLLECTIVES, names_of, num_bytes
 from mpitrain.bench.measurement import (
     MOST_CALLS,
     SINGLE_CALLS,
@@ -23,6 +22,7 @@ from mpitrain.bench.measurement import (
     percentile,
 )
 from mpitrain.bench.table import check_writable, format_bytes, render_table, write_json
+from mpitrain.cli.bench_collectives import COLLECTIVES, names_of, num_bytes
 from mpitrain.errors import OutputError
 
 

@@ -23,7 +23,7 @@ import functools, os, signal, sys, time
 from pathlib import Path
 
 kind, rank, step_number, fault_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 from mpitrain.train.engines.contract import OneByOne
 from mpitrain.train.trainer import Trainer
 

@@ -9,7 +9,7 @@ from field_files import config_of, read_all
 from played_ranks import on_played_ranks, played_session
 from streaming_cases import write_numbers
 
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 from mpitrain.data.dataset.loading import open_source_together
 from mpitrain.data.selection.source import open_source
 from mpitrain.datatools import convert as conversion

@@ -8,7 +8,7 @@ import pytest
 from conftest import launch
 from field_files import write_xy
 
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 from mpitrain.datatools.inspect import inspect_data
 from mpitrain.datatools.maps import draw_maps
 

@@ -16,8 +16,6 @@ import torch
 from conftest import launcher_environment
 
 from mpitrain.comm.probes.measurements import probe_all_reduce
-from mpitrain.doctor.arrival import Waiting, explain
-from mpitrain.doctor.board import Board, launch_identity, open_board
 from mpitrain.doctor.check_result import CheckResult, exit_code_of
 from mpitrain.doctor.comparisons import (
     check_oversubscription,
@@ -32,6 +30,8 @@ from mpitrain.doctor.comparisons import (
 )  # fmt: skip
 from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
 from mpitrain.doctor.static_checks import run_limited
+from mpitrain.doctor.supervision.arrival import Waiting, explain
+from mpitrain.doctor.supervision.status_folder import Board, launch_identity, open_board
 from mpitrain.doctor.table import render
 
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "mpi4py": "4.1.2", "numpy": "2.4.6"}
@@ -177,8 +177,8 @@ def test_a_rank_that_hangs_with_pythons_lock_is_ended_with_the_exit_code_of_a_wr
     """As MPI_Init hangs: no thread of that process can run."""
     program = (
         "import ctypes, pathlib, sys\n"
-        "from mpitrain.doctor.board import Board\n"
-        "from mpitrain.doctor.patrol import start_patrol\n"
+        "from mpitrain.doctor.supervision.status_folder import Board\n"
+        "from mpitrain.doctor.supervision.heartbeat import start_patrol\n"
         "patrol = start_patrol(Board(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
         "patrol.enter('start MPI', 0.5)\n"
         "ctypes.PyDLL(None).sleep(60)\n"

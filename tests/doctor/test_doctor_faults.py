@@ -90,7 +90,7 @@ def test_healthy_environment_without_a_launcher(tmp_path, small_history):
 
 
 def test_static_checks_load_neither_torch_nor_mpi():
-    run = "from mpitrain.cli import main\nmain(['doctor', '--json'])\nimport sys\n"
+    run = "from mpitrain.cli.main import main\nmain(['doctor', '--json'])\nimport sys\n"
     run += "print('LOADED', sorted({'torch', 'mpi4py', 'netCDF4'} & set(sys.modules)))"
     assert "LOADED []" in launch(["-c", run]).stdout
 
@@ -225,7 +225,7 @@ def test_rank_that_is_stopped_on_the_way(tmp_path):
     program = tmp_path / "stops.py"
     program.write_text(
         "import os, signal, sys\n"
-        "from mpitrain.cli import main\n"
+        "from mpitrain.cli.main import main\n"
         "from mpitrain.doctor import network\n"
         "def check_and_stop(world, check=network.check_tcp):\n"
         "    result = check(world)\n"

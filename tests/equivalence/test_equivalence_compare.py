@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.equivalence.compare import compare_traces
-from mpitrain.equivalence.tolerances import TABLES, tolerance_of
-from mpitrain.equivalence.trace import Trace
+from mpitrain.verify.compare import compare_traces
+from mpitrain.verify.tolerances import TABLES, tolerance_of
+from mpitrain.verify.trace import Trace
 
 STEPS = (1, 10)
 PARAMETERS = {"fc1.weight": (4, 7), "fc1.bias": (4,), "fc2.weight": (1, 4), "fc2.bias": (1,)}

@@ -11,7 +11,7 @@ import yaml
 from conftest import REFERENCE_CASE, launch
 from cpp_program import cpp_program
 
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 
 VERIFY_TIMEOUT_S = 300.0
 HISTORY = REFERENCE_CASE / "cice_history.nc"
@@ -77,8 +77,8 @@ def test_own_standard_run_with_many_settings(tmp_path: Path, small_history: Path
 WITH_FAULT = """
 import sys
 from unittest import mock
-from mpitrain.cli import main
-from mpitrain.equivalence.verify import _Workbench
+from mpitrain.cli.main import main
+from mpitrain.verify.verify import _Workbench
 
 job = _Workbench._job
 with mock.patch.object(_Workbench, "_job", lambda *arguments: {**job(*arguments), "fault": "torch's Adam arithmetic"}):

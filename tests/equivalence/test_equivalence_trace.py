@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.equivalence.faults import FAULTS
-from mpitrain.equivalence.trace import Trace, in_order, read_trace, stage_of, write_trace
 from mpitrain.errors import DataError
+from mpitrain.verify.faults import FAULTS
+from mpitrain.verify.trace import Trace, in_order, read_trace, stage_of, write_trace
 
 IN_ORDER = (
     "selected_index",

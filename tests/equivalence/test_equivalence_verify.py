@@ -12,9 +12,9 @@ import pytest
 from conftest import Finished, launch
 from cpp_program import cpp_program, read_arrays
 
-from mpitrain.equivalence.cases import TRACE_STEPS, all_cases
-from mpitrain.equivalence.faults import FAULTS
-from mpitrain.equivalence.tolerances import TABLES
+from mpitrain.verify.cases import TRACE_STEPS, all_cases
+from mpitrain.verify.faults import FAULTS
+from mpitrain.verify.tolerances import TABLES
 
 RANKS = (1, 2, 3, 4)
 VERIFY_TIMEOUT_S = 900.0

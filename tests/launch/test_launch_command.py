@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import launcher_environment
 
-from mpitrain.cli import main
+from mpitrain.cli.main import main
 from mpitrain.launch.presets import PRESETS
 from mpitrain.launch.walltime import clock_text, walltime_seconds
 
@@ -181,7 +181,7 @@ def test_without_a_scheduler_nothing_is_written(capsys, tmp_path, monkeypatch):
 def test_it_serves_login_nodes(tmp_path):
     arguments = [["launch", "--scheduler", name, "-n", "2"] for name in ("slurm", "pbs", "local", "manual")]
     code = (
-        "import sys, json\nfrom mpitrain.cli import main\n"
+        "import sys, json\nfrom mpitrain.cli.main import main\n"
         f"print([main(words) for words in {arguments!r}])\nimport mpitrain.launch.job_files, mpitrain.launch.submit\n"
         "print(json.dumps(sorted(sys.modules)))"
     )

@@ -11,9 +11,9 @@ import pytest
 from conftest import PROJECT
 from played_scheduler import Stage
 
+from mpitrain.cli.launch import RENDERERS
 from mpitrain.errors import UserError
 from mpitrain.launch import script_parts
-from mpitrain.launch.command import RENDERERS
 from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import JobRequest, make_job_request
 

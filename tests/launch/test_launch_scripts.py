@@ -16,7 +16,7 @@ import pytest
 from conftest import TIMEOUT_S, find_mpirun, launch, launcher_environment
 from played_scheduler import Stage
 
-from mpitrain.launch.command import RENDERERS
+from mpitrain.cli.launch import RENDERERS
 from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import make_job_request
 

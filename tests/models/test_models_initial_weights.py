@@ -11,9 +11,9 @@ from conftest import REFERENCE_CASE
 from mpitrain.config import ModelSection
 from mpitrain.errors import DataError
 from mpitrain.models.build import build_model
+from mpitrain.models.files.initial_weights import load_initial_weights
+from mpitrain.models.files.torchscript import save_model
 from mpitrain.models.icenet import build_icenet
-from mpitrain.models.initial_weights import load_initial_weights
-from mpitrain.models.torchscript import save_model
 
 
 def write_weights(path, without="", **changed):

@@ -9,7 +9,7 @@ from mpitrain.config import ModelSection
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import VirtualBatchNorm
 from mpitrain.models.build import build_model
-from mpitrain.models.own import check_answers
+from mpitrain.models.user_model import check_answers
 
 CODE = """
 import torch

@@ -10,10 +10,7 @@ from mpitrain.errors import OutputError
 from mpitrain.models.batch_norm import take_batch_sums, update_running_statistics
 from mpitrain.models.build import build_model
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
-from mpitrain.models.icenet import build_icenet
-from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.normalized import NormalizedModel
-from mpitrain.models.torchscript import (
+from mpitrain.models.files.torchscript import (
     ModelDescription,
     check_saved,
     load_model,
@@ -21,6 +18,9 @@ from mpitrain.models.torchscript import (
     save_model,
     save_normalization,
 )
+from mpitrain.models.icenet import build_icenet
+from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.normalized import NormalizedModel
 
 
 @pytest.fixture

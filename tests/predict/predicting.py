@@ -18,10 +18,10 @@ from mpitrain.data.samples import read_samples
 from mpitrain.data.selection.source import open_source
 from mpitrain.inference.predictor import Prediction, predict_to_file
 from mpitrain.models.build import build_model
+from mpitrain.models.files.initial_weights import load_initial_weights
+from mpitrain.models.files.stored_network import load_network
+from mpitrain.models.files.torchscript import ModelDescription, save_model, save_normalization
 from mpitrain.models.icenet import IceNet, build_icenet
-from mpitrain.models.initial_weights import load_initial_weights
-from mpitrain.models.stored_network import load_network
-from mpitrain.models.torchscript import ModelDescription, save_model, save_normalization
 
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 XY = ("variables.input_variables=[x, z]", "variables.output_variables=[y]", "domain.mask_mode=all")

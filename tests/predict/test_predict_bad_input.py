@@ -11,8 +11,8 @@ from conftest import launch
 from predicting import HISTORY, config_of, golden_icenet, left_behind, mlp, predict_played, save
 
 from mpitrain.errors import DataError, MpitrainError, UserError
-from mpitrain.models.stored_network import load_network, takes_fields
-from mpitrain.predict.predict import PredictRequest, _load_settings, _settings_of
+from mpitrain.inference.predict import PredictRequest, _load_settings, _settings_of
+from mpitrain.models.files.stored_network import load_network, takes_fields
 
 
 def test_the_public_command_says_one_line_on_two_ranks(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from cpp_program import cpp_program, run_cpp
 from predicting import DERIVATIVES, HISTORY, config_of, golden_icenet, left_behind, mlp, predict_played, read, save
 
 from mpitrain.errors import CheckpointError, MpitrainError, OutputError
-from mpitrain.models import torchscript
+from mpitrain.export import network as export_module
+from mpitrain.export.network import ExportRequest, export
+from mpitrain.inference.report import report
+from mpitrain.models.files import torchscript
+from mpitrain.models.files.torchscript import load_model, normalization_path
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.torchscript import load_model, normalization_path
-from mpitrain.predict import export as export_module
-from mpitrain.predict.export import ExportRequest, export
-from mpitrain.predict.report import report
 from mpitrain.runs.final_prediction import check_final_prediction
 from mpitrain.runs.folder import RunFolder
 
@@ -159,7 +159,7 @@ def test_a_file_that_answers_otherwise_is_not_believed(
 
 
 def test_cpp_that_answers_otherwise_is_an_error(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpitrain.predict import cpp_check
+    from mpitrain.export import cpp_check
 
     predict = cpp_check._predict
     spoilt = lambda *words: {k: v + np.float32(1e-5) for k, v in predict(*words).items()}  # noqa: E731
@@ -169,7 +169,7 @@ def test_cpp_that_answers_otherwise_is_an_error(run: Path, tmp_path: Path, monke
 
 
 def test_other_networks_say_why_cpp_did_not_check(tmp_path: Path) -> None:
-    from mpitrain.predict.cpp_check import check_from_cpp
+    from mpitrain.export.cpp_check import check_from_cpp
 
     line = check_from_cpp(tmp_path / "m.pt", mlp(7), config_of(HISTORY), None, False)
     assert line.startswith("C++: not checked: the C++ program knows IceNet of 7 inputs only")

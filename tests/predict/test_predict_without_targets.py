@@ -25,7 +25,7 @@ from predicting import (
 from mpitrain.data.history_file import INPUTS
 from mpitrain.data.selection.source import open_source
 from mpitrain.errors import DataError
-from mpitrain.predict.maps import draw_prediction
+from mpitrain.inference.maps import draw_prediction
 
 FILL = np.float32(9.969209968386869e36)
 

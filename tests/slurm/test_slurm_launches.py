@@ -14,7 +14,7 @@ from conftest import Finished, find_mpirun, losses_of, train
 from slowness import assert_within
 from slurm_cluster import SlurmCluster, slurm, wait_until
 
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 
 __all__ = ["slurm"]
 

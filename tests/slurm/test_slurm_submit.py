@@ -9,7 +9,7 @@ import pytest
 from conftest import losses_of, train
 from slurm_cluster import SlurmCluster, slurm, wait_until
 
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 
 __all__ = ["slurm"]
 

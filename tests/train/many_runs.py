@@ -54,7 +54,7 @@ def _outcome(folder: Path, number: int) -> Outcome:
 
 def main(jobs_file: Path) -> None:
     """Run the jobs; standard output, standard error and exit code of each go to files of their own."""
-    from mpitrain.cli import main as command
+    from mpitrain.cli.main import main as command
     from mpitrain.observe import report
 
     report._draw_plots = lambda *_: {}  # drawing takes ten times as long as a small training

@@ -27,7 +27,7 @@ def write_set(folder: Path, size: tuple[int, int]) -> Path:
 
 def train_and_weigh() -> None:
     """Train as the command line says, and print the most memory that this rank has had."""
-    from mpitrain.cli import main
+    from mpitrain.cli.main import main
 
     code = main(["train", *sys.argv[1:]])
     print(f"resident {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000} MB", flush=True)

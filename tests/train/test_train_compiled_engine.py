@@ -205,7 +205,7 @@ def test_joined_slices_name_all_their_virtual_ranks_when_they_fail():
 def test_a_run_loads_nothing_of_torch_s_compiler(tmp_path, small_history):
     """It would cost each rank a second or two before the first step."""
     program = (
-        "import gc, sys; from mpitrain.cli import main; code = main(sys.argv[1:]); "
+        "import gc, sys; from mpitrain.cli.main import main; code = main(sys.argv[1:]); "
         "code = code or (None if gc.isenabled() and gc.get_freeze_count() else 'no collector'); "
         "loaded = [name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules]; "
         "sys.exit(repr(loaded) if loaded else code)"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import REFERENCE_CASE, launch, train
 
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 
 RANK_COUNTS = (1, 2, 3, 4)
 TOLERANCE = 2e-6

@@ -20,7 +20,7 @@ from conftest import train
 from job_processes import RunningJob, start_training
 from many_runs import Outcome, run_many
 
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 from mpitrain.train.checkpoint.format import TENSORS
 from mpitrain.train.checkpoint.store import load_checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import losses_of, train
 
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 from mpitrain.train.checkpoint.format import weights_sha256
 
 RANK_COUNTS = (1, 2, 3, 4, 8)

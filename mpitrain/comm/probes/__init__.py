@@ -1,1 +1,1 @@
-"""TODO."""
+"""Short measurements of what connects the ranks."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""One protocol for every format of data file."""

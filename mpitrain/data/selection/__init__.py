@@ -1,1 +1,1 @@
-"""TODO."""
+"""Which variables, times and points of the files are samples."""

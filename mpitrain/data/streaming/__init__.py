@@ -1,1 +1,1 @@
-"""TODO."""
+"""Samples read from the files in every epoch, for data larger than memory."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""How one optimiser step is computed: one contract, several ways."""

@@ -22,12 +22,12 @@ from mpitrain.data.dataset.reference import ReferenceData
 from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.streaming.dataset import StreamedData
-from mpitrain.equivalence.trace import Trace, write_trace
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.prepare import TrainingParts, build_parts
 from mpitrain.train.state import TrainingState, named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
+from mpitrain.verify.trace import Trace, write_trace
 
 
 class TraceRecorder:

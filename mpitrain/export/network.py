@@ -17,11 +17,17 @@ from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.source import SampleSource, open_source
 from mpitrain.errors import DataError, OutputError, UserError
+from mpitrain.export.cpp_check import check_from_cpp
 from mpitrain.inference.predictor import CHUNK_BYTES, prediction_settings
+from mpitrain.inference.run_weights import describe_run, load_run, load_weights
+from mpitrain.models.files.torchscript import (
+    check_saved,
+    load_model,
+    normalization_path,
+    save_model,
+    save_normalization,
+)
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.torchscript import check_saved, load_model, normalization_path, save_model, save_normalization
-from mpitrain.predict.cpp_check import check_from_cpp
-from mpitrain.predict.run_weights import describe_run, load_run, load_weights
 from mpitrain.runs.folder import RunFolder
 
 Say = Callable[[str], None]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.durable_files import write_durably
-from mpitrain.equivalence.tolerances import TABLES
-from mpitrain.equivalence.verify import CaseResult, FaultResult, Verification
 from mpitrain.errors import OutputError
+from mpitrain.verify.tolerances import TABLES
+from mpitrain.verify.verify import CaseResult, FaultResult, Verification
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,6 @@ from mpitrain.data import samples as samples_module
 from mpitrain.data.dataset import in_memory as training_data
 from mpitrain.data.dataset import reference as reference_data
 from mpitrain.data.samples import Samples
-from mpitrain.equivalence import recorder
 from mpitrain.models.icenet import IceNet
 from mpitrain.runs import model as model_setup
 from mpitrain.runs import prepare as setup
@@ -26,6 +25,7 @@ from mpitrain.train.engines import eager as eager_engine
 from mpitrain.train.engines.reference import ReferenceEngine
 from mpitrain.train.losses import WeightedLoss
 from mpitrain.train.optimizers import LibtorchAdam
+from mpitrain.verify import recorder
 
 Plant = Callable[[ExitStack], None]
 

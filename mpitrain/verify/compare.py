@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.equivalence.tolerances import tolerance_of
-from mpitrain.equivalence.trace import Trace, in_order, stage_of
+from mpitrain.verify.tolerances import tolerance_of
+from mpitrain.verify.trace import Trace, in_order, stage_of
 
 Array = npt.NDArray[Any]
 

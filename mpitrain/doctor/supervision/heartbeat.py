@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpitrain.doctor.board import Board
 from mpitrain.doctor.check_result import CheckResult, to_record
+from mpitrain.doctor.supervision.status_folder import Board
 from mpitrain.errors import LaunchError
 
 EXIT_CODE = LaunchError.exit_code
@@ -88,7 +88,7 @@ def start_patrol(board: Board, world_size: int, is_one_node: bool, limit_s: floa
         "pid": os.getpid(),
         "as_json": as_json,
     }
-    command = [sys.executable, "-m", "mpitrain.doctor.guard", json.dumps(order)]
+    command = [sys.executable, "-m", "mpitrain.doctor.supervision.supervisor", json.dumps(order)]
     return Patrol(board, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
 
 

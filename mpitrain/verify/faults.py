@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mpitrain.equivalence.fault_plants import PLANTS
+from mpitrain.verify.injected_faults import PLANTS
 
 
 @dataclass(frozen=True)

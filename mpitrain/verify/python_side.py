@@ -1,4 +1,4 @@
-"""Python's side of the verification, started under mpirun: `python -m mpitrain.equivalence.python_side JOBS.json`.
+"""Python's side of the verification, started under mpirun: `python -m mpitrain.verify.python_side JOBS.json`.
 
 One launch does all jobs of one rank count, since starting the ranks takes longer than a job.
 """
@@ -17,12 +17,12 @@ from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data import samples as samples_room
 from mpitrain.data.samples import Samples
-from mpitrain.equivalence.cases import TRACE_STEPS
-from mpitrain.equivalence.faults import planted
-from mpitrain.equivalence.recorder import record_run, write_batch_order, write_initial_weights
-from mpitrain.equivalence.trace import write_trace
 from mpitrain.models.build import build_model
 from mpitrain.runs.prepare import TrainingParts
+from mpitrain.verify.cases import TRACE_STEPS
+from mpitrain.verify.faults import planted
+from mpitrain.verify.recorder import record_run, write_batch_order, write_initial_weights
+from mpitrain.verify.trace import write_trace
 
 
 def main() -> int:

@@ -11,9 +11,9 @@ from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
+from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
-from mpitrain.models.stored_network import StoredNetwork, load_network, takes_fields
-from mpitrain.predict.maps import draw_prediction
+from mpitrain.models.files.stored_network import StoredNetwork, load_network, takes_fields
 from mpitrain.runs.folder import RunFolder
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")

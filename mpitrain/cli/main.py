@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from mpitrain import __version__
-from mpitrain.bench.command import add_bench_command
+from mpitrain.cli.bench import add_bench_command
+from mpitrain.cli.data import add_data_command
+from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
 from mpitrain.cluster.print_once import say_once_before_ranks_meet
-from mpitrain.data.command import add_data_command
 from mpitrain.errors import MpitrainError, UserError
-from mpitrain.predict.command import add_export_command, add_predict_command, add_report_command
 
 Handler = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[_OneVoiceParser]"
@@ -215,14 +215,14 @@ def _run_train(options: argparse.Namespace) -> int:
 
 
 def _run_launch(options: argparse.Namespace) -> int:
-    from mpitrain.launch.command import run_launch
+    from mpitrain.cli.launch import run_launch
 
     return run_launch(options, *_split_settings(options.settings))
 
 
 def _run_verify(options: argparse.Namespace) -> int:
-    from mpitrain.equivalence.report import render_table, write_reports
-    from mpitrain.equivalence.verify import VerifyRequest, verify
+    from mpitrain.verify.report import render_table, write_reports
+    from mpitrain.verify.verify import VerifyRequest, verify
 
     path, overrides = _split_settings(options.settings)
     request = VerifyRequest(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitrain.bench.collectives_command import at_least
 from mpitrain.bench.step_cases import (
     DEFAULT_BASELINE,
     DEFAULT_ENGINES,
@@ -20,6 +19,7 @@ from mpitrain.bench.step_cases import (
     network_of,
     step_count,
 )
+from mpitrain.cli.bench_collectives import at_least
 from mpitrain.errors import UserError
 
 _DEFAULT_SAMPLES = 65536

@@ -14,7 +14,7 @@ from torch import nn
 
 from mpitrain.errors import DataError
 from mpitrain.models.batch_norm import batch_norm_layers
-from mpitrain.models.torchscript import load_model
+from mpitrain.models.files.torchscript import load_model
 
 _TORCH_SUFFIXES = (".pt", ".pth")
 

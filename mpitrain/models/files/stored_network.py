@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from mpitrain.errors import DataError
+from mpitrain.models.files.torchscript import ModelDescription, load_model, normalization_path
 from mpitrain.models.icenet import IceNet
-from mpitrain.models.torchscript import ModelDescription, load_model, normalization_path
 
 _ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
 _PROBED_FIELD = (32, 32)

@@ -17,11 +17,11 @@ from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, OutputError
+from mpitrain.export.network import open_run_data
 from mpitrain.inference.predictor import evaluate
+from mpitrain.inference.run_weights import load_run, load_weights
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import write_report
-from mpitrain.predict.export import open_run_data
-from mpitrain.predict.run_weights import load_run, load_weights
 from mpitrain.runs.folder import RunFolder
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights

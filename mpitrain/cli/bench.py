@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mpitrain.bench.collectives_command import add_collectives_action
-from mpitrain.bench.step_command import add_scaling_action, add_step_action
+from mpitrain.cli.bench_collectives import add_collectives_action
+from mpitrain.cli.bench_step import add_scaling_action, add_step_action
 
 # Each adds one parser with its handler to `mpitrain bench`.
 ACTIONS: tuple[Callable[[Any], None], ...] = (add_collectives_action, add_step_action, add_scaling_action)

@@ -64,7 +64,7 @@ def add_report_command(commands: Any) -> None:
 
 def _run_predict(options: argparse.Namespace) -> int:
     from mpitrain.comm.world import run_on_all_ranks
-    from mpitrain.predict.predict import PredictRequest, predict
+    from mpitrain.inference.predict import PredictRequest, predict
 
     # `--data a.nc b.nc seed=1`: argparse gives the flag all words behind it.
     words = options.data or []
@@ -81,7 +81,7 @@ def _run_predict(options: argparse.Namespace) -> int:
 
 
 def _run_export(options: argparse.Namespace) -> int:
-    from mpitrain.predict.export import ExportRequest, export
+    from mpitrain.export.network import ExportRequest, export
 
     request = ExportRequest(
         run=Path(options.run),
@@ -95,7 +95,7 @@ def _run_export(options: argparse.Namespace) -> int:
 
 
 def _run_report(options: argparse.Namespace) -> int:
-    from mpitrain.predict.report import report
+    from mpitrain.inference.report import report
 
     print(f"report: {report(Path(options.run))}", flush=True)  # noqa: T201
     return 0

@@ -1,6 +1,7 @@
 """The process beside each rank: it keeps the time, says which rank did not arrive, and ends its rank.
 
-`python -m mpitrain.doctor.guard ORDER` reads one JSON message a line from its rank and never speaks MPI.
+`python -m mpitrain.doctor.supervision.supervisor ORDER` reads one JSON message a line from its rank; it never speaks
+MPI.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mpitrain.doctor.arrival import Waiting, explain
-from mpitrain.doctor.board import PRINTED, SPEAKER, TROUBLE, Board
 from mpitrain.doctor.check_result import CheckResult, from_record
 from mpitrain.doctor.comparisons import compare_notes
-from mpitrain.doctor.patrol import END_SIGNAL
+from mpitrain.doctor.supervision.arrival import Waiting, explain
+from mpitrain.doctor.supervision.heartbeat import END_SIGNAL
+from mpitrain.doctor.supervision.status_folder import PRINTED, SPEAKER, TROUBLE, Board
 from mpitrain.doctor.table import render
 
 _POLL_S = 0.1

@@ -12,15 +12,15 @@ import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.durable_files import write_durably
-from mpitrain.equivalence.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user
-from mpitrain.equivalence.compare import Comparison, compare_traces
-from mpitrain.equivalence.faults import FAULTS, Fault
-from mpitrain.equivalence.trace import Trace, read_trace
-from mpitrain.equivalence.verification_data import write_verification_history
 from mpitrain.errors import DataError, MpitrainError, OutputError
 from mpitrain.native.build import build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
+from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user
+from mpitrain.verify.compare import Comparison, compare_traces
+from mpitrain.verify.faults import FAULTS, Fault
+from mpitrain.verify.trace import Trace, read_trace
+from mpitrain.verify.verification_data import write_verification_history
 
 Say = Callable[[str], None]
 FAULT_RANKS = 3
@@ -156,7 +156,7 @@ class _Workbench:
         jobs += [self._faulty_job(fault, num_ranks, history) for fault in faults]
         job_file = self.folder / f"jobs_np{num_ranks}.json"
         write_durably(job_file, json.dumps(jobs).encode())
-        run_under_mpi(self._mpirun, num_ranks, [self._python, "-m", "mpitrain.equivalence.python_side", str(job_file)])
+        run_under_mpi(self._mpirun, num_ranks, [self._python, "-m", "mpitrain.verify.python_side", str(job_file)])
 
     def _job(self, run: Run, num_ranks: int, history: Path, config_path: Path | None) -> dict[str, object]:
         stem = self.stem(run, num_ranks)

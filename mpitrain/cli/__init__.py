@@ -1,0 +1,1 @@
+"""The commands: arguments in, one call out. Parsing loads neither torch nor mpi4py."""

@@ -1,0 +1,1 @@
+"""A process beside each rank that keeps the time and names the rank that does not arrive."""

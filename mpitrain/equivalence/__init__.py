@@ -1,1 +1,0 @@
-"""Proof that the Python package and the C++ MPI program compute the same: cases, traces, comparison, report."""
