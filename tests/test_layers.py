@@ -98,15 +98,15 @@ def test_imports_point_down():
 @pytest.mark.parametrize(
     ("room", "source", "expected"),
     [
-        ("data", "from mpitrain.runs.train_run import train", ["train"]),
+        ("data", "from mpitrain.runs.train_run import train", ["runs"]),
         ("data", "def f():\n    import mpitrain.models.icenet", ["models"]),
         ("data", "from mpitrain import train, comm", ["train"]),
-        ("predict", "from mpitrain.doctor import check", ["doctor"]),
+        ("inference", "from mpitrain.doctor import check", ["doctor"]),
         ("models", "from mpitrain.observe.logs import open_rank_log", ["observe"]),
         ("cluster", "from mpitrain.comm.world import World", ["comm"]),
         ("errors", "from mpitrain.config import RunConfig", ["config"]),
         ("config", "from mpitrain.cluster.pmi import library_name", ["cluster"]),
-        ("train", "from mpitrain.data.dataset.batches import Slice\nfrom mpitrain.runs.train_run import train", []),
+        ("train", "from mpitrain.data.dataset.batches import Slice\nfrom mpitrain.train.trainer import Trainer", []),
         ("config", "from mpitrain.errors import ConfigError", []),
         ("cli", "from mpitrain import __version__\nfrom mpitrain.runs.train_run import train", []),
     ],

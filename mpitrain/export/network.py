@@ -28,7 +28,7 @@ from mpitrain.models.files.torchscript import (
     save_normalization,
 )
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.runs.folder import RunFolder
+from mpitrain.train.run_folder import RunFolder
 
 Say = Callable[[str], None]
 _MOST_SAMPLES = 4096

@@ -14,7 +14,7 @@ from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
 from mpitrain.models.files.stored_network import StoredNetwork, load_network, takes_fields
-from mpitrain.runs.folder import RunFolder
+from mpitrain.train.run_folder import RunFolder
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
 _COLUMN_MARK = "[:, "  # how columns of a table without names are called

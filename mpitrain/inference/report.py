@@ -22,8 +22,8 @@ from mpitrain.inference.predictor import evaluate
 from mpitrain.inference.run_weights import load_run, load_weights
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import write_report
-from mpitrain.runs.folder import RunFolder
 from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import named_weights
 
 _MOST_POINTS = 5000

@@ -19,8 +19,8 @@ from mpitrain.errors import CheckpointError, DataError, UserError
 from mpitrain.models.build import build_model
 from mpitrain.models.files.stored_network import load_network
 from mpitrain.models.files.torchscript import ModelDescription
-from mpitrain.runs.folder import RunFolder
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
+from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import NORMALIZATION_BUFFERS, load_named_weights, named_weights
 
 

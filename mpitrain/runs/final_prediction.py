@@ -14,8 +14,8 @@ from mpitrain.data.selection.source import open_source
 from mpitrain.errors import OutputError
 from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
 from mpitrain.models.files.stored_network import describe_network
-from mpitrain.runs.folder import RunFolder
 from mpitrain.runs.prepare import TrainingParts
+from mpitrain.train.run_folder import RunFolder
 
 DEFAULT_NAME = "prediction.nc"
 

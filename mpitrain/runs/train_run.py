@@ -26,7 +26,6 @@ from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import open_progress
 from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
 from mpitrain.runs.finish import finish_run
-from mpitrain.runs.folder import RunFolder, next_free
 from mpitrain.runs.prepare import TrainingParts, load_and_build
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.compatibility import check_same_data
@@ -34,6 +33,7 @@ from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.jacobian import build_jacobian_watch
 from mpitrain.train.profile import profiled_steps
+from mpitrain.train.run_folder import RunFolder, next_free
 from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import SaveCheckpoint, Trainer, Watcher
 from mpitrain.train.watchers import RootWatcher, SilentWatcher

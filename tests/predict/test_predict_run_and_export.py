@@ -21,7 +21,7 @@ from mpitrain.models.files import torchscript
 from mpitrain.models.files.torchscript import load_model, normalization_path
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.runs.final_prediction import check_final_prediction
-from mpitrain.runs.folder import RunFolder
+from mpitrain.train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
