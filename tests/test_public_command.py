@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import TESTS, TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment, losses_of
+from history_samples import read_samples
 
 from mpitrain.config import load_run_config
-from mpitrain.data.samples import read_samples
 from mpitrain.models.files.torchscript import load_model
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.format import weights_sha256

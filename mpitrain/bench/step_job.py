@@ -21,10 +21,10 @@ from mpitrain.bench.step_cases import FEATURES, network_of
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.dataset.ownership import take_run
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MpitrainError
-from mpitrain.runs.prepare import build_parts
+from mpitrain.runs.prepare import prepare_on_samples
 
 _FEWEST_STEPS = 3
 _LEARNING_RATE = 1e-3
@@ -78,7 +78,7 @@ def _measure(session: Session, config: RunConfig, case: Mapping[str, Any], longe
     if case["kind"] == "loop":
         timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
     else:
-        timed = EngineLoop(build_parts(config, session, take_run(samples, session), None).engine, session)
+        timed = EngineLoop(prepare_on_samples(config, take_share(samples, session), session).engine, session)
     warmup_us = timed.time_steps(case["warmup"])
     session.barrier()
     num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))

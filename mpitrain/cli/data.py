@@ -136,8 +136,7 @@ def _run_stats(options: argparse.Namespace) -> int:
     from mpitrain.datatools.statistics import measure, render_table
 
     def body(config: RunConfig, session: Session) -> str:
-        exact = config.training.model_copy(update={"dtype": "float64"})
-        record = measure(config.model_copy(update={"training": exact}), session)
+        record = measure(config, session)
         return json.dumps(record, indent=1) if options.json else render_table(record)
 
     return _on_all_ranks(options.settings, "stats", body)
@@ -179,12 +178,12 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     files, yaml_files, overrides = _split_words(words)
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
+    if files:  # as JSON, which YAML reads whatever a name holds
+        overrides.append(f"data.data_path={json.dumps(files)}")
     loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
-    data_path = files or loaded.config.data.data_path
-    if not data_path:
+    if not loaded.config.data.entries:
         raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")
-    data = loaded.config.data.model_copy(update={"data_path": data_path})
-    return loaded.config.model_copy(update={"data": data}), tuple(loaded.notices)
+    return loaded.config, tuple(loaded.notices)
 
 
 def _split_words(words: list[str]) -> tuple[list[str], list[str], list[str]]:

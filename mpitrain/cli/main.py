@@ -204,7 +204,8 @@ def _split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 def _run_train(options: argparse.Namespace) -> int:
     from mpitrain.comm.world import run_on_all_ranks
-    from mpitrain.runs.train_run import TrainRequest, train
+    from mpitrain.runs.beginning import TrainRequest
+    from mpitrain.runs.train_run import train
 
     path, overrides = _split_settings(options.settings)
     overrides += [

@@ -22,7 +22,7 @@ from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
 from mpitrain.cluster.wait_policy import yielding_variables
-from mpitrain.comm.agreement import is_agreed, together
+from mpitrain.comm.agreement import is_agreed, on_root, together
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.watch.watchdog import Watchdog
 from mpitrain.errors import LaunchError, MpitrainError
@@ -55,6 +55,10 @@ class World:
     def together(self, action: Callable[[], Result]) -> Result:
         """Run `action` on every rank; an error of one rank is raised on all. Collective."""
         return together(self.communicator, action)
+
+    def on_root(self, action: Callable[[], Result]) -> Result:
+        """Run `action` on the root and return its result on every rank; its error is raised on all. Collective."""
+        return on_root(self.communicator, action)
 
     def stop_watchdog(self) -> None:
         """Watch the collectives no longer. Not collective."""

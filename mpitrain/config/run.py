@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from mpitrain.config.checks import CROSS_CHECK, find_problems
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
-from mpitrain.config.model import ModelSection
+from mpitrain.config.model import ModelSection, normalizes_outputs
 from mpitrain.config.output import OutputSection, PredictionSection
 from mpitrain.config.section import CountOrZero, Section
 from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
@@ -49,6 +49,17 @@ class RunConfig(Section):
         if self.data.validation_split is not None:
             return self.data.validation_split
         return DEFAULT_VALIDATION_SPLIT if self.semantics == "standard" else 0.0
+
+    @property
+    def most_samples(self) -> int | None:
+        """The limit of `data.max_patterns`, and of `data.num_samples` for synthetic data, which come in whole times."""
+        asked = [self.data.max_patterns, self.data.num_samples if self.data.data_path is None else None]
+        return min((number for number in asked if number is not None), default=None)
+
+    @property
+    def normalizes_outputs(self) -> bool:
+        """Whether the targets' statistics go into the model; the C++ program normalises its inputs only."""
+        return self.semantics == "standard" and normalizes_outputs(self.model)
 
     @property
     def exported_weights(self) -> Literal["best", "final"]:

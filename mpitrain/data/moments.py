@@ -1,6 +1,6 @@
-"""Count, mean, spread and range of each feature, exact enough to be merged in any fixed order.
+"""Statistics of samples: count, mean, squares about the mean and range, merged in a fixed order.
 
-C  features (columns)
+C  columns      N  samples      F  input features      O  targets      V  virtual ranks
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.samples import Samples
 
 DoubleArray = npt.NDArray[np.float64]
 
@@ -98,3 +99,27 @@ def allreduce_moments(local: list[Moments], communicator: Communicator, virtual_
 def _pack(moments: Moments) -> torch.Tensor:
     parts = (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum)
     return torch.from_numpy(np.concatenate(parts))
+
+
+def moments_of_samples(samples: Samples) -> Moments:
+    """Return the moments of the F inputs and the O targets (F + O,): over points, or over the fields' measured points.
+
+    A field's inputs count where any target does: what lies under the land mask has no influence.
+    """
+    columns = [_column(array, c) for array in (samples.inputs, samples.targets) for c in range(array.shape[1])]
+    return moments_of(columns, _weights(samples))
+
+
+def _column(array: npt.NDArray[np.floating], channel: int) -> npt.NDArray[np.floating]:
+    return array[:, channel].reshape(-1)
+
+
+def _weights(samples: Samples) -> list[npt.NDArray[np.floating] | None]:
+    area = None if samples.area_weights is None else samples.area_weights.reshape(-1)
+    num_inputs, num_targets = samples.inputs.shape[1], samples.targets.shape[1]
+    if samples.weights is None:
+        return [area] * (num_inputs + num_targets)
+    counts = [_column(samples.weights, min(c, samples.weights.shape[1] - 1)) > 0 for c in range(num_targets)]
+    anywhere = np.logical_or.reduce(counts)
+    masks = [anywhere] * num_inputs + counts
+    return [mask.astype(np.float32) if area is None else mask * area for mask in masks]

@@ -6,6 +6,8 @@ fixed for ever, unlike the streams behind a library's `shuffle`.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,16 @@ _INCREMENT = 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 _WORD = 0xFFFFFFFFFFFFFFFF
+
+
+class Stream(IntEnum):
+    """What random numbers are for: the second key of all of them, after the seed."""
+
+    VALIDATION = 1
+    SHUFFLE = 2
+    CHUNKS = 3
+    BUFFER = 4
+    THINNING = 0x7468696E  # "thin"
 
 
 def keyed_words(keys: tuple[int, ...], count: int, first: int = 0) -> UInt64Array:

@@ -5,19 +5,15 @@ N  samples      F  input features      O  targets      H, W  rows and columns of
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.history_file import INPUTS, LARGEST_VALID, LATITUDE, MASK, TARGET, HistoryFile, open_history
-from mpitrain.data.selection.selected_points import select_points
-from mpitrain.errors import DataError
+from mpitrain.data.files.decoding import LARGEST_VALID
+from mpitrain.data.selection.names import CICE_TARGET
 
 FloatArray = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
@@ -37,7 +33,7 @@ class Samples:
     targets: FloatArray
     grid_index: IndexArray
     input_names: tuple[str, ...]
-    target_names: tuple[str, ...] = (TARGET,)
+    target_names: tuple[str, ...] = (CICE_TARGET,)
     weights: FloatArray | None = None
     area_weights: FloatArray | None = None
 
@@ -64,59 +60,6 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
     columns = [part.columns() for part in parts]
     joined: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
     return parts[0] if len(parts) == 1 else replace(parts[0], **joined)
-
-
-def read_samples(path: Path, pole: str, is_clean: bool) -> Samples:
-    """Read the selected samples of a `.nc` history file, or of an `.npz` file: `inputs` (N, F), `targets` (N, O).
-
-    Every sample of an `.npz` file is selected. Raises DataError when the file cannot serve or nothing is selected.
-    """
-    if path.suffix == ".npz":
-        return _read_npz(path)
-    with open_history(path) as history:
-        selected = _select_from(history, pole, is_clean)
-        if len(selected) == 0:
-            raise DataError(_nothing_selected(path, pole, is_clean))
-        inputs = np.empty((len(selected), len(INPUTS)), dtype=np.float32)
-        for column, name in enumerate(INPUTS):
-            inputs[:, column] = history.field(name)[selected]
-        return Samples(inputs, history.field(TARGET)[selected][:, None], selected, INPUTS)
-
-
-def _select_from(history: HistoryFile, pole: str, is_clean: bool) -> IndexArray:
-    aice = history.field(TARGET)
-    latitude, mask = (np.tile(history.grid(name), history.num_times) for name in (LATITUDE, MASK))
-    return np.flatnonzero(select_points(latitude, mask, aice, pole, is_clean))
-
-
-def _nothing_selected(path: Path, pole: str, is_clean: bool) -> str:
-    rule = "ocean (umask 1) beyond 40 degrees with 0 < aice <= 1" if is_clean else "beyond 60 degrees"
-    domain = f"domain.pole={pole}, domain.clean_data={str(is_clean).lower()}"
-    return f"{path}: no point is selected by {domain} ({rule}); change these or the file"
-
-
-def _read_npz(path: Path) -> Samples:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; set data.data_path to an existing file")
-    try:
-        # numpy leaves a file open that is no archive.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            inputs, targets = (np.asarray(archive[name], dtype=np.float32) for name in ("inputs", "targets"))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); an .npz file needs the arrays inputs (N, F) and targets (N,) or (N, O)"
-        ) from error
-    targets = targets.reshape(-1, 1) if targets.ndim == 1 else targets
-    if targets.ndim != 2 or inputs.ndim != 2 or len(inputs) != len(targets) or len(targets) == 0:
-        raise DataError(
-            f"{path}: inputs {inputs.shape} and targets {targets.shape} do not fit: (N, F) and (N,) or (N, O) "
-            f"with N > 0 are needed"
-        )
-    names, target_names = (
-        tuple(f"{name}[:, {column}]" for column in range(array.shape[1]))
-        for name, array in (("inputs", inputs), ("targets", targets))
-    )
-    return Samples(inputs, targets, np.arange(len(targets)), names, target_names)
 
 
 def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:

@@ -26,10 +26,11 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import rank_range
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.loading import open_source_together
+from mpitrain.data.dataset.exchange import keep_under_limit, open_source_on_root
 from mpitrain.data.samples import Samples
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.streaming.first_pass import count_selected, keep_under_limit
+from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
 from mpitrain.durable_files import sync_folder
 from mpitrain.errors import OutputError
@@ -57,7 +58,7 @@ def convert(
     `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
     cannot be read, OutputError where the target is there already or cannot be written; then nothing is left.
     """
-    source = open_source_together(config, session)
+    source = open_source_on_root(selection_of(config), session)
     session.on_root(lambda: _check_target(output))
     before = _selected_before(source, session)
     if output.suffix in (".npz", ".h5", ".hdf5"):

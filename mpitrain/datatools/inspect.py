@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from mpitrain.config import RunConfig
+from mpitrain.data.files.decoding import read
 from mpitrain.data.files.open import open_field_file
-from mpitrain.data.files.protocol import FieldFile, Slices, VariableInfo, read
-from mpitrain.data.selection.file_list import expand_paths
-from mpitrain.data.selection.source import SampleSource, open_source
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import expand_paths, selection_of
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
 
 _PART_BYTES = 8 * 2**20
@@ -75,7 +77,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
 
     Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
     """
-    paths = expand_paths(config.data.data_path)
+    paths = expand_paths(config.data.entries)
     file = open_field_file(paths[0])
     try:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
@@ -84,7 +86,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
         file.close()
     names = tuple(str(path) for path in paths)
     try:
-        source = open_source(config)
+        source = open_source(selection_of(config))
     except MpitrainError as error:
         return Inspection(names, is_full, variables, refused, {"selected_samples": 0, "why": str(error)}, ())
     selection = _selection(source, config)
@@ -147,7 +149,7 @@ def _selection(source: SampleSource, config: RunConfig) -> dict[str, Any]:
         "selected_samples": selected,
         "complete_samples": complete,
         "kept_samples": kept,
-        "rule": getattr(getattr(source.layout, "rule", None), "words", "every sample of the file"),
+        "rule": source.layout.rule_words if source.layout.is_grid else "every sample of the file",
         "inputs": ", ".join(_named(source, source.input_names)),
         "targets": ", ".join(_named(source, source.target_names)),
         "chunks": len(source.chunks),

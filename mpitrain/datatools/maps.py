@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,9 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.names import LATITUDE, QUANTITIES, quantity_of
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.source_files import read_part
+from mpitrain.data.selection.variable_access import read_part
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, OutputError
 
@@ -32,7 +30,7 @@ def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
     Raises DataError where the files hold no grid or the settings select nothing, OutputError if it cannot be written.
     """
     source = inspection.source
-    if source is None or not isinstance(source.layout, GridLayout):
+    if source is None or not source.layout.is_grid:
         raise DataError(
             f"{inspection.files[0]}: no map: {inspection.selection.get('why', 'a table of samples has no grid')}"
         )
@@ -89,7 +87,7 @@ def _draw(source: SampleSource, name: str, selected: npt.NDArray[np.bool_], fold
 def _level(source: SampleSource, name: str) -> npt.NDArray[Any]:
     """Return the first time level (J, I) of a variable, NaN where it has no value."""
     record = source.files[0]
-    if isinstance(source.layout, GridLayout) and name in source.layout.statics:
+    if name in source.layout.statics:
         return np.broadcast_to(source.layout.statics[name][0], source.grid_shape)
     access = record.variables[name]
     stored = read_part(source.handles.get(record.path), access, slice(0, 1), slice(None))
@@ -98,8 +96,7 @@ def _level(source: SampleSource, name: str) -> npt.NDArray[Any]:
 
 def _origin(source: SampleSource) -> Any:
     """Say whether row 0 is drawn below: where latitudes grow with the rows, or are not known."""
-    statics: Mapping[str, npt.NDArray[Any]] = getattr(source.layout, "statics", {})
-    for name, values in statics.items():
+    for name, values in source.layout.statics.items():
         if quantity_of(name) is QUANTITIES[LATITUDE] and values.shape[1] > 1:
             return "lower" if np.nanmean(values[0, -1]) >= np.nanmean(values[0, 0]) else "upper"
     return "lower"

@@ -8,15 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mpitrain import __version__
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.in_memory import DataSummary
-from mpitrain.data.dataset.loading import open_source_together
+from mpitrain.data.dataset.dataset import DataSummary
+from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.moments import Moments
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import SplitRule, take_census
 from mpitrain.durable_files import write_durably
@@ -32,21 +34,21 @@ def measure(config: RunConfig, session: Session) -> dict[str, Any]:
     Statistics are over the training samples that the settings select, in float64 and merged in an order that the chunks
     alone fix: the same record for any number of ranks. Raises the errors of `take_census`, on all ranks.
     """
-    source = open_source_together(config, session)
+    source = open_source_on_root(replace(selection_of(config), dtype="float64"), session)
     census = take_census(source, session, SplitRule(config.validation_split, config.seed))
     counts = {name: int(found.sum()) for name, found in vars(census.counts).items()}
     return statistics_record(config, source, counts, census.training, census.num_missing.tolist())
 
 
-def record_of_run(config: RunConfig, source: SampleSource, summary: DataSummary) -> dict[str, Any]:
-    """Return the record of what a run trains on. Not collective."""
-    valid = summary.num_training_samples + summary.num_validation_samples
+def record_of_run(config: RunConfig, source: SampleSource, summary: DataSummary, moments: Moments) -> dict[str, Any]:
+    """Return the record of what a run trains on, whose training samples have `moments`. Not collective."""
+    valid = summary.num_training_samples + (summary.num_validation_samples or 0)
     counts = {
         "kept": valid + summary.num_dropped_samples,
         "valid": valid,
         "training": summary.num_training_samples,
     }
-    return statistics_record(config, source, counts, summary.moments, summary.num_missing)
+    return statistics_record(config, source, counts, moments, summary.num_missing)
 
 
 def statistics_record(
@@ -94,7 +96,7 @@ def _provenance(config: RunConfig, source: SampleSource) -> dict[str, Any]:
         "files": [
             {"path": str(file.path), "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns} for file in source.files
         ],
-        "settings": {"seed": config.seed, "training.dtype": config.training.dtype, **settings},
+        "settings": {"seed": config.seed, "training.dtype": source.selection.dtype, **settings},
         "mpitrain": __version__,
     }
 

@@ -39,11 +39,12 @@ def check_data(config: RunConfig) -> CheckResult:
     if config.data.data_path is None:
         return CheckResult(name, "skip", "data.data_path is not set: a run writes a synthetic file")
     from mpitrain.data.samples import concatenate, valid_rows
-    from mpitrain.data.selection.source import open_source
+    from mpitrain.data.selection.opening import open_source
+    from mpitrain.data.selection.settings import selection_of
 
     files = " ".join(config.data.entries)
     try:
-        source = open_source(config)
+        source = open_source(selection_of(config))
         size_bytes = sum(record.path.stat().st_size for record in source.files)
         if size_bytes > _READ_WHOLE_BYTES:
             return CheckResult(name, "pass", f"{files}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from mpitrain.config import RunConfig
-from mpitrain.data.samples import read_samples
+from mpitrain.config import DomainSection, RunConfig
+from mpitrain.data.samples import Samples
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.models.icenet import IceNet
@@ -64,14 +66,19 @@ def _history(source: SampleSource | None, config: RunConfig, folder: Path) -> Pa
     """Return a CICE history file: the run's own, if it is one of one file, else a synthetic one."""
     if source is not None and len(source.files) == 1 and source.files[0].path.suffix == ".nc":
         try:
-            read_samples(source.files[0].path, _pole(config), True)
+            _read(source.files[0].path, config)
             return source.files[0].path
         except DataError:
             pass
     return write_synthetic_history(folder / "history.nc", seed=config.seed).path
 
 
-def _pole(config: RunConfig) -> str:
+def _read(history: Path, config: RunConfig) -> Samples:
+    domain = DomainSection(pole=_pole(config))
+    return open_source(Selection(files=(str(history),), domain=domain)).read_all()
+
+
+def _pole(config: RunConfig) -> Literal["north", "south"]:
     return config.domain.pole if config.domain.pole != "both" else "north"
 
 
@@ -91,7 +98,7 @@ def _predict(
 
 
 def _compared(path: Path, model: nn.Module, history: Path, config: RunConfig, found: dict[str, Any]) -> str:
-    samples = read_samples(history, _pole(config), True)
+    samples = _read(history, config)
     outputs, jacobian = scalar_jacobian(model, torch.from_numpy(samples.inputs))
     ours = dict(zip(("aice_ffnn", *_DERIVATIVES), (outputs.numpy(), *jacobian.numpy().T), strict=True))
     largest = 0.0

@@ -15,10 +15,11 @@ from torch import nn
 
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.source import SampleSource, open_source
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, OutputError, UserError
 from mpitrain.export.cpp_check import check_from_cpp
-from mpitrain.inference.predictor import CHUNK_BYTES, prediction_settings
+from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
 from mpitrain.inference.run_weights import describe_run, load_run, load_weights
 from mpitrain.models.files.torchscript import (
     check_saved,
@@ -75,10 +76,9 @@ def _refuse_in_the_way(request: ExportRequest) -> None:
 
 def open_run_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
     """Return the data that the run was trained on, None where it is no longer there."""
-    path = config.data.data_path or [str(run.synthetic_history)]
-    data = config.data.model_copy(update={"data_path": path})
+    files = config.data.entries or [str(run.synthetic_history)]
     try:
-        return open_source(prediction_settings(config.model_copy(update={"data": data})), CHUNK_BYTES)
+        return open_source(selection_to_predict(config, files), CHUNK_BYTES)
     except DataError:
         return None
 

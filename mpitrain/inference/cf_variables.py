@@ -6,9 +6,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from mpitrain import __version__
-from mpitrain.data.history_file import INPUTS, TARGET
 from mpitrain.data.selection.coordinates import TIME, Coordinates
-from mpitrain.data.selection.grid import GridLayout
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.models.files.stored_network import StoredNetwork
@@ -17,7 +16,7 @@ PREDICTED, ERROR, GRID_INDEX = "_predicted", "_error", "grid_index"
 # The original C++ program's names of the derivatives, in the order of its inputs.
 _ICENET_DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 # What CICE writes (CICE user guide, "History"), where neither the data nor the model say.
-_CICE_UNITS = dict(zip((*INPUTS, TARGET), ("C", "C", "C", "ppt", "m", "m", "ppt", "1"), strict=True))
+_CICE_UNITS = dict(zip((*CICE_INPUTS, CICE_TARGET), ("C", "C", "C", "ppt", "m", "m", "ppt", "1"), strict=True))
 _POINTS, _ROWS, _COLUMNS = "n", "row", "column"
 
 
@@ -33,14 +32,14 @@ def derivative_name(target: str, name: str) -> str:
 
 def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str] | None:
     """Return the C++ program's names of all that it writes, by ours; None for other networks or data than its own."""
-    is_its_own = isinstance(source.layout, GridLayout) and (source.input_names, source.target_names) == (
-        INPUTS,
-        (TARGET,),
+    is_its_own = source.layout.is_grid and (source.input_names, source.target_names) == (
+        CICE_INPUTS,
+        (CICE_TARGET,),
     )
     if not (network.is_icenet and is_its_own and source.kind == "points"):
         return None
-    derivatives = (derivative_name(TARGET, name) for name in INPUTS)
-    names = {"lon": "lon", "lat": "lat", TARGET: "aice", TARGET + PREDICTED: "aice_ffnn"}
+    derivatives = (derivative_name(CICE_TARGET, name) for name in CICE_INPUTS)
+    names = {"lon": "lon", "lat": "lat", CICE_TARGET: "aice", CICE_TARGET + PREDICTED: "aice_ffnn"}
     return names | dict(zip(derivatives, _ICENET_DERIVATIVES, strict=True))
 
 

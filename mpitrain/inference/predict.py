@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
+from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.maps import draw_prediction
-from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
+from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, selection_to_predict
 from mpitrain.models.files.stored_network import StoredNetwork, load_network, takes_fields
 from mpitrain.train.run_folder import RunFolder
 
@@ -42,8 +43,8 @@ def predict(world: World, request: PredictRequest) -> int:
         for line in (*loaded.notices, *world.notices):
             world.say(f"note: {line}", error=True)
         network = session.together(lambda: _load_network(request, loaded.config))
-        config = session.together(lambda: _settings_of(request, loaded.config, network))
-        source = open_for_prediction(prediction_settings(config), network.num_outputs, session)
+        selection = session.together(lambda: _selection(request, loaded.config, network))
+        source = open_for_prediction(selection, network.num_outputs, session)
         for line in source.notices:
             world.say(f"note: {line}", error=True)
         with_jacobian = session.together(lambda: _wants_jacobian(request, source))
@@ -77,39 +78,34 @@ def _load_network(request: PredictRequest, config: RunConfig) -> StoredNetwork:
     return load_network(path, config.model.hidden_activation or "none")
 
 
-def _settings_of(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> RunConfig:
-    """Return the settings with the data of the command line, and what only the model's file knows."""
-    sections: dict[str, object] = {"data": _data(request, config, network)}
-    if not request.model.is_dir():
-        own = config.variables
-        names = network.description
-        changed = {
-            "input_variables": own.input_variables or _names(names.input_names),
-            "output_variables": own.output_variables or _names(names.target_names),
-        }
-        sections["variables"] = own.model_copy(update=changed)
-    dtype = "float64" if network.dtype.itemsize == 8 else "float32"
-    sections["training"] = config.training.model_copy(update={"dtype": dtype})
-    return config.model_copy(update=sections)
+def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> Selection:
+    """Return what is predicted for: the data of the command line, and what only the model's file knows."""
+    asked = selection_to_predict(config, _files(request, config))
+    asked = replace(asked, dtype="float64" if network.dtype.itemsize == 8 else "float32")
+    if request.model.is_dir():
+        return asked
+    names, is_given = network.description, any(word.startswith("data.samples=") for word in request.overrides)
+    return replace(
+        asked,
+        kind="fields" if not is_given and takes_fields(network) else asked.kind,
+        input_names=asked.input_names or _names(names.input_names),
+        target_names=asked.target_names or _names(names.target_names),
+    )
 
 
-def _data(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> object:
-    changed: dict[str, object] = {}
+def _files(request: PredictRequest, config: RunConfig) -> Sequence[str]:
     if request.data:
-        changed["data_path"] = list(request.data)
-    elif config.data.data_path is None:
-        synthetic = RunFolder(request.model).synthetic_history
-        if not synthetic.is_file():
-            raise ConfigError("no data to predict for; give --data FILE")
-        changed["data_path"] = [str(synthetic)]
-    is_given = any(word.startswith("data.samples=") for word in request.overrides)
-    if not request.model.is_dir() and not is_given and takes_fields(network):
-        changed["samples"] = "fields"
-    return config.data.model_copy(update=changed)
+        return request.data
+    if config.data.entries:
+        return config.data.entries
+    synthetic = RunFolder(request.model).synthetic_history
+    if not synthetic.is_file():
+        raise ConfigError("no data to predict for; give --data FILE")
+    return [str(synthetic)]
 
 
-def _names(names: Sequence[str]) -> list[str] | None:
-    return list(names) if names and not any(_COLUMN_MARK in name for name in names) else None
+def _names(names: Sequence[str]) -> tuple[str, ...] | None:
+    return tuple(names) if names and not any(_COLUMN_MARK in name for name in names) else None
 
 
 def _wants_jacobian(request: PredictRequest, source: SampleSource) -> bool:

@@ -8,8 +8,8 @@ any number of ranks. No rank holds more than one chunk, and the root one receive
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,9 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import Samples
-from mpitrain.data.selection.source import SampleSource, open_source
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import Selection, selection_of
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
 from mpitrain.models.files.stored_network import StoredNetwork
@@ -158,20 +160,18 @@ def _raise_first(failures: list[MpitrainError]) -> None:
         raise failures[0]
 
 
-def open_for_prediction(config: RunConfig, num_predicted: int, session: Session) -> SampleSource:
-    """Open the files of `config` on the root, in small chunks, and return the source on every rank. Collective.
+def open_for_prediction(selection: Selection, num_predicted: int, session: Session) -> SampleSource:
+    """Open the files of `selection` on the root, in small chunks, and return the source on every rank. Collective.
 
     They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises
     DataError, on all ranks, where a file cannot serve.
     """
-    return session.on_root(lambda: open_source(config, CHUNK_BYTES, num_predicted))
+    return session.on_root(lambda: open_source(selection, CHUNK_BYTES, num_predicted))
 
 
-def prediction_settings(config: RunConfig) -> RunConfig:
-    """Return the settings without what thins the samples of a training: predictions are for all of them."""
-    return config.model_copy(
-        update={"data": config.data.model_copy(update={"max_patterns": None, "thin_fraction": 1.0})}
-    )
+def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
+    """Return what `config` selects of `files`, unthinned: predictions are for all samples."""
+    return replace(selection_of(config, files), max_patterns=None, thin_fraction=1.0)
 
 
 def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> list[str]:

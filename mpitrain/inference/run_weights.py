@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.history_file import INPUTS, TARGET
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, UserError
 from mpitrain.models.build import build_model
@@ -88,7 +88,9 @@ def describe_run(run: RunFolder, config: RunConfig, model: nn.Module, source: Sa
         ]
         return ModelDescription(source.input_names, source.target_names, *units)
     variables = config.variables
-    return ModelDescription(tuple(variables.input_variables or INPUTS), tuple(variables.output_variables or (TARGET,)))
+    return ModelDescription(
+        tuple(variables.input_variables or CICE_INPUTS), tuple(variables.output_variables or (CICE_TARGET,))
+    )
 
 
 def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[str, ...]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from mpitrain.comm.session import Session
 from mpitrain.comm.world import World
 from mpitrain.config import RunConfig
-from mpitrain.data.history_file import TARGET
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.selection.names import CICE_TARGET
+from mpitrain.data.selection.opening import open_source
 from mpitrain.errors import OutputError
-from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, prediction_settings
+from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, selection_to_predict
 from mpitrain.models.files.stored_network import describe_network
-from mpitrain.runs.prepare import TrainingParts
+from mpitrain.runs.prepare import PreparedRun
 from mpitrain.train.run_folder import RunFolder
 
 DEFAULT_NAME = "prediction.nc"
@@ -33,8 +33,8 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
     if not is_wanted(config):
         return
     if config.prediction.cice_history is not None:
-        num_targets = len(config.variables.output_variables or (TARGET,))
-        open_source(_settings(config, [config.prediction.cice_history]), num_predicted=num_targets).close()
+        num_targets = len(config.variables.output_variables or (CICE_TARGET,))
+        open_source(selection_to_predict(config, [config.prediction.cice_history]), num_predicted=num_targets).close()
     if config.prediction.output_filename is not None:
         parent = Path(config.prediction.output_filename).absolute().parent
         if parent != folder.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
@@ -45,27 +45,23 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
 
 
 def predict_finally(
-    world: World, session: Session, config: RunConfig, folder: RunFolder, parts: TrainingParts, files: Sequence[str]
+    world: World, session: Session, prepared: PreparedRun, files: Sequence[str], folder: RunFolder
 ) -> None:
     """Write the prediction of the run's exported weights, where one is asked for. Collective.
 
     Raises DataError or OutputError, on all ranks; the run's own files are complete by then.
     """
+    config = prepared.config
     if not is_wanted(config):
         return
     given = config.prediction.cice_history
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
     # The file's own hash: that of the model which the prediction is of.
-    network = session.together(lambda: describe_network(parts.model, parts.description, folder.model))
-    settings = _settings(config, list(files) if given is None else [given])
-    source = open_for_prediction(settings, network.num_outputs, session)
+    network = session.together(lambda: describe_network(prepared.model, prepared.description, folder.model))
+    selection = selection_to_predict(config, list(files) if given is None else [given])
+    source = open_for_prediction(selection, network.num_outputs, session)
     for line in () if source.has_targets else source.notices:
         world.say(f"note: {line}", error=True)
     prediction = predict_to_file(network, source, output, session, with_jacobian=source.kind == "points")
     for line in describe_prediction(prediction, source.units):
         world.say(line)
-
-
-def _settings(config: RunConfig, data_path: list[str]) -> RunConfig:
-    data = config.data.model_copy(update={"data_path": data_path})
-    return prediction_settings(config.model_copy(update={"data": data}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from mpitrain.errors import TrainingError
 from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary, render_summary
-from mpitrain.runs.prepare import TrainingParts
+from mpitrain.runs.prepare import PreparedRun
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.run_folder import RunFolder
@@ -31,41 +30,41 @@ DoubleArray = npt.NDArray[np.float64]
 
 
 def finish_run(
-    world: World, session: Session, config: RunConfig, folder: RunFolder, parts: TrainingParts, trainer: Trainer,
-    files: Sequence[str], wall_time_s: float,
+    world: World, session: Session, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
+    wall_time_s: float,
 ) -> None:  # fmt: skip
     """Write `model.pt`, its normalisation file and `report.html`, and print the summary. Collective."""
-    if config.exported_weights == "best" and trainer.best_weights is not None:
-        load_named_weights(parts.model, trainer.best_weights)
-    summary = _summarise(session, config, folder, parts, trainer, files, wall_time_s)
-    session.on_root(lambda: _write(folder, parts, summary))
+    if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
+        load_named_weights(prepared.model, trainer.best_weights)
+    summary = _summarise(session, prepared, trainer, files, folder, wall_time_s)
+    session.on_root(lambda: _write(folder, prepared, summary))
     world.say(render_summary(summary).rstrip("\n"))
 
 
-def _write(folder: RunFolder, parts: TrainingParts, summary: RunSummary) -> None:
-    truth, prediction = _points_to_plot(parts)
+def _write(folder: RunFolder, prepared: PreparedRun, summary: RunSummary) -> None:
+    truth, prediction = _points_to_plot(prepared)
     if not np.isfinite(prediction).all():
         # The loss of the last step is the one before it: without validation nobody has seen these weights.
         raise TrainingError(
             "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
             "for extreme inputs"
         )
-    model: Any = parts.model
-    save_model(model, folder.model, parts.description)
+    model: Any = prepared.model
+    save_model(model, folder.model, prepared.description)
     save_normalization(model.input_mean, model.input_std, folder.model)
     write_report(folder.path, summary, truth=truth, prediction=prediction)
 
 
 @torch.no_grad()
-def _points_to_plot(parts: TrainingParts) -> tuple[DoubleArray, DoubleArray]:
+def _points_to_plot(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:
     """Return targets and predictions (N,) of some of the root's own samples, of their first target."""
-    blocks = [block for source in parts.preview for block in itertools.islice(source.blocks(), 1)]
-    parts.model.eval()
+    blocks = [block for source in prepared.preview for block in itertools.islice(source.blocks(), 1)]
+    prepared.model.eval()
     truth, prediction = [], []
     for block in blocks:
         counts = block.weights.expand_as(block.targets)[:, 0] > 0
         truth.append(block.targets[:, 0][counts].cpu().double().numpy())
-        prediction.append(parts.model(block.inputs)[:, 0][counts].cpu().double().numpy())
+        prediction.append(prepared.model(block.inputs)[:, 0][counts].cpu().double().numpy())
     pair = np.concatenate(truth), np.concatenate(prediction)
     chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _POINTS_PLOTTED)).astype(np.int64)
     return pair[0][chosen], pair[1][chosen]
@@ -80,34 +79,35 @@ def _noise_mse(files: Sequence[str], config: RunConfig) -> float | None:
 
 
 def _summarise(
-    session: Session,
-    config: RunConfig,
-    folder: RunFolder,
-    parts: TrainingParts,
-    trainer: Trainer,
-    files: Sequence[str],
+    session: Session, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
     wall_time_s: float,
-) -> RunSummary:
-    state = trainer.state
+) -> RunSummary:  # fmt: skip
+    config, state, data = prepared.config, trainer.state, prepared.dataset.summary
     exports_best = config.exported_weights == "best" and state.best_loss is not None
-    is_synthetic = config.data.data_path is None
-    summary = RunSummary(
+    return RunSummary(
         run_folder=folder.path,
         semantics=config.semantics,
         world_size=session.ranks.world_size,
-        num_virtual_ranks=parts.counts["virtual_ranks"],
-        num_training_samples=parts.counts["training"],
-        num_validation_samples=parts.counts["validation"],
-        num_dropped_samples=parts.counts["dropped"],
+        num_virtual_ranks=None if config.semantics == "reference" else prepared.layout.virtual_ranks.num_virtual_ranks,
+        num_training_samples=data.num_training_samples,
+        num_validation_samples=data.num_validation_samples,
+        num_dropped_samples=data.num_dropped_samples,
         epochs=state.epoch,
         steps=state.global_step,
         wall_time_s=wall_time_s,
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
-        mean_predictor_mse=parts.mean_predictor_mse,
+        mean_predictor_mse=_mean_predictor_mse(prepared, session),
         noise_mse=_noise_mse(files, config),
-        weights_sha256=weights_sha256(named_weights(parts.model)),
-        best_epoch=state.best_epoch,
-        is_synthetic_data=is_synthetic,
+        weights_sha256=weights_sha256(named_weights(prepared.model)),
+        best_epoch=state.best_epoch if exports_best else None,
+        is_synthetic_data=config.data.data_path is None,
     )
-    return dataclasses.replace(summary, best_epoch=state.best_epoch if exports_best else None)
+
+
+def _mean_predictor_mse(prepared: PreparedRun, session: Session) -> float | None:
+    """Return what a network must beat, measured as the losses are; None for other losses than squares. Collective."""
+    if prepared.config.training.loss_function != "mse":
+        return None
+    output_std: torch.Tensor = getattr(prepared.model, "output_std", torch.ones(()))
+    return prepared.dataset.mean_predictor_mse(output_std, session)

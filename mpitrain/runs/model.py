@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,26 +11,37 @@ from torch import nn
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
+from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.errors import ConfigError
-from mpitrain.models.build import build_model
+from mpitrain.models.build import build_model as build_network
 from mpitrain.models.files.initial_weights import load_initial_weights
 from mpitrain.models.user_model import check_answers
-from mpitrain.train.checkpoint.compatibility import DTYPES
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 
 
-def build_checked_model(config: RunConfig, session: Session, num_inputs: int, num_outputs: int) -> nn.Module:
-    """Return the network for data with `num_inputs` and `num_outputs`, the same weights on all ranks. Collective.
+def build_model(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
+    """Return the network for the data of `summary`, with the same weights on all ranks, on their devices. Collective.
 
     Raises ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
     """
+    num_inputs, num_outputs = len(summary.input_names), len(summary.target_names)
     model = session.together(lambda: _build(config, num_inputs, num_outputs))
     hashes = session.gather_object(weights_sha256(named_weights(model)))
     different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
     if different:
         session.together(lambda: _refuse_different_weights(config, different))
+    model = model.to(session.device)
+    set_normalization(model, summary.normalization, config.normalizes_outputs)
     return model
+
+
+@torch.no_grad()
+def set_normalization(model: Any, normalization: Normalization, normalizes_outputs: bool) -> None:
+    """Give the model the statistics of its inputs, and of its outputs where they are normalised."""
+    outputs = (normalization.output_mean, normalization.output_std) if normalizes_outputs else ()
+    model.set_normalization(normalization.mean, normalization.std, *outputs)
 
 
 def _build(config: RunConfig, num_inputs: int, num_outputs: int) -> nn.Module:
@@ -39,7 +51,7 @@ def _build(config: RunConfig, num_inputs: int, num_outputs: int) -> nn.Module:
     ):
         if size not in (None, count):
             raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
-    model = build_model(config.model, num_inputs, num_outputs, config.seed, DTYPES[config.training.dtype])
+    model = build_network(config.model, num_inputs, num_outputs, config.seed, torch_dtype(config))
     if config.model.initial_weights is not None:
         load_initial_weights(model, Path(config.model.initial_weights))
     return model

@@ -1,153 +1,134 @@
-"""From settings and data to a trainer's parts: model, optimiser, engine."""
+"""Steps 5 to 7 of a run: from its data to what a `Trainer` is made of. Nothing is trained here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from mpitrain.comm.session import Session
-from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name, needs_fields, normalizes_outputs
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, plan_batches
-from mpitrain.data.dataset.in_memory import DataSummary, Normalization, TrainingData, share_out
-from mpitrain.data.dataset.loading import open_source_together, read_run
-from mpitrain.data.dataset.node_samples import read_once_a_node
-from mpitrain.data.dataset.reference import ReferenceData, share_out_as_reference
-from mpitrain.data.samples import Samples, read_samples
+from mpitrain.config.model import model_name, needs_fields
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
+from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.data.open_dataset import hold_samples, open_dataset
+from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.streaming.dataset import StreamedData, open_streamed_files
-from mpitrain.datatools.statistics import record_of_run
-from mpitrain.errors import CheckpointError, ConfigError
+from mpitrain.errors import ConfigError
 from mpitrain.models.files.torchscript import ModelDescription
-from mpitrain.runs.baseline import mean_predictor_mse
-from mpitrain.runs.model import build_checked_model, check_output_shape
-from mpitrain.train.checkpoint.compatibility import (
-    DTYPES,
-    check_batches,
-    check_fits,
-    checkpoint_settings,
-    global_batch_size,
-)
+from mpitrain.runs.engine import build_engine, plan_run_batches
+from mpitrain.runs.layout import RunLayout, plan_layout
+from mpitrain.runs.model import build_model
+from mpitrain.train.checkpoint.compatibility import check_fits, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.engines.choose import EngineChoice, choose_engine
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.engines.reference import ReferenceEngine
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
-from mpitrain.train.engines.strategy import check_strategy, set_switches, strategy_notices
-from mpitrain.train.optimizers import OptimizerState, build_optimizer
-
-StandardData = TrainingData | StreamedData
-LoadData = Callable[[VirtualRanks], StandardData]
+from mpitrain.train.engines.strategy import set_switches, strategy_notices
 
 
 @dataclass(frozen=True)
-class TrainingParts:
-    """What a `Trainer` is made of, and what the end of the run tells about it."""
+class PreparedRun:
+    """What a run trains with, and what its beginning and its end tell about it.
 
-    model: nn.Module
-    optimizer: OptimizerState
-    engine: StepEngine
-    data: StandardData | ReferenceData
-    plan: BatchPlan | None
-    settings: dict[str, Any]
-    counts: dict[str, int | None]
-    mean_predictor_mse: float | None
-    notices: list[str]
-    description: ModelDescription
-    preview: Sequence[EvaluationSource]
-    engine_choice: str
-    statistics: Mapping[str, Any] | None = None
-
-
-def build_parts(config: RunConfig, session: Session, samples: Samples, checkpoint: Checkpoint | None) -> TrainingParts:
-    """Build everything for `config` on samples in memory. Collective.
-
-    `samples` is the whole selection in `reference`, and this rank's run of it in `standard`. Raises the user's errors
-    on all ranks together.
+    `choice` says which engine it is and why; `settings` are those that a checkpoint stores; `units` those of inputs and
+    targets by name.
     """
-    if config.semantics == "reference":
-        return _build_reference(config, session, samples, checkpoint)
-    dtype = DTYPES[config.training.dtype]
 
-    def load(virtual_ranks: VirtualRanks) -> TrainingData:
-        return share_out(samples, session, virtual_ranks, config.validation_split, config.seed, dtype)
+    config: RunConfig
+    dataset: Dataset
+    layout: RunLayout
+    model: nn.Module
+    plan: BatchPlan
+    engine: StepEngine
+    choice: EngineChoice
+    settings: dict[str, Any]
+    notices: tuple[str, ...]
+    units: Mapping[str, str]
 
-    return build_standard(config, session, load, checkpoint)
+    @property
+    def description(self) -> ModelDescription:
+        """Names and units of inputs and targets."""
+        summary = self.dataset.summary
+        units = (
+            tuple(self.units.get(name, "") for name in names) for names in (summary.input_names, summary.target_names)
+        )
+        return ModelDescription(summary.input_names, summary.target_names, *units)
+
+    @property
+    def preview(self) -> Sequence[EvaluationSource]:
+        """The samples that plots show: held-out ones where there are any."""
+        return self.dataset.evaluation(held_out=self.dataset.summary.holds_out)
 
 
-def load_and_build(
-    config: RunConfig, files: Sequence[str], session: Session, checkpoint: Checkpoint | None
-) -> TrainingParts:
-    """Read `files` (paths and patterns) and build everything for `config` on them. Collective.
+def prepare(config: RunConfig, source: SampleSource, session: Session, checkpoint: Checkpoint | None) -> PreparedRun:
+    """Return what trains on the samples of `source`, as far as `checkpoint` allows. Collective.
 
     Raises the user's errors on all ranks together.
     """
-    if config.semantics == "reference":
-        domain = config.domain
-        read: Callable[[], Samples] = lambda: read_samples(_only_file(files), domain.pole, domain.clean_data)  # noqa: E731
-        if not config.data.shared_memory:
-            return _build_reference(config, session, session.together(read), checkpoint)
-        with read_once_a_node(read, session) as samples:
-            return _build_reference(config, session, samples, checkpoint)
-    data_section = config.data.model_copy(update={"data_path": list(files), "max_patterns": _most_samples(config)})
-    on_files = config.model_copy(update={"data": data_section})
-    if config.data.streaming:
-        return _build_streamed(on_files, session, checkpoint)
-    source = open_source_together(on_files, session)
     session.together(lambda: _check_kind(config, source))
-    return _about_source(on_files, build_parts(config, session, read_run(source, session), checkpoint), source)
+    layout = plan_layout(config, session, checkpoint)  # 5 who computes what
+    dataset = open_dataset(config, source, layout.virtual_ranks, session)  # 5-6 shares and statistics
+    return prepare_on(config, dataset, layout, session, checkpoint, source.units)
 
 
-def _build_streamed(config: RunConfig, session: Session, checkpoint: Checkpoint | None) -> TrainingParts:
-    opened: list[StreamedData] = []
-
-    def load(virtual_ranks: VirtualRanks) -> StreamedData:
-        data = open_streamed_files(config, session, virtual_ranks, DTYPES[config.training.dtype])
-        _check_kind(config, data.source)
-        opened.append(data)
-        return data
-
-    parts = build_standard(config, session, load, checkpoint)
-    (data,) = opened
-    parts.notices[:0] = data.notices
-    return _about_source(config, parts, data.source)
+def prepare_on_samples(config: RunConfig, samples: Samples, session: Session) -> PreparedRun:
+    """Return what trains on samples in memory: this rank's part of what all ranks hold together. Collective."""
+    layout = plan_layout(config, session, None)
+    dataset = hold_samples(config, samples, layout.virtual_ranks, session)
+    return prepare_on(config, dataset, layout, session, None, {})
 
 
-def _about_source(config: RunConfig, parts: TrainingParts, source: SampleSource) -> TrainingParts:
-    """Return the parts with what the files tell: notices, the variables' units, the record of their statistics."""
-    if not isinstance(parts.data, ReferenceData):
-        parts = replace(parts, statistics=record_of_run(config, source, parts.data.summary))
-    return replace(
-        parts, notices=[*source.notices, *parts.notices], description=_with_units(parts.description, source.units)
+def prepare_on(
+    config: RunConfig, dataset: Dataset, layout: RunLayout, session: Session, checkpoint: Checkpoint | None,
+    units: Mapping[str, str],
+) -> PreparedRun:  # fmt: skip
+    """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together."""
+    set_switches(config.training)
+    model = build_model(config, dataset.summary, session)  # 7 first weights and normalisation
+    resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
+    choice = session.together(lambda: choose_engine(config, session, model, resumed_engine))
+    settings = checkpoint_settings(
+        config, session, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name
     )
+    differences = session.together(lambda: check_fits(checkpoint, settings) if checkpoint else [])
+    plan = plan_run_batches(config, dataset, layout, session)
+    engine = build_engine(config, choice, dataset, model, plan, layout, session)
+    of_engine = (*choice.notices, *strategy_notices(config, choice.name))
+    notices = (*dataset.notices, *layout.notices, *of_engine, *differences, *_data_notices(config, dataset, layout))
+    return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)
 
 
-def _with_units(description: ModelDescription, units: Mapping[str, str]) -> ModelDescription:
-    inputs, targets = (
-        tuple(units.get(name, "") for name in names) for names in (description.input_names, description.target_names)
-    )
-    return replace(description, input_units=inputs, target_units=targets)
+def _num_virtual_ranks(config: RunConfig, layout: RunLayout) -> int:
+    return 0 if config.semantics == "reference" else layout.virtual_ranks.num_virtual_ranks
 
 
-def _most_samples(config: RunConfig) -> int | None:
-    # Synthetic fields come in whole times: what is beyond the number asked for is left out.
-    asked = [config.data.max_patterns, config.data.num_samples if config.data.data_path is None else None]
-    return min((number for number in asked if number is not None), default=None)
-
-
-def _only_file(files: Sequence[str]) -> Path:
-    if len(files) > 1:
-        raise ConfigError(
-            f"data.data_path names {len(files)} files: semantics=reference reads one, as the C++ program does; "
-            "give one, or semantics=standard"
+def _data_notices(config: RunConfig, dataset: Dataset, layout: RunLayout) -> list[str]:
+    summary, notices = dataset.summary, []
+    if config.data.shared_memory:
+        notices.append("data.shared_memory: each sample is held on one rank, there is nothing to share")
+    if config.semantics == "reference":
+        return notices
+    if summary.num_dropped_samples:
+        notices.append(f"{summary.num_dropped_samples} selected samples hold a NaN or a fill value and are left out")
+    if summary.constant_features:
+        notices.append(
+            f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
-    return Path(files[0])
+    return [*notices, *_batch_notices(config, summary.num_training_samples, layout.global_batch_size)]
+
+
+def _batch_notices(config: RunConfig, num_training_samples: int, batch_size: int | str) -> list[str]:
+    if config.training.batch_size in (None, "full"):
+        return []
+    notices = [
+        f"training.batch_size={config.training.batch_size} is per rank (global batch {batch_size}): "
+        "results depend on the number of ranks; training.global_batch_size does not"
+    ]
+    if int(batch_size) > num_training_samples:
+        notices.append(f"global batch {batch_size}: there are only {num_training_samples} training samples")
+    return notices
 
 
 def _check_kind(config: RunConfig, source: SampleSource) -> None:
@@ -159,143 +140,3 @@ def _check_kind(config: RunConfig, source: SampleSource) -> None:
             f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set "
             f"data.samples={kind} or another model.name"
         )
-
-
-def _build_reference(
-    config: RunConfig, session: Session, samples: Samples, checkpoint: Checkpoint | None
-) -> TrainingParts:
-    model = _build_model(config, session, samples.input_names, samples.target_names)
-    optimizer = build_optimizer(model.parameters(), config.training.optimizer, "reference")
-    data = session.together(lambda: share_out_as_reference(samples, session, DTYPES[config.training.dtype]))
-    _set_normalization(model, data.normalization, False)
-    sizes = (len(samples.input_names), len(samples.target_names))
-    settings = checkpoint_settings(config, session, sizes, 0, "full", "reference")
-    notices = session.together(_fit_check(checkpoint, settings))
-    counts = {
-        "training": data.num_samples,
-        "validation": None,
-        "dropped": len(samples) - data.num_samples,
-        "virtual_ranks": None,
-    }
-    engine = ReferenceEngine(model, optimizer, data, session)
-    description = ModelDescription(samples.input_names, samples.target_names)
-    return TrainingParts(
-        model, optimizer, engine, data, None, settings, counts, None, notices, description, [data], "reference"
-    )
-
-
-def build_standard(config: RunConfig, session: Session, load: LoadData, checkpoint: Checkpoint | None) -> TrainingParts:
-    """Build everything for `standard` semantics on what `load` returns. Collective."""
-    session.together(lambda: check_strategy(config, session.ranks.world_size))
-    set_switches(config.training)
-    virtual_ranks, notices = session.together(lambda: _layout(config, session, checkpoint))
-    batch_size = (
-        checkpoint.settings["training.global_batch_size"]
-        if checkpoint
-        else global_batch_size(config, session.ranks.world_size)
-    )
-    data = session.together(lambda: load(virtual_ranks))
-    summary = data.summary
-    model = _build_model(config, session, summary.input_names, summary.target_names)
-    _set_normalization(model, summary.normalization, normalizes_outputs(config.model))
-    choice = session.together(lambda: choose_engine(config, session, model, _engine_of(checkpoint)))
-    sizes = (len(summary.input_names), len(summary.target_names))
-    settings = checkpoint_settings(config, session, sizes, virtual_ranks.num_virtual_ranks, batch_size, choice.name)
-    notices += (
-        _engine_notices(choice)
-        + strategy_notices(config, choice.name)
-        + session.together(_fit_check(checkpoint, settings))
-    )
-    notices += _data_notices(config, summary, batch_size)
-    plan = plan_batches(
-        summary.num_training_samples, batch_size, virtual_ranks.num_virtual_ranks, summary.largest_share
-    )
-    session.together(lambda: check_batches(config, plan, batch_size))
-    engine = _build_engine(config, session, choice, model, data, plan, virtual_ranks)
-    baseline = (
-        mean_predictor_mse(data, session, virtual_ranks, model) if config.training.loss_function == "mse" else None
-    )
-    counts: dict[str, int | None] = {
-        "training": summary.num_training_samples,
-        "validation": summary.num_validation_samples,
-        "dropped": summary.num_dropped_samples,
-        "virtual_ranks": virtual_ranks.num_virtual_ranks,
-    }
-    description = ModelDescription(summary.input_names, summary.target_names)
-    preview = data.evaluation_sources(held_out=summary.num_validation_samples > 0)
-    return TrainingParts(
-        model, engine.optimizer, engine, data, plan, settings, counts, baseline, notices, description, preview,
-        f"{choice.name} ({choice.reason})",
-    )  # fmt: skip
-
-
-def _build_model(
-    config: RunConfig, session: Session, input_names: Sequence[str], target_names: Sequence[str]
-) -> nn.Module:
-    return build_checked_model(config, session, len(input_names), len(target_names)).to(session.device)
-
-
-def _build_engine(
-    config: RunConfig, session: Session, choice: EngineChoice, model: nn.Module, data: StandardData,
-    plan: BatchPlan, virtual_ranks: VirtualRanks,
-) -> StandardEngine:  # fmt: skip
-    batches = data.slice_sources(plan, config.seed, config.shuffle)
-    session.together(lambda: check_output_shape(model_name(config.model), model, batches[0]))
-    parts = EngineParts(model, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
-    return session.together(lambda: choice.build(parts))
-
-
-def _engine_notices(choice: EngineChoice) -> list[str]:
-    return [f"training.engine={choice.name}, {choice.reason}"] if choice.is_second_best else []
-
-
-def _engine_of(checkpoint: Checkpoint | None) -> str | None:
-    return str(checkpoint.settings["training.engine"]) if checkpoint else None
-
-
-def _fit_check(checkpoint: Checkpoint | None, settings: dict[str, Any]) -> Callable[[], list[str]]:
-    return lambda: check_fits(checkpoint, settings) if checkpoint else []
-
-
-def _layout(config: RunConfig, session: Session, checkpoint: Checkpoint | None) -> tuple[VirtualRanks, list[str]]:
-    world_size, rank = session.ranks.world_size, session.ranks.rank
-    if checkpoint is None:
-        return plan_virtual_ranks(config.training.virtual_ranks, world_size, rank)
-    if checkpoint.settings["semantics"] == "reference":
-        raise CheckpointError(
-            f"{checkpoint.path}: written with semantics=reference, this run has standard; resume with "
-            f"semantics=reference"
-        )
-    requested = int(checkpoint.settings["training.virtual_ranks"])
-    if world_size > requested:
-        raise CheckpointError(
-            f"{checkpoint.path}: has {requested} virtual ranks, too few for {world_size} ranks; resume "
-            f"on at most {requested}"
-        )
-    return plan_virtual_ranks(requested, world_size, rank)
-
-
-def _set_normalization(model: Any, normalization: Normalization, normalizes_outputs: bool) -> None:
-    outputs = (normalization.output_mean, normalization.output_std) if normalizes_outputs else ()
-    with torch.no_grad():
-        model.set_normalization(normalization.mean, normalization.std, *outputs)
-
-
-def _data_notices(config: RunConfig, summary: DataSummary, batch_size: int | str) -> list[str]:
-    notices = []
-    if config.data.shared_memory:
-        notices.append("data.shared_memory: standard semantics hold each sample on one rank, there is nothing to share")
-    if summary.num_dropped_samples:
-        notices.append(f"{summary.num_dropped_samples} selected samples hold a NaN or a fill value and are left out")
-    if summary.constant_features:
-        notices.append(
-            f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
-        )
-    if config.training.batch_size not in (None, "full"):
-        notices.append(
-            f"training.batch_size={config.training.batch_size} is per rank (global batch {batch_size}): "
-            "results depend on the number of ranks; training.global_batch_size does not"
-        )
-        if int(batch_size) > summary.num_training_samples:
-            notices.append(f"global batch {batch_size}: there are only {summary.num_training_samples} training samples")
-    return notices

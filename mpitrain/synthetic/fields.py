@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpitrain.data.history_file import INPUTS, TARGET
-from mpitrain.data.selection.selected_points import select_points
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data.selection.rule import select_points
 
 Pole: TypeAlias = Literal["north", "south"]
 Float32Array: TypeAlias = NDArray[np.float32]
@@ -33,7 +33,7 @@ LAND_FRACTION = 0.27
 _NUM_WAVES = 24
 
 # Every random field has a stream of its own, so that a change to one of them leaves the others as they were.
-_STREAMS = ("land", "coast", "coldness", "noise", *INPUTS)
+_STREAMS = ("land", "coast", "coldness", "noise", *CICE_INPUTS)
 
 
 Level: TypeAlias = dict[str, Float32Array]
@@ -57,9 +57,9 @@ class SyntheticOcean:
 
     def squared_noise(self, level: Level, pole: Pole) -> tuple[float, int]:
         """Return the sum of the squared realised noise over a level's clean samples of `pole`, and their number."""
-        chosen = select_points(self.latitude_deg, self.mask, level[TARGET], pole, is_clean=True)
-        inputs = np.stack([level[name][chosen] for name in INPUTS], axis=-1)  # (N, F)
-        noise = level[TARGET][chosen].astype(np.float64) - mean_concentration(inputs)
+        chosen = select_points(self.latitude_deg, self.mask, level[CICE_TARGET], pole, is_clean=True)
+        inputs = np.stack([level[name][chosen] for name in CICE_INPUTS], axis=-1)  # (N, F)
+        noise = level[CICE_TARGET][chosen].astype(np.float64) - mean_concentration(inputs)
         return float(np.sum(noise**2)), len(noise)
 
 
@@ -100,12 +100,12 @@ def _history_level(latitude_deg: Float64Array, sphere: _Sphere, land: NDArray[np
         name: np.where(land, MISSING_VALUE, field.astype(np.float32)).astype(np.float32)
         for name, field in _inputs(coldness, icy, sphere, time).items()
     }
-    stored = np.stack([fields[name] for name in INPUTS], axis=-1)
+    stored = np.stack([fields[name] for name in CICE_INPUTS], axis=-1)
     aice = np.zeros(land.shape, np.float32)
     chosen = icy & ~land
     aice[chosen] = _noisy_concentration(stored[chosen], _noise_source(land.shape, sphere.seed, time)[chosen])
     aice[land] = MISSING_VALUE
-    return {TARGET: aice, **fields}
+    return {CICE_TARGET: aice, **fields}
 
 
 def _coldness(latitude_deg: Float64Array, sphere: _Sphere, time: int) -> Float64Array:
@@ -120,7 +120,7 @@ def _coldness(latitude_deg: Float64Array, sphere: _Sphere, time: int) -> Float64
 
 def _inputs(coldness: Float64Array, icy: NDArray[np.bool_], sphere: _Sphere, time: int) -> dict[str, Float64Array]:
     """Return the seven inputs (J, I): each follows the coldness and varies by itself too, so that none is redundant."""
-    tair, tsfc, sst, sss, hs, hi, sice = (_variability(sphere, name, time) for name in INPUTS)
+    tair, tsfc, sst, sss, hs, hi, sice = (_variability(sphere, name, time) for name in CICE_INPUTS)
     warm_water = np.maximum(-coldness, 0.0)  # zero over ice
     sst_c = FREEZING_POINT_C + 0.6 * _softplus(0.6 - 2.5 * coldness + 1.1 * sst) + 14.0 * warm_water
     return {

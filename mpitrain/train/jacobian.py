@@ -27,12 +27,10 @@ class JacobianWatch:
     """Computes the mean Jacobian over the same samples each time: each virtual rank's first 4096 / V ones."""
 
     def __init__(
-        self, model: nn.Module, sources: Sequence[EvaluationSource], session: Session, num_virtual_ranks: int | None
+        self, model: nn.Module, sources: Sequence[EvaluationSource], session: Session, layout: VirtualRanks
     ) -> None:
-        """Keep the samples of this rank's virtual ranks, `sources`, in order; `reference` has one a rank (None)."""
+        """Keep the samples of this rank's virtual ranks, `sources`, in order; `reference` has one a rank."""
         self._model, self._session = model, session
-        world_size, rank = session.ranks.world_size, session.ranks.rank
-        layout = VirtualRanks(num_virtual_ranks or world_size, world_size, rank)
         self._counts, self._num_parts = layout.counts, layout.num_virtual_ranks
         rows = max(1, MOST_SAMPLES // self._num_parts)
         self._samples = [_first_inputs(source, rows) for source in sources]
@@ -79,7 +77,7 @@ class JacobianWatch:
 
 def build_jacobian_watch(
     config: RunConfig, model: nn.Module, sources: Sequence[EvaluationSource], session: Session,
-    num_virtual_ranks: int | None,
+    layout: VirtualRanks,
 ) -> JacobianWatch | None:  # fmt: skip
     """Return what follows the Jacobian, None where the settings do not ask for it. Collective.
 
@@ -88,7 +86,7 @@ def build_jacobian_watch(
     training = config.training
     if not training.follows_jacobian:
         return None
-    watch = JacobianWatch(model, sources, session, num_virtual_ranks)
+    watch = JacobianWatch(model, sources, session, layout)
     session.together(watch.check_points)
     return watch
 

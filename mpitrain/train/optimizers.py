@@ -28,14 +28,20 @@ class LibtorchAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+                    self.update(parameter, parameter.grad, group)
 
-    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
+    def state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """Return what is remembered of a parameter: zeros before its first update."""
+        state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Update one parameter in place."""
+        state = self.state_of(parameter)
         state["step"] += 1
         t = int(state["step"])
         beta1, beta2 = group["betas"]

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpitrain.config import RunConfig
 from mpitrain.errors import OutputError
 
 
@@ -15,6 +16,11 @@ class RunFolder:
 
     path: Path
     model_file: str = "model.pt"
+
+    @classmethod
+    def of(cls, config: RunConfig) -> RunFolder:
+        """Return the folder that the settings of a run name."""
+        return cls(Path(config.output.model_dir), config.output.model_file)
 
     @property
     def config(self) -> Path:

@@ -17,7 +17,7 @@ from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.jacobian import JacobianWatch
-from mpitrain.train.optimizers import OptimizerState, optimizer_tensors, restore_optimizer
+from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
 from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
 from mpitrain.train.state import TrainingState, load_named_weights, named_weights
 from mpitrain.train.stop_request import StopRequest
@@ -39,23 +39,17 @@ class Trainer:
     """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
 
     def __init__(
-        self, config: RunConfig, session: Session, model: nn.Module, optimizer: OptimizerState,
-        engine: StepEngine, save: SaveCheckpoint, watcher: Watcher, stop_request: StopRequest,
-        jacobian_watch: JacobianWatch | None = None, one_by_one: bool = False,
+        self, config: RunConfig, session: Session, model: nn.Module, engine: StepEngine, save: SaveCheckpoint,
+        watcher: Watcher, stop_request: StopRequest, jacobian_watch: JacobianWatch | None = None,
+        one_by_one: bool = False,
     ) -> None:  # fmt: skip
-        """`one_by_one`: the watcher hears of each step before the next one begins, and sees the model in between."""
+        """`one_by_one`, or a profile: the watcher hears of each step before the next one, and sees the model then."""
         self.state = TrainingState()
         self.best_weights: dict[str, torch.Tensor] | None = None
-        self._config, self._session, self._model, self._optimizer, self._engine = (
-            config,
-            session,
-            model,
-            optimizer,
-            engine,
-        )
+        self._config, self._session, self._model, self._engine = config, session, model, engine
         self._save, self._watcher, self._stop_request = save, watcher, stop_request
         self._jacobian_watch, self._best_is_saved = jacobian_watch, True
-        self._one_by_one, self._stop_was_asked = one_by_one, False
+        self._one_by_one, self._stop_was_asked = one_by_one or config.training.profile_training, False
         self._names = [name for name, _ in model.named_parameters()]
 
     def fit(self) -> None:
@@ -151,7 +145,7 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Save everything that `resume` needs, and the best weights if they are new. Collective."""
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
-        tensors |= optimizer_tensors(self._optimizer, self._names)
+        tensors |= optimizer_tensors(self._engine.optimizer, self._names)
         tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
         tensors |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
         self._save(tensors, self.state.to_manifest(), self.state.global_step, "step")
@@ -168,7 +162,7 @@ class Trainer:
         """Continue from `checkpoint`, the same on all ranks; its settings must have been checked."""
         self.state = TrainingState.from_manifest(checkpoint.state)
         load_named_weights(self._model, _strip(checkpoint.tensors, "model."))
-        restore_optimizer(self._optimizer, self._names, checkpoint.tensors)
+        restore_optimizer(self._engine.optimizer, self._names, checkpoint.tensors)
         self.best_weights = _strip(checkpoint.tensors, "best.") or None
         self._engine.start_epoch(self.state.epoch, self.state.step_in_epoch)
         self._engine.restore_state(_strip(checkpoint.tensors, "engine."))

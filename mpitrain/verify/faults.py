@@ -1,12 +1,11 @@
-"""Seeded faults: mistakes that people make in such programs, planted to show that the harness sees them."""
+"""Injected faults: mistakes that people make in such programs, to show that the harness sees them."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mpitrain.verify.injected_faults import PLANTS
+from mpitrain.verify.injected_faults import STAGES_WITH
+from mpitrain.verify.stages import Stages
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,6 @@ FAULTS = (
 )
 
 
-@contextlib.contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Plant the fault `name` while the block runs."""
-    with contextlib.ExitStack() as stack:
-        PLANTS[name](stack)
-        yield
+def stages_of(fault: str | None) -> Stages:
+    """Return the stages of a run with the fault of this name in them; the package's own for None."""
+    return Stages() if fault is None else STAGES_WITH[fault]

@@ -1,99 +1,92 @@
-"""How each fault is planted: a function of the package is replaced by one that makes the mistake."""
+"""How each fault is injected: a stage of the run is replaced by one that makes the mistake."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
-from unittest import mock
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
-from mpitrain.comm import reduction
+from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.comm.session import Session
-from mpitrain.data import samples as samples_module
-from mpitrain.data.dataset import in_memory as training_data
-from mpitrain.data.dataset import reference as reference_data
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import DomainSection, RunConfig
+from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
+from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
+from mpitrain.data.dataset.reference import (
+    ReferenceDataset,
+    ReferenceSteps,
+    one_pass_moments,
+    share_out_as_reference,
+)
+from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.samples import Samples
-from mpitrain.models.icenet import IceNet
-from mpitrain.runs import model as model_setup
-from mpitrain.runs import prepare as setup
-from mpitrain.train.engines import eager as eager_engine
-from mpitrain.train.engines.reference import ReferenceEngine
+from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.selection.settings import Selection
+from mpitrain.models.jacobian import scalar_jacobian
+from mpitrain.runs.model import build_model
 from mpitrain.train.losses import WeightedLoss
 from mpitrain.train.optimizers import LibtorchAdam
-from mpitrain.verify import recorder
+from mpitrain.verify.stages import Stages
 
-Plant = Callable[[ExitStack], None]
-
-
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Plant:
-    """Return a plant that replaces `owner.name` by `make(original)`."""
-    return lambda stack: stack.enter_context(mock.patch.object(owner, name, make(getattr(owner, name))))
+# Of a row of partial sums: the gradient, then loss, weight and stop flag.
+_NUM_EXTRAS = 3
 
 
-def _all_of(*plants: Plant) -> Plant:
-    def plant(stack: ExitStack) -> None:
-        for single in plants:
-            single(stack)
-
-    return plant
+def _domain(**settings: Any) -> Stages:
+    """Select by other rules of `domain`."""
+    return Stages(select=lambda asked: dataclasses.replace(asked, domain=DomainSection(**settings)))
 
 
-def _select(change: Callable[..., tuple[Any, ...]]) -> Plant:
-    return _replace(samples_module, "select_points", lambda select: lambda *arguments: select(*change(*arguments)))
+def _other_pole(asked: Selection) -> Selection:
+    other: Literal["north", "south"] = "north" if asked.domain.pole == "south" else "south"
+    return dataclasses.replace(asked, domain=DomainSection(pole=other, clean_data=asked.domain.clean_data))
 
 
-def _contiguous(_: Any) -> Any:
-    def partition(grid_index: Any, world_size: int, rank: int) -> Any:
-        count = len(grid_index)
-        return np.arange(rank * count // world_size, (rank + 1) * count // world_size)
-
-    return partition
+def _swapped_inputs(asked: Selection) -> Selection:
+    names = tuple(CICE_INPUTS[place] for place in (0, 1, 2, 3, 5, 4, 6))
+    return dataclasses.replace(asked, input_names=names)
 
 
-def _untruncated(original: Any) -> Any:
-    return lambda samples, session, dtype: original(samples, _WithoutMinimum(session), dtype)
+def _reference(**steps: Any) -> Stages:
+    """Share the samples out by other steps."""
+
+    def hold(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session) -> ReferenceDataset:
+        return share_out_as_reference(samples, session, torch_dtype(config), ReferenceSteps(**steps))
+
+    return Stages(hold_samples=hold)
 
 
-class _WithoutMinimum:
-    """A session whose ranks do not agree on the smallest number of samples; sums still reach everybody."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.control = self
-
-    def all_reduce(self, tensor: torch.Tensor, operation: str = "sum") -> None:
-        if operation == "sum":
-            self._session.all_reduce(tensor)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+def _contiguous(samples: Samples, session: Session) -> Samples:
+    offset = offset_of(len(samples), session)
+    numbers = offset.first + np.arange(len(samples))
+    own, _ = send_to_ranks(samples, numbers * session.ranks.world_size // offset.total, numbers, session)
+    return own
 
 
-def _moments(change: Callable[[torch.Tensor, Session], tuple[torch.Tensor, torch.Tensor]]) -> Plant:
-    return _replace(reference_data, "_one_pass_moments", lambda _: change)
+def _untruncated(own: Samples, num_selected: int, session: Session) -> Samples:
+    return own
 
 
-def _sample_variance(original: Any) -> Any:
-    def moments(inputs: torch.Tensor, session: Session) -> Any:
-        mean, std = original(inputs, session)
-        count = len(inputs) * session.ranks.world_size
-        return mean, std * math.sqrt(count / (count - 1))
-
-    return moments
+def _sample_variance(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = one_pass_moments(inputs, session)
+    count = len(inputs) * session.ranks.world_size
+    return mean, std * math.sqrt(count / (count - 1))
 
 
-def _mean_of_means(inputs: torch.Tensor, session: Session) -> Any:
+def _mean_of_means(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
     parts = session.gather_object((inputs.double().mean(dim=0), inputs.double().pow(2).mean(dim=0)))
     mean, square = (torch.stack(column).mean(dim=0) for column in zip(*parts, strict=True))
     return mean.to(inputs.dtype), (square - mean**2).sqrt().to(inputs.dtype)
 
 
-def _float64_moments(inputs: torch.Tensor, session: Session) -> Any:
+def _float64_moments(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
     sums, squares = inputs.double().sum(dim=0), inputs.double().pow(2).sum(dim=0)
     session.all_reduce(sums)
     session.all_reduce(squares)
@@ -103,196 +96,208 @@ def _float64_moments(inputs: torch.Tensor, session: Session) -> Any:
     return mean.to(inputs.dtype), (squares / count - mean**2).sqrt().to(inputs.dtype)
 
 
-def _swapped_inputs(original: Any) -> Any:
-    def read(*arguments: Any) -> Samples:
-        samples: Samples = original(*arguments)
-        order = [0, 1, 2, 3, 5, 4, 6]
-        return dataclasses.replace(samples, inputs=samples.inputs[:, order])
-
-    return read
+def _with_normalization(dataset: InMemoryDataset, normalization: Normalization) -> InMemoryDataset:
+    return dataclasses.replace(dataset, summary=dataclasses.replace(dataset.summary, normalization=normalization))
 
 
-def _unweighted_merge(_: Any) -> Any:
-    def merge(local: list[Any], communicator: Any, virtual_ranks: Any) -> Any:
-        everyone = [moments for part in communicator.all_gather_object(local) for moments in part]
-        count = sum(moments.count for moments in everyone)
-        mean = np.mean([moments.mean for moments in everyone], axis=0)
-        variance = np.mean([moments.m2 / moments.count for moments in everyone], axis=0)
-        low = np.min([moments.minimum for moments in everyone], axis=0)
-        high = np.max([moments.maximum for moments in everyone], axis=0)
-        return type(local[0])(count, mean, variance * count, low, high)
-
-    return merge
-
-
-def _statistics_of_all(original: Any) -> Any:
-    def share_out(
-        samples: Samples, session: Session, virtual_ranks: Any, fraction: float, seed: int, dtype: Any
-    ) -> Any:
-        data = original(samples, session, virtual_ranks, fraction, seed, dtype)
-        everything = original(samples, session, virtual_ranks, 0.0, seed, dtype)
-        summary = dataclasses.replace(data.summary, normalization=everything.summary.normalization)
-        return dataclasses.replace(data, summary=summary)
-
-    return share_out
+def _unweighted_merge(
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session
+) -> InMemoryDataset:
+    """Give every virtual rank's mean and variance the same weight, however many samples it has."""
+    data = share_out(samples, session, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
+    own = [(share.inputs.double().mean(0), share.inputs.double().var(0, correction=0)) for share in data.training]
+    everyone = [pair for part in session.gather_object(own) for pair in part]
+    mean, variance = (torch.stack(column).mean(0) for column in zip(*everyone, strict=True))
+    before = data.summary.normalization
+    found = dataclasses.replace(before, mean=mean.to(before.mean), std=variance.sqrt().to(before.std))
+    return _with_normalization(data, found)
 
 
-def _next_seed(original: Any) -> Any:
-    return lambda settings, inputs, outputs, seed, dtype: original(settings, inputs, outputs, seed + 1, dtype)
+def _statistics_of_all(
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session
+) -> InMemoryDataset:
+    data, everything = (
+        share_out(samples, session, virtual_ranks, split, config.seed, torch_dtype(config))
+        for split in (config.validation_split, 0.0)
+    )
+    return _with_normalization(data, everything.summary.normalization)
 
 
-def _with_activation(_: Any) -> Any:
-    def forward(model: IceNet, inputs: torch.Tensor) -> torch.Tensor:
+def _next_seed(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
+    return build_model(config.model_copy(update={"seed": config.seed + 1}), summary, session)
+
+
+def _stale_normalization(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
+    model = build_model(config, summary, session)
+    with torch.no_grad():
+        model.get_buffer("input_mean").zero_()
+        model.get_buffer("input_std").fill_(1)
+    return model
+
+
+def _with_activation(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
+    def forward(model: Any, inputs: torch.Tensor) -> torch.Tensor:
         hidden = torch.sigmoid(model.fc1((inputs - model.input_mean) / model.input_std))
         return torch.sigmoid(model.fc2(hidden))
 
-    return forward
+    model = build_model(config, summary, session)
+    model.forward = types.MethodType(forward, model)
+    return model
 
 
-def _lost_gradient(original: Any) -> Any:
-    def step(engine: ReferenceEngine, *arguments: Any) -> Any:
-        session = engine._session
-        lose = session.ranks.rank == session.ranks.world_size - 1
-
-        def all_reduce(this: Session, tensor: torch.Tensor, operation: Any = "sum") -> None:
-            if lose:
-                tensor.zero_()
-            this.data.all_reduce(tensor, operation)
-
-        with mock.patch.object(Session, "all_reduce", all_reduce):
-            return original(engine, *arguments)
-
-    return step
+def _engine(adjust: Callable[[Any], None]) -> Stages:
+    return Stages(adjust_engine=adjust)
 
 
-def _scaled_first(original: Any) -> Any:
-    def step(engine: ReferenceEngine, *arguments: Any) -> Any:
-        divisor, engine._divisor = engine._divisor, 1.0
-
-        def all_reduce(this: Session, tensor: torch.Tensor, operation: Any = "sum") -> None:
-            tensor /= divisor
-            this.data.all_reduce(tensor, operation)
-
-        with mock.patch.object(Session, "all_reduce", all_reduce):
-            try:
-                return original(engine, *arguments)
-            finally:
-                engine._divisor = divisor
-
-    return step
+def _sum_of_squares(engine: Any) -> None:
+    engine.mean_loss = lambda outputs, targets: nn.functional.mse_loss(outputs, targets, reduction="sum")
 
 
-def _divide_by_ranks(original: Any) -> Any:
-    def initialise(engine: ReferenceEngine, *arguments: Any) -> None:
-        original(engine, *arguments)
-        engine._divisor = float(engine._session.ranks.world_size)
-
-    return initialise
+def _divide_by_ranks(engine: Any) -> None:
+    engine.divisor /= len(CICE_INPUTS)
 
 
-def _linear_order(original: Any) -> Any:
-    def combine_in_line(rows: torch.Tensor, combine: Any = torch.add) -> torch.Tensor:
-        in_tree: torch.Tensor = original(rows, combine)
-        if combine is not torch.add or rows.shape[1] < 4:
-            return in_tree
+class _WithAllReduce:
+    """A session whose `all_reduce` makes a mistake before it adds."""
+
+    def __init__(self, session: Session, spoil: Callable[[torch.Tensor, Session], None]) -> None:
+        self._session, self._spoil = session, spoil
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        self._spoil(tensor, self._session)
+        self._session.all_reduce(tensor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _session(spoil: Callable[[torch.Tensor, Session], None], **stages: Any) -> Stages:
+    make: Any = lambda session: _WithAllReduce(session, spoil)  # noqa: E731
+    return Stages(session_of_engine=make, **stages)
+
+
+def _scale_first(gradient: torch.Tensor, session: Session) -> None:
+    gradient /= len(CICE_INPUTS) * session.ranks.world_size
+
+
+def _lose(gradient: torch.Tensor, session: Session) -> None:
+    if session.ranks.rank == session.ranks.world_size - 1:
+        gradient.zero_()
+
+
+def _divide_by_one(engine: Any) -> None:
+    engine.divisor = 1.0
+
+
+class _PaddingCounted(WeightedLoss):
+    """Every row weighs 1, also those that fill a slice up."""
+
+    def sums(self, outputs: torch.Tensor, piece: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `WeightedLoss.sums`."""
+        return super().sums(outputs, dataclasses.replace(piece, weights=torch.ones_like(piece.weights)))
+
+
+def _count_padding(engine: Any) -> None:
+    engine.loss = _PaddingCounted(engine.loss.name, engine.loss.output_std)
+
+
+class _LinearReducer:
+    """Adds the gradients of the slices one after the other; losses and weights keep the tree."""
+
+    def __init__(self, engine: Any) -> None:
+        self._communicator, self._counts = engine.session.data, engine.inputs.virtual_ranks.counts
+
+    def reduce(self, partials: torch.Tensor) -> torch.Tensor:
+        """See `Reducer.reduce`. Collective."""
+        rows = self._communicator.all_gather(partials, self._counts)
         total = rows[0]
         for row in rows[1:]:
             total = total + row
-        return torch.cat([total[:-3], in_tree[-3:]])  # the gradient alone; losses keep the tree
-
-    return combine_in_line
+        return torch.cat([total[:-_NUM_EXTRAS], combine_in_tree(rows)[-_NUM_EXTRAS:]])
 
 
-def _padding_counted(original: Any) -> Any:
-    return lambda loss, outputs, piece: original(loss, outputs, _with_unit_weights(piece))
+def _add_in_a_line(engine: Any) -> None:
+    engine.reducer = _LinearReducer(engine)
 
 
-def _with_unit_weights(piece: Any) -> Any:
-    return dataclasses.replace(piece, weights=torch.ones_like(piece.weights))
+class _MeanOfMeans:
+    """Divides the gradient of each slice by its own weight: right only while all slices are full."""
+
+    def __init__(self, engine: Any) -> None:
+        self._reducer, self._rows = engine.reducer, engine.plan.slice_rows
+
+    def reduce(self, partials: torch.Tensor) -> torch.Tensor:
+        """See `Reducer.reduce`. Collective."""
+        spoilt = partials.clone()
+        spoilt[:, :-_NUM_EXTRAS] *= self._rows / partials[:, -2:-1].clamp(min=1.0)
+        return self._reducer.reduce(spoilt)  # type: ignore[no-any-return]
 
 
-def _mean_of_slices(original: Any) -> Any:
-    def write_partial(engine: Any, row: torch.Tensor, number: int, piece: Any, step: int) -> None:
-        original(engine, row, number, piece, step)
-        # Each slice's gradient is divided by its own weight: right only while all slices are full.
-        own = piece.weights.sum().clamp(min=1.0)
-        row[:-3] *= len(piece.weights) / own
-
-    return write_partial
+def _mean_of_slices(engine: Any) -> None:
+    engine.reducer = _MeanOfMeans(engine)
 
 
-def _adam(**faults: Any) -> Plant:
-    return _replace(LibtorchAdam, "_update", lambda _: _faulty_update(**faults))
+def _adam(**faults: bool) -> Stages:
+    def replace_optimizer(engine: Any) -> None:
+        group = engine.optimizer.param_groups[0]
+        wrong = _WrongAdam(group["params"], lr=group["lr"], betas=group["betas"], eps=group["eps"])
+        wrong.faults = faults
+        engine.optimizer = wrong
+
+    return Stages(adjust_engine=replace_optimizer)
 
 
-def _faulty_update(lerp: bool = False, eps_inside: bool = False, off_by_one: bool = False) -> Any:
-    def update(optimizer: LibtorchAdam, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        state = optimizer.state[parameter]
-        if not state:
-            state.update(
-                step=torch.tensor(0.0), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter)
-            )
+class _WrongAdam(LibtorchAdam):
+    """Adam with one of the usual mistakes."""
+
+    faults: dict[str, bool]
+
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """See `LibtorchAdam.update`."""
+        state = self.state_of(parameter)
         state["step"] += 1
-        t = int(state["step"]) + (1 if off_by_one else 0)
+        t = int(state["step"]) + (1 if self.faults.get("off_by_one") else 0)
         beta1, beta2 = group["betas"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
-        m.lerp_(gradient, 1 - beta1) if lerp else m.mul_(beta1).add_(gradient, alpha=1 - beta1)
+        m.lerp_(gradient, 1 - beta1) if self.faults.get("lerp") else m.mul_(beta1).add_(gradient, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         correction = (1 - beta2**t) ** 0.5
-        denominator = (
-            (v + group["eps"]).sqrt() / correction if eps_inside else (v.sqrt() / correction).add_(group["eps"])
-        )
+        inside = (v + group["eps"]).sqrt() / correction
+        denominator = inside if self.faults.get("eps_inside") else (v.sqrt() / correction).add_(group["eps"])
         parameter.addcdiv_(m, denominator, value=-group["lr"] / (1 - beta1**t))
 
-    return update
+
+def _jacobian_without_std(model: Any, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    outputs, derivatives = scalar_jacobian(model, inputs)
+    return outputs, derivatives * model.input_std
 
 
-def _jacobian_without_std(original: Any) -> Any:
-    def jacobian(model: IceNet, inputs: torch.Tensor) -> Any:
-        outputs, derivatives = original(model, inputs)
-        return outputs, derivatives * model.input_std
-
-    return jacobian
-
-
-PLANTS: dict[str, Plant] = {
-    "wrong pole": _select(
-        lambda lat, mask, aice, pole, clean: (lat, mask, aice, {"north": "south", "south": "north"}[pole], clean)
-    ),
-    "aice < 1 for aice <= 1": _select(
-        lambda lat, mask, aice, pole, clean: (lat, mask, np.where(aice == 1, np.nan, aice), pole, clean)
-    ),
-    "latitude >= 40 for > 40": _select(
-        lambda lat, mask, aice, pole, clean: (np.where(lat == 40, 40.1, lat), mask, aice, pole, clean)
-    ),
-    "mask ignored": _select(
-        lambda lat, mask, aice, pole, clean: (lat, np.where(aice < 1e29, 1, mask), aice, pole, clean)
-    ),
-    "contiguous partition for round robin": _replace(reference_data, "round_robin", _contiguous),
-    "no truncation to the smallest rank": _all_of(
-        _replace(setup, "share_out_as_reference", _untruncated),
-        _moments(_float64_moments),  # the one-pass sums with unequal counts would be no number at all
-    ),
-    "sample variance for population variance": _replace(reference_data, "_one_pass_moments", _sample_variance),
-    "mean of the ranks' means in float64": _moments(_mean_of_means),
-    "float64 statistics": _moments(_float64_moments),
-    "hs and hi swapped": _replace(samples_module, "read_samples", _swapped_inputs),
-    "unweighted merge of moments": _replace(training_data, "allreduce_moments", _unweighted_merge),
-    "validation samples in the statistics": _replace(setup, "share_out", _statistics_of_all),
-    "another seed for the weights": _replace(model_setup, "build_model", _next_seed),
-    "stale normalisation": _replace(setup, "_set_normalization", lambda _: lambda *arguments: None),
-    "activation between the layers": _replace(IceNet, "forward", _with_activation),
-    "sum of squares for their mean": _replace(
-        torch.nn.functional, "mse_loss", lambda loss: lambda a, b: loss(a, b, reduction="sum")
-    ),
-    "padding rows counted": _replace(WeightedLoss, "sums", _padding_counted),
-    "division by P instead of 7 P": _replace(ReferenceEngine, "__init__", _divide_by_ranks),
-    "scaling before the Allreduce": _replace(ReferenceEngine, "step", _scaled_first),
-    "a lost rank's gradient": _replace(ReferenceEngine, "step", _lost_gradient),
-    "partials added in another order": _replace(reduction, "combine_in_tree", _linear_order),
-    "mean of the slices' means": _replace(eager_engine.EagerEngine, "_write_partial", _mean_of_slices),
+STAGES_WITH: dict[str, Stages] = {
+    "wrong pole": Stages(select=_other_pole),
+    "aice < 1 for aice <= 1": _domain(mask="aice_h < 1"),
+    "latitude >= 40 for > 40": _domain(mask_mode="sea_ice", latitude_range=[40, 90]),
+    "mask ignored": _domain(mask_mode="all", mask="ULAT > 40 and 0 < aice_h <= 1"),
+    "contiguous partition for round robin": _reference(partition=_contiguous),
+    # The one-pass sums with unequal counts would be no number at all.
+    "no truncation to the smallest rank": _reference(truncate=_untruncated, moments_of=_float64_moments),
+    "sample variance for population variance": _reference(moments_of=_sample_variance),
+    "mean of the ranks' means in float64": _reference(moments_of=_mean_of_means),
+    "float64 statistics": _reference(moments_of=_float64_moments),
+    "hs and hi swapped": Stages(select=_swapped_inputs),
+    "unweighted merge of moments": Stages(hold_samples=_unweighted_merge),
+    "validation samples in the statistics": Stages(hold_samples=_statistics_of_all),
+    "another seed for the weights": Stages(build_model=_next_seed),
+    "stale normalisation": Stages(build_model=_stale_normalization),
+    "activation between the layers": Stages(build_model=_with_activation),
+    "sum of squares for their mean": _engine(_sum_of_squares),
+    "padding rows counted": _engine(_count_padding),
+    "division by P instead of 7 P": _engine(_divide_by_ranks),
+    "scaling before the Allreduce": _session(_scale_first, adjust_engine=_divide_by_one),
+    "a lost rank's gradient": _session(_lose),
+    "partials added in another order": _engine(_add_in_a_line),
+    "mean of the slices' means": _engine(_mean_of_slices),
     "bias correction off by one": _adam(off_by_one=True),
     "eps inside the root": _adam(eps_inside=True),
     "torch's Adam arithmetic": _adam(lerp=True),
-    "Jacobian without the division by std": _replace(recorder, "scalar_jacobian", _jacobian_without_std),
+    "Jacobian without the division by std": Stages(jacobian=_jacobian_without_std),
 }

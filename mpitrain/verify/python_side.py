@@ -5,23 +5,19 @@ One launch does all jobs of one rank count, since starting the ranks takes longe
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.session import Session, open_session
+from mpitrain.comm.session import open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data import samples as samples_room
-from mpitrain.data.samples import Samples
 from mpitrain.models.build import build_model
-from mpitrain.runs.prepare import TrainingParts
 from mpitrain.verify.cases import TRACE_STEPS
-from mpitrain.verify.faults import planted
-from mpitrain.verify.recorder import record_run, write_batch_order, write_initial_weights
+from mpitrain.verify.faults import stages_of
+from mpitrain.verify.recorder import Recorded, record_run, write_batch_order, write_initial_weights
 from mpitrain.verify.trace import write_trace
 
 
@@ -33,47 +29,26 @@ def main() -> int:
 
 def _do_all(world: World, jobs: list[dict[str, Any]]) -> int:
     for job in jobs:
+        # On CPUs and over MPI, as the C++ program runs, whatever this machine has and the user trains with.
+        settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi"]
         path = Path(job["config"]) if job["config"] else None
-        config = world.together(lambda path=path, job=job: load_run_config(path, job["settings"]).config)  # type: ignore[misc]
-        config = _as_the_cpp_program_runs(config)
+        config = world.together(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
         with open_session(world, config) as session:
-            _do(session, config, job)
+            recorded = record_run(config, session, TRACE_STEPS, stages_of(job.get("fault")))
+            session.on_root(lambda config=config, job=job, recorded=recorded: _write(config, job, recorded))  # type: ignore[misc]
     return 0
 
 
-def _as_the_cpp_program_runs(config: RunConfig) -> RunConfig:
-    # On CPUs and over MPI, whatever this machine has and the user trains with.
-    compute = config.compute.model_copy(update={"device": "cpu", "backend": "mpi"})
-    return config.model_copy(update={"compute": compute})
-
-
-def _do(session: Session, config: RunConfig, job: Mapping[str, Any]) -> None:
-    path = Path(str(config.data.data_path))
-    with _fault(job):
-        samples = session.together(
-            lambda: samples_room.read_samples(path, config.domain.pole, config.domain.clean_data)
-        )
-        trace, parts, median_step_us = record_run(config, session, samples, TRACE_STEPS)
-    session.together(lambda: _write(session, config, job, parts, samples))
-    if session.is_root:
-        trace.attributes = {"median_us_per_step": median_step_us}
-        write_trace(Path(job["trace"]), trace)
-
-
-@contextlib.contextmanager
-def _fault(job: Mapping[str, Any]) -> Iterator[None]:
-    with planted(job["fault"]) if job.get("fault") else contextlib.nullcontext():
-        yield
-
-
-def _write(session: Session, config: RunConfig, job: Mapping[str, Any], parts: TrainingParts, samples: Samples) -> None:
-    if not session.is_root or job.get("fault"):
+def _write(config: RunConfig, job: Mapping[str, Any], recorded: Recorded) -> None:
+    write_trace(Path(job["trace"]), recorded.trace)
+    if job.get("fault"):
         return
     if config.model.initial_weights is None:
-        model = build_model(config.model, samples.inputs.shape[1], samples.targets.shape[1], config.seed)
+        num_inputs, num_targets = recorded.selected.inputs.shape[1], recorded.selected.targets.shape[1]
+        model = build_model(config.model, num_inputs, num_targets, config.seed)
         write_initial_weights(Path(job["initial_weights"]), config, model)
-    if parts.plan is not None:
-        write_batch_order(Path(job["batch_order"]), config, parts.plan, samples, config.training.epochs)
+    if config.semantics == "standard":
+        write_batch_order(Path(job["batch_order"]), config, recorded)
 
 
 if __name__ == "__main__":

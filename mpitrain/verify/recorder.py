@@ -1,4 +1,4 @@
-"""Python's side of a trace: the real trainer, watched.
+"""Python's side of a trace: a run taken stage by stage, and watched.
 
 V  virtual ranks      b  rows a slice      N  samples      F  input features
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EpochOrder
-from mpitrain.data.dataset.in_memory import Normalization
-from mpitrain.data.dataset.ownership import take_run
-from mpitrain.data.dataset.reference import ReferenceData
+from mpitrain.data.dataset.exchange import open_source_on_root, read_own_chunks
 from mpitrain.data.dataset.split import members_of, split_validation
+from mpitrain.data.open_dataset import HeldDataset, torch_dtype
 from mpitrain.data.samples import Samples, valid_rows
-from mpitrain.data.streaming.dataset import StreamedData
-from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.runs.prepare import TrainingParts, build_parts
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.runs.engine import build_engine, plan_run_batches
+from mpitrain.runs.layout import plan_layout
+from mpitrain.train.engines.choose import choose_engine
 from mpitrain.train.state import TrainingState, named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
+from mpitrain.verify.stages import Stages
 from mpitrain.verify.trace import Trace, write_trace
 
 
@@ -60,61 +62,55 @@ class TraceRecorder:
         return float(np.median(np.diff(self._ends_s)) * 1e6)
 
 
-def record_run(
-    config: RunConfig, session: Session, samples: Samples, trace_steps: Sequence[int]
-) -> tuple[Trace, TrainingParts, float]:
-    """Train as `config` says and return its trace, its parts, and the median step's time in us. Collective.
+@dataclass(frozen=True)
+class Recorded:
+    """A run's trace, whole on the root, and what the C++ program needs to repeat it."""
 
-    The trace is whole on the root rank.
-    """
-    trace = Trace()
-    own = samples if config.semantics == "reference" else take_run(samples, session)
-    parts = build_parts(config, session, own, None)
-    kept = samples.take(np.flatnonzero(valid_rows(samples)))
-    trace.arrays["selected_index"] = kept.grid_index
-    _add_partition(trace, session, parts)
-    _add_weights(trace, "initial", parts.model)
-    _add_forward(trace, session, parts)
-    recorder = TraceRecorder(parts.model, trace, trace_steps)
-    _fit(config, session, parts, recorder)
+    trace: Trace
+    selected: Samples
+    plan: BatchPlan
+
+
+def record_run(config: RunConfig, session: Session, trace_steps: Sequence[int], stages: Stages) -> Recorded:
+    """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective."""
+    source = open_source_on_root(stages.select(selection_of(config)), session)
+    layout = plan_layout(config, session, None)
+    dataset = stages.hold_samples(config, read_own_chunks(source, session), layout.virtual_ranks, session)
+    model = stages.build_model(config, dataset.summary, session)
+    plan = plan_run_batches(config, dataset, layout, session)
+    choice = choose_engine(config, session, model, None)
+    of_engine = stages.session_of_engine(session)
+    engine = build_engine(config, choice, dataset, model, plan, layout, of_engine)
+    stages.adjust_engine(engine)
+    selected = session.together(source.read_all)
+    kept = selected.take(np.flatnonzero(valid_rows(selected)))
+    trace = Trace({"selected_index": kept.grid_index})
+    _add_partition(trace, session, dataset)
+    _add_weights(trace, "initial", model)
+    _add_forward(trace, session, dataset, model)
+    recorder = TraceRecorder(model, trace, trace_steps)
+    Trainer(config, session, model, engine, lambda *_: None, recorder, StopRequest(), one_by_one=True).fit()
     trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
-    _add_weights(trace, "weights_final", parts.model)
-    outputs, jacobian = scalar_jacobian(parts.model, torch.from_numpy(kept.inputs).to(_normalization(parts).mean.dtype))
+    _add_weights(trace, "weights_final", model)
+    outputs, jacobian = stages.jacobian(model, torch.from_numpy(kept.inputs).to(torch_dtype(config)))
     trace.arrays["prediction"], trace.arrays["jacobian"] = _array(outputs), _array(jacobian)
-    return trace, parts, recorder.median_step_us()
+    trace.attributes["median_us_per_step"] = recorder.median_step_us()
+    return Recorded(trace, kept, plan)
 
 
-def _fit(config: RunConfig, session: Session, parts: TrainingParts, recorder: TraceRecorder) -> None:
-    trainer = Trainer(
-        config, session, parts.model, parts.optimizer, parts.engine, lambda *_: None, recorder, StopRequest(),
-        one_by_one=True,
-    )  # fmt: skip
-    trainer.fit()
-
-
-def _shares(parts: TrainingParts) -> Sequence[Any]:
-    if isinstance(parts.data, StreamedData):
-        raise TypeError("a trace is of samples in memory")
-    return [parts.data] if isinstance(parts.data, ReferenceData) else parts.data.training
-
-
-def _normalization(parts: TrainingParts) -> Normalization:
-    return parts.data.normalization if isinstance(parts.data, ReferenceData) else parts.data.summary.normalization
-
-
-def _add_partition(trace: Trace, session: Session, parts: TrainingParts) -> None:
-    own = np.concatenate([share.grid_index for share in _shares(parts)])
+def _add_partition(trace: Trace, session: Session, dataset: HeldDataset) -> None:
+    own = np.concatenate([share.grid_index for share in dataset.training])
     gathered = session.gather_object(own)
     trace.arrays["partition_count"] = np.array([len(part) for part in gathered])
     trace.arrays["partition_index"] = np.concatenate(gathered)
-    trace.arrays["input_mean"] = _array(_normalization(parts).mean)
-    trace.arrays["input_std"] = _array(_normalization(parts).std)
+    trace.arrays["input_mean"] = _array(dataset.summary.normalization.mean)
+    trace.arrays["input_std"] = _array(dataset.summary.normalization.std)
 
 
 @torch.no_grad()
-def _add_forward(trace: Trace, session: Session, parts: TrainingParts) -> None:
-    outputs = [_array(parts.model(share.inputs).view(-1)) for share in _shares(parts) if len(share.targets)]
-    own = np.concatenate(outputs) if outputs else np.empty(0, _normalization(parts).mean.numpy().dtype)
+def _add_forward(trace: Trace, session: Session, dataset: HeldDataset, model: torch.nn.Module) -> None:
+    outputs = [_array(model(share.inputs).view(-1)) for share in dataset.training if len(share.targets)]
+    own = np.concatenate(outputs) if outputs else np.empty(0, _array(dataset.summary.normalization.mean).dtype)
     trace.arrays["forward_step1"] = np.concatenate(session.gather_object(own))
 
 
@@ -127,14 +123,14 @@ def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.array(tensor.detach().cpu().numpy())
 
 
-def write_batch_order(path: Path, config: RunConfig, plan: BatchPlan, samples: Samples, num_epochs: int) -> None:
+def write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> None:
     """Write which samples every step of `standard` semantics takes, for the C++ program. Called on one rank.
 
     training_index (n_train,): positions among the valid selected samples; batch_order (step, V, b): training sample
     numbers, -1 for a row of weight zero.
     """
-    num_valid = int(valid_rows(samples).sum())
-    training, _ = split_validation(num_valid, config.validation_split, config.seed)
+    plan, num_epochs = recorded.plan, config.training.epochs
+    training, _ = split_validation(len(recorded.selected), config.validation_split, config.seed)
     orders = [_epoch_order(v, config, plan, len(training)) for v in range(plan.num_virtual_ranks)]
     order = np.empty((num_epochs * plan.steps_per_epoch, plan.num_virtual_ranks, plan.slice_rows), dtype=np.int64)
     for epoch in range(num_epochs):

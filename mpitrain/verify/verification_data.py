@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data.history_file import INPUTS, LATITUDE, LONGITUDE, MASK, TARGET
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
 from mpitrain.synthetic.history import write_synthetic_history
 
 
 def write_verification_history(path: Path, seed: int = 20) -> None:
     """Write a small history file in which a rule that is off by one comparison selects other samples."""
     fields = _synthetic_fields(seed)
-    aice, latitude, mask = fields[TARGET][0], fields[LATITUDE], fields[MASK]
+    aice, latitude, mask = fields[CICE_TARGET][0], fields[CICE_LATITUDE], fields[CICE_OCEAN_MASK]
     ice = np.argwhere((aice > 0) & (aice <= 1) & (np.abs(latitude) > 62))
     points = ice[:: max(1, len(ice) // 24)]
     # aice == 1 is a sample, aice == 0 is none; a latitude of exactly 40 or 60 is not beyond it.
@@ -38,14 +38,17 @@ def _synthetic_fields(seed: int) -> dict[str, np.ndarray[Any, Any]]:
         write_synthetic_history(path, seed=seed, num_latitudes=60, num_longitudes=90)
         with netCDF4.Dataset(str(path)) as dataset:
             dataset.set_auto_maskandscale(False)
-            return {name: np.array(dataset[name][:]) for name in (LATITUDE, LONGITUDE, MASK, TARGET, *INPUTS)}
+            return {
+                name: np.array(dataset[name][:])
+                for name in (CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET, *CICE_INPUTS)
+            }
 
 
 def _write(path: Path, fields: dict[str, np.ndarray[Any, Any]]) -> None:
     import netCDF4
 
     with netCDF4.Dataset(str(path), "w") as dataset:
-        for name, length in zip(("time", "nj", "ni"), fields[TARGET].shape, strict=True):
+        for name, length in zip(("time", "nj", "ni"), fields[CICE_TARGET].shape, strict=True):
             dataset.createDimension(name, length)
         for name, values in fields.items():
             dataset.createVariable(name, "f4", ("time", "nj", "ni")[-values.ndim :])[:] = values

@@ -17,7 +17,7 @@ import torch
 from conftest import REFERENCE_CASE
 from cpp_program import read_arrays, run_cpp
 
-from mpitrain.data.history_file import INPUTS, TARGET
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 
 TOLERANCE = 1e-12
 HISTORY = REFERENCE_CASE / "cice_history.nc"
@@ -84,8 +84,8 @@ def test_gradient_output_and_jacobian_are_those_of_autograd(
     trace = read_arrays(tmp_path / "trace.nc")
     fields = read_arrays(HISTORY)
     points = trace["selected_index"]
-    inputs = torch.tensor(np.stack([fields[name].reshape(-1)[points] for name in INPUTS], 1).astype(np.float64))
-    targets = torch.tensor(fields[TARGET].reshape(-1)[points].astype(np.float64))
+    inputs = torch.tensor(np.stack([fields[name].reshape(-1)[points] for name in CICE_INPUTS], 1).astype(np.float64))
+    targets = torch.tensor(fields[CICE_TARGET].reshape(-1)[points].astype(np.float64))
     mean, std = (torch.tensor(trace[f"input_{name}"]) for name in ("mean", "std"))
 
     initial = parameters_in(trace, "initial.")

@@ -12,8 +12,9 @@ from played_ranks import on_played_ranks, played_session
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import BatchPlan, plan_batches
-from mpitrain.data.selection.source import open_source
-from mpitrain.data.streaming.dataset import StreamedData, open_streamed
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.streaming.dataset import StreamedDataset, open_streamed
 
 V = 8
 SHAPE = (60, 6, 8)  # 2880 points
@@ -32,7 +33,7 @@ def write_numbers(path, shape=SHAPE, missing=()):
 class Seen:
     """One rank's data, and the slices of its virtual ranks."""
 
-    data: StreamedData
+    data: StreamedDataset
     plan: BatchPlan
     slices: dict[int, list]
     reads: Counter
@@ -45,12 +46,12 @@ def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype=to
 
     def body(communicator):
         session = played_session(communicator)
-        source = session.on_root(lambda: open_source(config, CHUNK_BYTES))
+        source = session.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
         reads: Counter = Counter()
         data = open_streamed(source, session, VirtualRanks(V, num_ranks, communicator.rank), config, dtype, reads)
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, batch, V, data.summary.largest_share)
-        sources = data.slice_sources(plan, config.seed, config.shuffle)
+        sources = data.microbatches(plan, config.seed, config.shuffle)
         for one in sources:
             one.start_epoch(epoch, first_step)
         steps = range(first_step, plan.steps_per_epoch)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpitrain.data.dataset.batches import BatchPlan, VirtualRankBatches, plan_batches
+from mpitrain.data.dataset.batches import BatchPlan, VirtualRankBatches, VirtualRankSamples, plan_batches
 from mpitrain.data.dataset.split import members_of
-from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
 from mpitrain.data.random_streams import keyed_permutation
 
 NUM_FEATURES = 3

@@ -10,8 +10,9 @@ from played_ranks import on_played_ranks, played_session
 from streaming_cases import write_numbers
 
 from mpitrain.cli.main import main
-from mpitrain.data.dataset.loading import open_source_together
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.dataset.exchange import open_source_on_root
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.datatools import convert as conversion
 from mpitrain.datatools import table_writers
 from mpitrain.datatools.convert import convert
@@ -22,7 +23,7 @@ from mpitrain.errors import DataError, OutputError
 def small_chunks(monkeypatch):
     """Files of a few kB in tens of chunks and blocks."""
     monkeypatch.setattr(
-        conversion, "open_source_together", lambda config, session: open_source_together(config, session, 800)
+        conversion, "open_source_on_root", lambda config, session: open_source_on_root(config, session, 800)
     )
     monkeypatch.setattr(table_writers, "BLOCK_ROWS", 500)
 
@@ -38,7 +39,7 @@ def converted(path, output, *settings, num_ranks=1, **options):
 
 
 def table(files):
-    return read_all(open_source(config_of(files)))
+    return read_all(open_source(selection_of(config_of(files))))
 
 
 @pytest.mark.parametrize("num_ranks", [1, 3])
@@ -46,9 +47,9 @@ def table(files):
 @pytest.mark.parametrize("settings", [(), ("data.max_patterns=900", "domain.mask=x > 100")])
 def test_the_same_samples_in_the_same_order(tmp_path, path, name, num_ranks, settings):
     done = converted(path, tmp_path / name, *settings, num_ranks=num_ranks, part_bytes=8000)
-    samples = read_all(open_source(config_of(path, *settings)))
+    samples = read_all(open_source(selection_of(config_of(path, *settings))))
     if settings:
-        source = open_source(config_of(path, *settings))
+        source = open_source(selection_of(config_of(path, *settings)))
         samples = samples.take(np.flatnonzero(source.keeps(np.arange(len(samples)), len(samples))))
     files = str(tmp_path / name / "*.h5") if name == "folder" else str(tmp_path / name)
     found = table(files)
@@ -70,7 +71,7 @@ def test_blocks_of_an_hdf5_file(tmp_path, path):
 
 def test_fields(tmp_path, path):
     converted(path, tmp_path / "x.h5", "data.samples=fields", num_ranks=2)
-    samples = read_all(open_source(config_of(path, "data.samples=fields")))
+    samples = read_all(open_source(selection_of(config_of(path, "data.samples=fields"))))
     found = table(tmp_path / "x.h5")
     np.testing.assert_array_equal(found.inputs, samples.inputs)
     np.testing.assert_array_equal(found.weights, samples.weights)

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from played_ranks import on_played_ranks, played_session
 
-from mpitrain.data.dataset import split as partition
-from mpitrain.data.dataset.split import REFERENCE_SAMPLES_PER_RANK, members_of, round_robin, split_validation
+from mpitrain.data.dataset import reference
+from mpitrain.data.dataset.exchange import take_share
+from mpitrain.data.dataset.reference import MOST_SAMPLES_PER_RANK, partition_round_robin
+from mpitrain.data.dataset.split import members_of, split_validation
+from mpitrain.data.samples import Samples
 
 
 def visit_as_the_cpp_program_does(is_selected, world_size, rank, limit):
@@ -17,19 +21,31 @@ def visit_as_the_cpp_program_does(is_selected, world_size, rank, limit):
     return kept
 
 
-@pytest.mark.parametrize("limit", [5, 40, REFERENCE_SAMPLES_PER_RANK])
+def shared_out(grid_index, world_size):
+    """Each rank's grid points, when the ranks have read the selection in parts."""
+    points = Samples(
+        np.zeros((len(grid_index), 1), np.float32), np.zeros((len(grid_index), 1), np.float32), grid_index, ("x",)
+    )
+
+    def body(communicator):
+        session = played_session(communicator)
+        return partition_round_robin(take_share(points, session), session).grid_index.tolist()
+
+    return on_played_ranks(world_size, body)
+
+
+@pytest.mark.parametrize("limit", [5, 40, MOST_SAMPLES_PER_RANK])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_round_robin_is_the_plain_loop(monkeypatch, world_size, limit):
-    monkeypatch.setattr(partition, "REFERENCE_SAMPLES_PER_RANK", limit)
+    monkeypatch.setattr(reference, "MOST_SAMPLES_PER_RANK", limit)
     is_selected = np.random.default_rng(2).random(301) < 0.4
-    grid_index = np.flatnonzero(is_selected)
+    owned = shared_out(np.flatnonzero(is_selected), world_size)
     for rank in range(world_size):
-        owned = grid_index[round_robin(grid_index, world_size, rank)]
-        assert owned.tolist() == visit_as_the_cpp_program_does(is_selected, world_size, rank, limit)
+        assert owned[rank] == visit_as_the_cpp_program_does(is_selected, world_size, rank, limit)
 
 
 def test_a_rank_takes_400000_samples_at_most():
-    owned = round_robin(np.arange(900_001), 2, 1)
+    owned = shared_out(np.arange(900_001), 2)[1]
     assert len(owned) == 400_000
     assert owned[-1] == 799_999
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from field_files import ramp, write_netcdf, write_xy
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import decode, read
 from mpitrain.data.files.open import open_field_file
-from mpitrain.data.files.protocol import VariableInfo, read
+from mpitrain.data.files.variable import VariableInfo
 from mpitrain.errors import DataError
 
 NAN = np.nan

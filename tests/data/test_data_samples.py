@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from history_samples import read_samples
 from tiny_history import FIELD, write_tiny_history
 
-from mpitrain.data.history_file import INPUTS
-from mpitrain.data.samples import Samples, first_invalid_feature, read_samples, valid_rows
+from mpitrain.data.samples import Samples, first_invalid_feature, valid_rows
+from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import DataError
 
 
@@ -15,7 +16,7 @@ def test_selected_points_in_file_order(tmp_path):
     assert samples.inputs.tolist() == [[100 * c + i for c in range(7)] for i in (0, 3, 5)]
     assert samples.targets.tolist() == [[0.5]] * 3
     assert samples.inputs.dtype == samples.targets.dtype == np.float32
-    assert samples.input_names == INPUTS
+    assert samples.input_names == CICE_INPUTS
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,8 @@ def test_every_sample_of_an_npz_file_is_selected(tmp_path, shape):
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"inputs": np.zeros((3, 2))}, "needs the arrays inputs"),
-        ({"inputs": np.zeros((3, 2)), "targets": np.zeros(4)}, r"inputs \(3, 2\) and targets \(4, 1\) do not fit"),
+        ({"inputs": np.zeros((3, 2))}, "has no array 'targets'; give inputs"),
+        ({"inputs": np.zeros((3, 2)), "targets": np.zeros(4)}, r"inputs \(3, 2\) and targets \(4,\) do not fit"),
         ({"inputs": np.zeros(3), "targets": np.zeros(3)}, "do not fit"),
         ({"inputs": np.zeros((0, 2)), "targets": np.zeros(0)}, "do not fit"),
         ({"inputs": np.full((3, 2), "x"), "targets": np.zeros(3)}, "cannot be read"),

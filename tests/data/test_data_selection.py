@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.data.selection.selected_points import select_points
+from mpitrain.data.selection.rule import select_points
 
 JUST_ABOVE_40, JUST_BELOW_40 = np.nextafter(np.float32(40), np.float32([90, 0]))
 SMALLEST = np.nextafter(np.float32(0), np.float32(1))

@@ -15,9 +15,9 @@ from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_n
 from tiny_history import FIELD, GRID, write_tiny_history
 
 from mpitrain.config import load_run_config
-from mpitrain.data.history_file import INPUTS
-from mpitrain.data.samples import read_samples
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError, UserError
 
 NAN = np.nan
@@ -28,24 +28,35 @@ def history_config(path, *settings):
     return load_run_config(None, [f"data.data_path={path}", *settings]).config
 
 
+def as_the_cpp_program_selects(path, pole, clean):
+    """Grid indices, inputs and target of the selected points, in plain loops over the file's own numbers."""
+    with netCDF4.Dataset(path) as dataset:
+        dataset.set_auto_maskandscale(False)
+        latitude, mask = (np.asarray(dataset[name][:]).ravel() for name in ("ULAT", "umask"))
+        fields = [np.asarray(dataset[name][:]).ravel() for name in (*CICE_INPUTS, "aice_h")]
+    sign, aice = (1 if pole == "north" else -1), fields[-1]
+    is_clean = (mask == 1) & (sign * latitude > 40) & (aice > 0) & (aice <= 1)
+    chosen = np.flatnonzero(is_clean if clean else sign * latitude > 60)
+    return chosen, np.stack([field[chosen] for field in fields[:-1]], axis=1), aice[chosen]
+
+
 @pytest.mark.parametrize("pole", ["north", "south"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_plain_history_file_gives_what_read_samples_gives(small_history, pole, clean):
-    old = read_samples(small_history, pole, clean)
+def test_a_plain_history_file_gives_its_selected_points(small_history, pole, clean):
+    expected = as_the_cpp_program_selects(small_history, pole, clean)
     settings = (f"domain.pole={pole}", f"domain.clean_data={str(clean).lower()}")
-    source = open_source(history_config(small_history, *settings), target_bytes=4000)
+    source = open_source(selection_of(history_config(small_history, *settings)), target_bytes=4000)
     samples = read_all(source)
     assert len(source.chunks) > 3
-    np.testing.assert_array_equal(samples.grid_index, old.grid_index)
-    for new, expected in ((samples.inputs, old.inputs), (samples.targets, old.targets)):
-        assert new.dtype == np.float32
-        np.testing.assert_array_equal(new, np.where(np.abs(expected) >= 1e29, NAN, expected))
+    for new, old in zip((samples.grid_index, samples.inputs, samples.targets[:, 0]), expected, strict=True):
+        assert new.dtype == old.dtype
+        np.testing.assert_array_equal(new, np.where(np.abs(old) >= 1e29, NAN, old))
     assert (source.kind, source.grid_shape, source.num_points) == ("points", (48, 72), 48 * 72)
-    assert (source.input_names, source.units["hi_h"]) == (INPUTS, "m")
+    assert (source.input_names, source.units["hi_h"]) == (CICE_INPUTS, "m")
 
 
 def test_both_poles(small_history):
-    counts = [len(read_all(open_source(history_config(small_history, f"domain.pole={pole}")))) for pole in
+    counts = [len(read_all(open_source(selection_of(history_config(small_history, f"domain.pole={pole}"))))) for pole in
               ("north", "south", "both")]  # fmt: skip
     assert counts[2] == counts[0] + counts[1]
     assert min(counts) > 0
@@ -65,7 +76,7 @@ def test_the_fourteen_inputs_of_an_older_file(tmp_path):
 
     older = TESTS / "data" / "older_configs" / "emulator_large.yaml"
     config = load_run_config(older, [f"data.data_path={path}"]).config
-    source = open_source(config)
+    source = open_source(selection_of(config))
     assert source.input_names == tuple(config.variables.input_variables)
     samples = read_all(source)
     assert samples.inputs.shape == (6, 14)
@@ -79,9 +90,9 @@ def test_a_name_that_may_be_two_or_none(tmp_path):
         for name in ("sst_h", "sst_d"):
             dataset.createVariable(name, "f4", ("time", "nj", "ni"))[:] = 0
     with pytest.raises(DataError, match=r"'sst' may be any of sst_h, sst_d; give one of these names"):
-        open_source(config_of(path, "variables.input_variables=[sst]"))
+        open_source(selection_of(config_of(path, "variables.input_variables=[sst]")))
     with pytest.raises(DataError, match=r"no variable 'nothing'; this one has x, y, sst_h, sst_d"):
-        open_source(config_of(path, "variables.input_variables=[nothing]"))
+        open_source(selection_of(config_of(path, "variables.input_variables=[nothing]")))
 
 
 ORDERS = [
@@ -115,7 +126,7 @@ def test_any_order_of_dimensions(tmp_path, dimensions, coordinates, chunked):
         **coordinates,
     )  # fmt: skip
     reads = Counter()
-    source = open_source(config_of(path), target_bytes=100)
+    source = open_source(selection_of(config_of(path)), target_bytes=100)
     samples = read_all(source, reads)
     order = np.argsort(samples.grid_index)
     assert samples.inputs[order, 0].tolist() == list(range(TIMES * ROWS * COLUMNS))
@@ -136,12 +147,12 @@ def test_squeezed_axes_one_dimensional_coordinates_and_further_levels(tmp_path):
     }
     path = write_netcdf(tmp_path / "f.nc", variables)
     settings = ("variables.input_variables=[x, depth, lat]", "domain.latitude_range=[10, 20]")
-    samples = read_all(open_source(config_of(path, *settings), target_bytes=200))
+    samples = read_all(open_source(selection_of(config_of(path, *settings)), target_bytes=200))
     assert len(samples) == TIMES * 2 * COLUMNS
     assert set(samples.inputs[:, 2]) == {10, 20}
     np.testing.assert_array_equal(samples.inputs[:, 1], 500 + samples.grid_index % 20)
     with pytest.raises(DataError, match=r"'z' \(time=3, z=2, nj=4, ni=5\): dimension z of size 2 is neither"):
-        open_source(config_of(path, "variables.input_variables=[z]"))
+        open_source(selection_of(config_of(path, "variables.input_variables=[z]")))
 
 
 def longitudes(tmp_path):
@@ -159,18 +170,18 @@ def longitudes(tmp_path):
 )
 def test_longitude_ranges_cross_the_meridian(tmp_path, range_, columns):
     path = longitudes(tmp_path)
-    samples = read_all(open_source(config_of(path, f"domain.longitude_range={range_}")))
+    samples = read_all(open_source(selection_of(config_of(path, f"domain.longitude_range={range_}"))))
     assert set(samples.grid_index % COLUMNS) == columns
 
 
 def test_rows_without_any_sample_are_not_read(tmp_path):
     path = longitudes(tmp_path)
     reads = Counter()
-    source = open_source(config_of(path, "domain.latitude_range=[40, 80]"))
+    source = open_source(selection_of(config_of(path, "domain.latitude_range=[40, 80]")))
     assert set(read_all(source, reads).grid_index // COLUMNS % ROWS) == {2, 3}
     assert {block[1] for _, name, block in reads if name == "x"} == {2, 3}
     with pytest.raises(ConfigError, match=r"domain.latitude_range=\[80.0, 40.0\]"):
-        open_source(config_of(path, "domain.latitude_range=[80, 40]"))
+        open_source(selection_of(config_of(path, "domain.latitude_range=[80, 40]")))
 
 
 def test_mask_modes_and_masks(tmp_path):
@@ -180,13 +191,13 @@ def test_mask_modes_and_masks(tmp_path):
     path = write_netcdf(tmp_path / "f.nc", variables)
 
     def selected(*settings):
-        return len(read_all(open_source(config_of(path, "variables.output_variables=[aice]", *settings))))
+        return len(read_all(open_source(selection_of(config_of(path, "variables.output_variables=[aice]", *settings)))))
 
     assert [selected(f"domain.mask_mode={mode}") for mode in ("all", "ocean", "sea_ice")] == [60, 57, 54]
     assert selected("domain.mask=x >= 50 and aice > 0") == 10
     assert selected('domain.mask=var("g/m") < 10') == 10
     with pytest.raises(DataError, match=r"no variable 'lat'; this one has x, aice, g/m; .*set domain.mask_mode to all"):
-        open_source(config_of(path, "variables.output_variables=[aice]", "domain.mask_mode=null"))
+        open_source(selection_of(config_of(path, "variables.output_variables=[aice]", "domain.mask_mode=null")))
     with pytest.raises(ConfigError, match=r"domain.mask: column 1: the call __import__"):
         selected("domain.mask=__import__('os').system('x') == 0")
 
@@ -195,7 +206,7 @@ def test_fields_have_weights_where_there_is_a_target(tmp_path):
     y, x = ramp(1000), ramp()
     y[0, 1, 1], x[2, 3, 4] = 1e30, 1e30
     path = write_xy(tmp_path / "f.nc", x, y)
-    source = open_source(config_of(path, FIELDS, "domain.mask=x != 0"), target_bytes=100)
+    source = open_source(selection_of(config_of(path, FIELDS, "domain.mask=x != 0")), target_bytes=100)
     samples = read_all(source)
     assert samples.inputs.shape == samples.targets.shape == samples.weights.shape == (TIMES, 1, ROWS, COLUMNS)
     assert samples.grid_index.tolist() == [0, 1, 2]
@@ -209,9 +220,9 @@ def test_fields_have_weights_where_there_is_a_target(tmp_path):
 
 def test_area_weights_are_cosines_of_the_latitude(tmp_path):
     path = longitudes(tmp_path)
-    points = read_all(open_source(config_of(path, "data.area_weighted=true")))
+    points = read_all(open_source(selection_of(config_of(path, "data.area_weighted=true"))))
     assert points.area_weights[:COLUMNS] == pytest.approx([0.5] * COLUMNS)
-    fields = read_all(open_source(config_of(path, "data.area_weighted=true", FIELDS)))
+    fields = read_all(open_source(selection_of(config_of(path, "data.area_weighted=true", FIELDS))))
     assert fields.area_weights.shape == (TIMES, ROWS, COLUMNS)
     assert fields.area_weights[0, :, 0] == pytest.approx(np.cos(np.radians([-60, 0, 45, 70])), abs=1e-7)
 
@@ -219,12 +230,14 @@ def test_area_weights_are_cosines_of_the_latitude(tmp_path):
 def test_thinning_and_max_patterns_do_not_depend_on_the_chunks(tmp_path):
     path = write_xy(tmp_path / "f.nc", ramp(shape=(30, 20, 20)), ramp(shape=(30, 20, 20)))
     kept = [
-        read_all(open_source(config_of(path, "data.thin_fraction=0.25", f"seed={seed}"), target)).grid_index.tolist()
+        read_all(
+            open_source(selection_of(config_of(path, "data.thin_fraction=0.25", f"seed={seed}")), target)
+        ).grid_index.tolist()
         for seed, target in ((1, 500), (1, 10**6), (2, 10**6))
     ]
     assert kept[0] == kept[1] != kept[2]
     assert 0.22 < len(kept[0]) / 12000 < 0.28
-    source = open_source(config_of(path, "data.max_patterns=7"))
+    source = open_source(selection_of(config_of(path, "data.max_patterns=7")))
     flags = source.keeps(np.arange(100), 100)
     assert flags.sum() == 7
     assert set(np.diff(np.flatnonzero(flags))) == {14, 15}
@@ -237,13 +250,13 @@ def test_files_in_natural_order_follow_one_another_in_time(tmp_path):
         write_xy(
             tmp_path / f"year_{number}.nc", ramp(number, (number, ROWS, COLUMNS)), ramp(shape=(number, ROWS, COLUMNS))
         )
-    source = open_source(config_of(tmp_path / "year_*.nc"))
+    source = open_source(selection_of(config_of(tmp_path / "year_*.nc")))
     assert [record.path.name for record in source.files] == ["year_1.nc", "year_2.nc", "year_10.nc"]
     assert [record.first_time for record in source.files] == [0, 1, 3]
     samples = read_all(source)
     assert samples.grid_index.tolist() == list(range(13 * 20))
     assert samples.inputs[60, 0] == 10
-    listed = open_source(config_of(f"[{tmp_path}/year_10.nc, {tmp_path}/year_*.nc]"))
+    listed = open_source(selection_of(config_of(f"[{tmp_path}/year_10.nc, {tmp_path}/year_*.nc]")))
     assert [record.num_times for record in listed.files] == [10, 1, 2]
     for entry, words in (
         ("none_*.nc", "no file matches"),
@@ -251,7 +264,7 @@ def test_files_in_natural_order_follow_one_another_in_time(tmp_path):
         ("", "a folder; add a pattern"),
     ):
         with pytest.raises(DataError, match=words):
-            open_source(config_of(tmp_path / entry))
+            open_source(selection_of(config_of(tmp_path / entry)))
 
 
 def test_files_without_time_are_one_level_each(tmp_path):
@@ -260,7 +273,9 @@ def test_files_without_time_are_one_level_each(tmp_path):
         variables = {name: (grid, ramp(100 * number, (ROWS, COLUMNS))) for name in ("x", "y")}
         variables |= {"lat": (grid, ramp(0, (ROWS, COLUMNS))), "depth": (grid, ramp(50 * number, (ROWS, COLUMNS)))}
         write_netcdf(tmp_path / f"f{number}.nc", variables)
-    source = open_source(config_of(tmp_path / "f*.nc", "domain.latitude_range=[5, 90]", "domain.mask=depth < 60"))
+    source = open_source(
+        selection_of(config_of(tmp_path / "f*.nc", "domain.latitude_range=[5, 90]", "domain.mask=depth < 60"))
+    )
     samples = read_all(source)
     # Latitudes are the grid's, read once; x, y and what the mask compares belong to each file.
     assert samples.grid_index.tolist() == [*range(5, 20), *range(25, 30)]
@@ -268,7 +283,7 @@ def test_files_without_time_are_one_level_each(tmp_path):
 
 
 def test_two_threads_do_not_share_handles(tmp_path):
-    source = open_source(config_of(write_xy(tmp_path / "f.nc")))
+    source = open_source(selection_of(config_of(write_xy(tmp_path / "f.nc"))))
     path = source.files[0].path
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(source.handles.get, path).result() is not source.handles.get(path)
@@ -279,7 +294,7 @@ def test_two_threads_do_not_share_handles(tmp_path):
 @pytest.mark.parametrize("target_bytes", [1, 200, 10**6])
 def test_no_stored_block_is_read_twice(tmp_path, chunks, target_bytes):
     path = write_xy(tmp_path / "f.nc", chunks={"x": chunks, "y": (1, ROWS, COLUMNS)})
-    source = open_source(config_of(path), target_bytes)
+    source = open_source(selection_of(config_of(path)), target_bytes)
     reads = Counter()
     samples = read_all(source, reads)
     assert set(reads.values()) == {1}
@@ -301,7 +316,7 @@ def test_samples_that_are_ready(tmp_path, format_):
             file.create_dataset("inputs", data=inputs, chunks=(4, 2))
             file.create_dataset("targets", data=targets, chunks=(6,))
     reads = Counter()
-    source = open_source(history_config(path), target_bytes=50)
+    source = open_source(selection_of(history_config(path)), target_bytes=50)
     samples = read_all(source, reads)
     assert samples.inputs.tolist() == inputs.tolist()
     assert samples.targets.tolist() == targets[:, None].tolist()
@@ -309,14 +324,16 @@ def test_samples_that_are_ready(tmp_path, format_):
     assert set(reads.values()) == {1}
     assert len(source.chunks) == (2 if format_ == "h5" else 1)
     assert source.notices == ()
-    named = open_source(history_config(path, "variables.input_variables=[sst, hi]", "domain.mask=sst > 0"))
+    named = open_source(
+        selection_of(history_config(path, "variables.input_variables=[sst, hi]", "domain.mask=sst > 0"))
+    )
     assert "domain.mask: not used with" in named.notices[0]
     assert named.input_names == ("sst", "hi")
 
 
 def test_named_arrays_of_an_npz_file_are_a_grid(tmp_path):
     np.savez(tmp_path / "f.npz", x=ramp(), y=ramp(1000), lat=np.arange(ROWS, dtype="f4"))
-    samples = read_all(open_source(config_of(tmp_path / "f.npz", "domain.latitude_range=[1, 2]")))
+    samples = read_all(open_source(selection_of(config_of(tmp_path / "f.npz", "domain.latitude_range=[1, 2]"))))
     assert samples.grid_index.tolist() == [t * 20 + k for t in range(TIMES) for k in range(5, 15)]
 
 
@@ -354,7 +371,7 @@ def bad_list(tmp_path, case):
 )
 def test_a_bad_file_in_the_list(tmp_path, case, words):
     with pytest.raises(DataError, match=words) as caught:
-        open_source(bad_list(tmp_path, case))
+        open_source(selection_of(bad_list(tmp_path, case)))
     assert "\n" not in str(caught.value)
 
 
@@ -364,16 +381,16 @@ def test_odd_units_are_a_notice(tmp_path):
     for path, units in ((fine, "m"), (odd, "kg")):
         with netCDF4.Dataset(str(path), "a") as dataset:
             dataset["hi_h"].units = units
-    assert open_source(history_config(fine)).notices == ()
-    (alone,) = open_source(history_config(odd)).notices
+    assert open_source(selection_of(history_config(fine))).notices == ()
+    (alone,) = open_source(selection_of(history_config(odd))).notices
     assert "b.nc: variable 'hi_h' has units 'kg', expected m" in alone
-    (other,) = open_source(history_config(f"[{fine}, {odd}]")).notices
+    (other,) = open_source(selection_of(history_config(f"[{fine}, {odd}]"))).notices
     assert "b.nc: variable 'hi_h' has units 'kg', 'm' in " in other
 
 
 def test_nothing_selected_and_all_values_filled(tmp_path):
     path = write_xy(tmp_path / "f.nc", np.full((TIMES, ROWS, COLUMNS), 1e30, "f4"))
-    source = open_source(config_of(path))
+    source = open_source(selection_of(config_of(path)))
     samples = read_all(source)
     measured = [int(np.isfinite(column).sum()) for column in (samples.inputs, samples.targets)]
     with pytest.raises(DataError, match=r"variable 'x' holds fill values only, at all 60 selected samples"):
@@ -385,7 +402,7 @@ def test_nothing_selected_and_all_values_filled(tmp_path):
 
 def test_a_file_that_changes_between_epochs(tmp_path):
     path = write_xy(tmp_path / "f.nc")
-    source = open_source(config_of(path))
+    source = open_source(selection_of(config_of(path)))
     source.check_unchanged()
     read_all(source)
     write_xy(tmp_path / "new.nc", ramp(5, (4, ROWS, COLUMNS)), ramp(0, (4, ROWS, COLUMNS))).replace(path)
@@ -398,7 +415,7 @@ def test_a_file_that_changes_between_epochs(tmp_path):
 
 
 def test_a_source_travels_and_survives_a_fork(tmp_path):
-    source = open_source(config_of(write_xy(tmp_path / "f.nc")))
+    source = open_source(selection_of(config_of(write_xy(tmp_path / "f.nc"))))
     expected = read_all(source).inputs.tolist()
     copy = pickle.loads(pickle.dumps(source))
     assert copy == source
@@ -419,10 +436,10 @@ def test_a_source_travels_and_survives_a_fork(tmp_path):
 def test_selection_is_at_least_ten_times_faster_than_a_loop_over_points(tmp_path):
     shape = (10, 300, 400)
     generator = np.random.default_rng(0)
-    variables = {name: (FIELD, generator.random(shape, dtype="f4")) for name in ("aice_h", *INPUTS)}
+    variables = {name: (FIELD, generator.random(shape, dtype="f4")) for name in ("aice_h", *CICE_INPUTS)}
     variables |= {"ULAT": (GRID, np.full(shape[1:], 70, "f4")), "umask": (GRID, np.ones(shape[1:], "f4"))}
     path = write_netcdf(tmp_path / "f.nc", variables)
-    source = open_source(history_config(path))
+    source = open_source(selection_of(history_config(path)))
 
     def seconds_of(work):
         started = time.perf_counter()
@@ -432,7 +449,7 @@ def test_selection_is_at_least_ten_times_faster_than_a_loop_over_points(tmp_path
     samples = read_all(source)
     ours_s = min(seconds_of(lambda: read_all(source)) for _ in range(3))
     part = 40_000
-    flat = [variables[name][1].reshape(-1)[:part] for name in ("aice_h", *INPUTS)]
+    flat = [variables[name][1].reshape(-1)[:part] for name in ("aice_h", *CICE_INPUTS)]
     loop = lambda: [[column[i] for column in flat] for i in range(part) if 0 < flat[0][i] <= 1]  # noqa: E731
     loop_s = seconds_of(loop) * len(samples) / part
     assert len(samples) == np.prod(shape)
@@ -444,4 +461,4 @@ def test_selection_is_at_least_ten_times_faster_than_a_loop_over_points(tmp_path
 def test_a_table_that_cannot_be_what_is_asked(tmp_path, setting):
     np.savez(tmp_path / "s.npz", inputs=np.zeros((3, 2)), targets=np.zeros(3))
     with pytest.raises(UserError):
-        open_source(history_config(tmp_path / "s.npz", setting))
+        open_source(selection_of(history_config(tmp_path / "s.npz", setting)))

@@ -30,10 +30,10 @@ def measured(path, *settings, num_ranks=1):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Files of a few kB in tens of chunks."""
-    from mpitrain.data.dataset.loading import open_source_together
+    from mpitrain.data.dataset.exchange import open_source_on_root
 
     monkeypatch.setattr(
-        statistics, "open_source_together", lambda config, session: open_source_together(config, session, 3000)
+        statistics, "open_source_on_root", lambda config, session: open_source_on_root(config, session, 3000)
     )
 
 

@@ -12,10 +12,11 @@ from played_ranks import on_played_ranks, played_session
 from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_numbers
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.loading import read_run
 from mpitrain.data.files.open import open_field_file
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.streaming import dataset as streamed_data
 from mpitrain.errors import DataError
 
@@ -33,7 +34,7 @@ def in_memory(path, *settings):
 
     def body(communicator):
         session = played_session(communicator)
-        samples = read_run(open_source(config, CHUNK_BYTES), session)
+        samples = read_own_chunks(open_source(selection_of(config), CHUNK_BYTES), session)
         plan = VirtualRanks(V, 1, 0)
         return share_out(samples, session, plan, config.validation_split, config.seed, torch.float32)
 
@@ -65,7 +66,7 @@ def test_each_training_sample_comes_once_an_epoch_and_no_other(path):
     assert all(sorted(one) == sorted(other) for one, other in zip(*orders, strict=True)), "a chunk keeps its owner"
     assert not set(MISSING) & set(wanted)
     held_out = {int(x) for own in data.validation for x in own.inputs[:, 0]}
-    blocks = [block for source in seen.data.evaluation_sources() for block in source.blocks()]
+    blocks = [block for source in seen.data.evaluation() for block in source.blocks()]
     assert sorted(int(x) for block in blocks for x in block.inputs[:, 0]) == sorted(held_out)
 
 
@@ -77,7 +78,7 @@ def test_no_block_of_the_files_is_read_twice_in_an_epoch(path):
     # Held-out samples were kept when their chunk was read.
     for part in parts:
         before = sum(part.reads.values())
-        assert sum(len(b.inputs) for own in part.data.evaluation_sources() for b in own.blocks()) > 0
+        assert sum(len(b.inputs) for own in part.data.evaluation() for b in own.blocks()) > 0
         assert sum(part.reads.values()) == before
 
 
@@ -147,7 +148,7 @@ def test_a_virtual_rank_without_samples_gets_slices_of_no_weight(tmp_path):
 def test_a_file_that_changes_between_epochs_is_an_error_of_the_next_slice(tmp_path):
     path = write_numbers(tmp_path / "xy.nc")
     (seen,) = stream(path, 1)
-    (source, *_) = seen.data.slice_sources(seen.plan, 0, True)
+    (source, *_) = seen.data.microbatches(seen.plan, 0, True)
     source.start_epoch(1)
     source.slice(0)
     os.utime(path, ns=(1, 1))
@@ -157,11 +158,11 @@ def test_a_file_that_changes_between_epochs_is_an_error_of_the_next_slice(tmp_pa
 
 def test_held_out_samples_beyond_the_limit_are_read_again(path, monkeypatch):
     (kept,) = stream(path, 1)
-    expected = [block for source in kept.data.evaluation_sources() for block in source.blocks()]
+    expected = [block for source in kept.data.evaluation() for block in source.blocks()]
     monkeypatch.setattr(streamed_data, "HELD_OUT_BYTES", 200)
     (seen,) = stream(path, 1)
     before = sum(seen.reads.values())
-    blocks = [block for source in seen.data.evaluation_sources() for block in source.blocks()]
+    blocks = [block for source in seen.data.evaluation() for block in source.blocks()]
     assert sum(seen.reads.values()) > before
     for block, other in zip(blocks, expected, strict=True):
         assert torch.equal(block.inputs, other.inputs)

@@ -7,7 +7,7 @@ from pathlib import Path
 import netCDF4
 import numpy as np
 
-from mpitrain.data.history_file import INPUTS
+from mpitrain.data.selection.names import CICE_INPUTS
 
 GRID, FIELD = ("nj", "ni"), ("time", "nj", "ni")
 NJ, NI = 2, 3
@@ -22,7 +22,7 @@ def tiny_variables(num_times: int = 1) -> dict[str, tuple[tuple[str, ...], np.nd
         "umask": (GRID, np.array([[1, 0, 1], [1, 1, 1]], dtype=np.float32)),
         "aice_h": (FIELD, np.broadcast_to(np.float32(0.5), (num_times, NJ, NI))),
     }
-    return variables | {name: (FIELD, i + 100 * c) for c, name in enumerate(INPUTS)}
+    return variables | {name: (FIELD, i + 100 * c) for c, name in enumerate(CICE_INPUTS)}
 
 
 def write_tiny_history(path: Path, num_times: int = 1, without: str = "", **changed: tuple) -> Path:

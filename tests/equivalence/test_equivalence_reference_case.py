@@ -16,8 +16,8 @@ import pytest
 import torch
 from conftest import REFERENCE_CASE, train
 from cpp_program import PATIENT_RANKS, START, cpp_program, openmpi_python, read_arrays, run_cpp
+from history_samples import read_samples
 
-from mpitrain.data.samples import read_samples
 from mpitrain.models.files.torchscript import load_model
 from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import scalar_jacobian

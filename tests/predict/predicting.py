@@ -9,13 +9,14 @@ import netCDF4
 import numpy as np
 import torch
 from conftest import REFERENCE_CASE
+from history_samples import read_samples
 from played_ranks import on_played_ranks, played_session
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.model import ModelSection
-from mpitrain.data.history_file import INPUTS, TARGET
-from mpitrain.data.samples import read_samples
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.inference.predictor import Prediction, predict_to_file
 from mpitrain.models.build import build_model
 from mpitrain.models.files.initial_weights import load_initial_weights
@@ -39,7 +40,7 @@ def golden_icenet() -> IceNet:
 
 
 def save(
-    model: torch.nn.Module, path: Path, inputs: tuple[str, ...] = INPUTS, targets: tuple[str, ...] = (TARGET,)
+    model: torch.nn.Module, path: Path, inputs: tuple[str, ...] = CICE_INPUTS, targets: tuple[str, ...] = (CICE_TARGET,)
 ) -> Path:
     """Write a model as a run does."""
     save_model(model, path, ModelDescription(inputs, targets))
@@ -94,7 +95,7 @@ def predict_played(
     def body(communicator: Any) -> Prediction:
         session = played_session(communicator)
         network = load_network(model)
-        source = session.on_root(lambda: open_source(config, chunk_bytes, network.num_outputs))
+        source = session.on_root(lambda: open_source(selection_of(config), chunk_bytes, network.num_outputs))
         return predict_to_file(network, source, output, session, with_jacobian)
 
     return on_played_ranks(num_ranks, body)[0]

@@ -11,7 +11,7 @@ from conftest import launch
 from predicting import HISTORY, config_of, golden_icenet, left_behind, mlp, predict_played, save
 
 from mpitrain.errors import DataError, MpitrainError, UserError
-from mpitrain.inference.predict import PredictRequest, _load_settings, _settings_of
+from mpitrain.inference.predict import PredictRequest, _load_settings, _selection
 from mpitrain.models.files.stored_network import load_network, takes_fields
 
 
@@ -54,9 +54,9 @@ def test_a_bare_model_knows_its_names_and_kind(tmp_path: Path) -> None:
     points = load_network(save(mlp(2), tmp_path / "p.pt", ("x", "z"), ("y",)))
     assert (takes_fields(fields), takes_fields(points)) == (True, False)
     for network, kind in ((fields, "fields"), (points, "points")):
-        config = _settings_of(PredictRequest(Path("f.pt"), data=("a.nc",)), config_of(HISTORY), network)
-        assert (config.data.samples, config.data.data_path) == (kind, ["a.nc"])
-        assert (config.variables.input_variables, config.variables.output_variables) == (["x", "z"], ["y"])
+        asked = _selection(PredictRequest(Path("f.pt"), data=("a.nc",)), config_of(HISTORY), network)
+        assert (asked.kind, asked.files) == (kind, ("a.nc",))
+        assert (asked.input_names, asked.target_names) == (("x", "z"), ("y",))
 
 
 def test_settings_that_thin_are_refused() -> None:

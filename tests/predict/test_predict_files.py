@@ -14,7 +14,8 @@ from conftest import launch
 from predicting import XY, config_of, golden_icenet, left_behind, mlp, predict_played, read, save, write_grid
 
 from mpitrain.data.samples import concatenate
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import OutputError
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.synthetic.history import Storage, write_synthetic_history
@@ -26,7 +27,7 @@ def test_ranks_write_the_same_bytes(tmp_path: Path) -> None:
     """Four chunks on 1, 2 and 3 ranks of the public command."""
     history, model = tmp_path / "history.nc", save(golden_icenet(), tmp_path / "model.pt")
     write_synthetic_history(history, seed=1, num_times=17, storage=Storage((1, 160, 240), 1))
-    assert len(open_source(config_of(history), 2 * 2**20).chunks) == 4
+    assert len(open_source(selection_of(config_of(history)), 2 * 2**20).chunks) == 4
     outputs, said = [tmp_path / f"np{n}.nc" for n in (1, 2, 3)], set()
     for num_ranks, output in enumerate(outputs, 1):
         command = ["-m", "mpitrain", "predict", str(model), "--data", str(history), "--output", str(output)]
@@ -49,7 +50,7 @@ def test_points_hold_coordinates_errors_and_derivatives(tmp_path: Path) -> None:
     prediction = predict_played(model, config, tmp_path / "p.nc", chunk_bytes=100)
     found = read(tmp_path / "p.nc")
     assert list(found) == ["lon", "lat", "time", "grid_index", "y", "y_predicted", "y_error", "dy_dx", "dy_dz"]
-    source = open_source(config)
+    source = open_source(selection_of(config))
     samples = concatenate([source.read(chunk) for chunk in source.chunks])
     samples = samples.take(np.flatnonzero(np.isfinite(samples.inputs).all(axis=1)))
     index = samples.grid_index
@@ -106,7 +107,7 @@ def test_fields_have_fill_values_where_they_are_masked(tmp_path: Path) -> None:
     assert masked.sum() == 3 * 2 + 1
     for name in ("y_predicted", "y_error"):
         np.testing.assert_array_equal(found[name] == FILL, masked)
-    source = open_source(config)
+    source = open_source(selection_of(config))
     inputs = torch.from_numpy(np.concatenate([source.read(chunk).inputs for chunk in source.chunks]))
     inputs = torch.where(torch.isfinite(inputs), inputs, torch.tensor(0.5))  # the mean in the model's buffers
     with torch.no_grad():

@@ -22,8 +22,9 @@ from predicting import (
     write_grid,
 )
 
-from mpitrain.data.history_file import INPUTS
-from mpitrain.data.selection.source import open_source
+from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError
 from mpitrain.inference.maps import draw_prediction
 
@@ -47,7 +48,7 @@ def test_icenet_on_a_forecast_of_cice(tmp_path: Path) -> None:
     found, stored = read(tmp_path / "f.nc"), read(history)
     assert list(found) == ["lon", "lat", "aice_ffnn", *DERIVATIVES]
     ocean = np.broadcast_to((stored["ULAT"] > 40) & (stored["umask"] == 1), stored["aice_h"].shape)
-    measured = np.all([np.abs(stored[name]) < 1e29 for name in INPUTS], axis=0)
+    measured = np.all([np.abs(stored[name]) < 1e29 for name in CICE_INPUTS], axis=0)
     icy = ((stored["aice_h"] > 0) & (stored["aice_h"] <= 1))[ocean & measured]
     assert len(found["lat"]) == len(icy) > icy.sum() > 1000
     predict_played(model, config_of(history), tmp_path / "p.nc")
@@ -104,7 +105,7 @@ def test_a_table_of_inputs(tmp_path: Path, inputs: tuple[int, ...], own: dict) -
     both = f"[{tmp_path}/bare.npz, {tmp_path}/with.npz]"
     for files, message in ((both, "have not the columns of"), (tmp_path / "bare.npz", None)):
         with pytest.raises(DataError, match=message):
-            open_source(config_of(files), num_predicted=2 if message else None)
+            open_source(selection_of(config_of(files)), num_predicted=2 if message else None)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_what_is_still_refused(tmp_path, monkeypatch, files: list[str], settings
     monkeypatch.chdir(tmp_path)
     copy_without(write_grid(Path("a.nc")), "y")
     with pytest.raises(DataError, match=message) as caught:
-        open_source(config_of(files, *XY, *settings), num_predicted=1)
+        open_source(selection_of(config_of(files, *XY, *settings)), num_predicted=1)
     assert "\n" not in str(caught.value)
 
 
@@ -138,10 +139,10 @@ def test_a_run_ends_with_the_prediction_of_a_forecast(tmp_path: Path) -> None:
 def test_training_needs_targets_and_predictions_say_what_they_miss(tmp_path: Path) -> None:
     bare = copy_without(write_grid(tmp_path / "a.nc"), "y")
     with pytest.raises(DataError, match="no variable 'y'; this one has"):
-        open_source(config_of(bare, *XY))
-    ocean = open_source(config_of(bare, *XY[:2], "domain.mask_mode=sea_ice"), num_predicted=1)
+        open_source(selection_of(config_of(bare, *XY)))
+    ocean = open_source(selection_of(config_of(bare, *XY[:2], "domain.mask_mode=sea_ice")), num_predicted=1)
     assert len(ocean.notices) == 2
     assert "of domain.mask_mode=sea_ice is not applied" in ocean.notices[1]
     index = np.concatenate([ocean.read(chunk).grid_index for chunk in ocean.chunks])
     assert len(index) == 60 - 3 * 2 - 1  # without a mask, the ocean is where both inputs are measured
-    assert len(open_source(config_of(bare, *XY), num_predicted=1).notices) == 1
+    assert len(open_source(selection_of(config_of(bare, *XY)), num_predicted=1).notices) == 1

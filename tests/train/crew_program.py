@@ -22,9 +22,9 @@ from mpitrain.comm.mpi import node_shared
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.ownership import take_run
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.errors import LaunchError
-from mpitrain.runs.prepare import build_parts
+from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.compiled import crew
 from mpitrain.train.optimizers import optimizer_tensors
@@ -38,8 +38,8 @@ class Run:
 
     def __init__(self, session, *settings):
         self.config = load_run_config(None, [*COMMON, "data.validation_split=0.1", *SETTINGS, *settings]).config
-        samples = take_run(points(331), session)
-        self.parts = build_parts(self.config, session, samples, None)
+        samples = take_share(points(331), session)
+        self.parts = prepare_on_samples(self.config, samples, session)
         self.engine = self.parts.engine
 
     def epochs(self, count=3, most=100):

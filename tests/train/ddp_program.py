@@ -22,9 +22,9 @@ from mpitrain.comm.mpi.process_group import MpiProcessGroup
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import run_on_all_ranks
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.ownership import take_run
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.models.batch_norm import batch_norm_layers
-from mpitrain.runs.prepare import build_parts
+from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 
@@ -42,8 +42,8 @@ class Run:
         config = load_run_config(
             None, [*COMMON, "data.validation_split=0.1", "training.reduction=any", *settings]
         ).config
-        self.session, samples = session, take_run(points(180), session)
-        self.parts = build_parts(config, session, samples, None)
+        self.session, samples = session, take_share(points(180), session)
+        self.parts = prepare_on_samples(config, samples, session)
         self.model, self.engine = self.parts.model, self.parts.engine
         self.gradients, self.losses, self.calls = [], [], []
         self.engine.start_epoch(0)

@@ -16,9 +16,9 @@ import torch
 from played_ranks import PlayedCommunicator, on_played_ranks, played_session
 
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.ownership import take_run
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.samples import Samples
-from mpitrain.runs.prepare import build_parts
+from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.state import named_weights
@@ -62,8 +62,8 @@ class Run:
         self.config = load_run_config(None, [*COMMON, *settings]).config
         torch.set_num_threads(1)  # as the command does where it promises bits
         self.session = played_session(communicator, self.config.training.reduction or "fixed")
-        own = take_run(points() if samples is None else samples, self.session)
-        self.parts: Any = build_parts(self.config, self.session, own, None)
+        own = take_share(points() if samples is None else samples, self.session)
+        self.parts: Any = prepare_on_samples(self.config, own, self.session)
         self.model, self.engine = self.parts.model, self.parts.engine
         self.saved: list[tuple[str, dict[str, torch.Tensor], dict[str, Any]]] = []
         self.rates: list[float] = []

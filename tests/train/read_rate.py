@@ -51,7 +51,7 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
         data = open_streamed_files(config, played_session(communicator), VirtualRanks(8, 1, 0), torch.float32, reads)
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
-        sources = data.slice_sources(plan, 0, True)
+        sources = data.microbatches(plan, 0, True)
         started = time.perf_counter()
         for step in range(plan.steps_per_epoch):
             for source in sources:
@@ -90,12 +90,12 @@ def measure_training(folder: Path) -> tuple[float, float]:
 def _read_in_order(folder: Path) -> float:
     import netCDF4
 
-    from mpitrain.data.history_file import INPUTS, TARGET
+    from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 
     started = time.perf_counter()
     for path in sorted(folder.glob("*.nc")):
         with netCDF4.Dataset(str(path)) as dataset:
             for place in range(dataset.dimensions["time"].size):
-                for name in (*INPUTS, TARGET):
+                for name in (*CICE_INPUTS, CICE_TARGET):
                     dataset[name][place]
     return time.perf_counter() - started

@@ -19,7 +19,7 @@ import torch
 from conftest import launch, train
 from many_runs import Outcome, run_many
 
-from mpitrain.data.history_file import INPUTS
+from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.train.checkpoint.format import TENSORS
 
 SMALL = ("training.epochs=1",)
@@ -385,4 +385,4 @@ def test_a_word_that_is_no_option_is_explained_without_a_traceback(tmp_path: Pat
 
 
 def test_every_input_of_a_history_file_is_needed() -> None:
-    assert set(INPUTS) >= {"sst_h", "hi_h", "sss_h", "Tair_h"}
+    assert set(CICE_INPUTS) >= {"sst_h", "hi_h", "sss_h", "Tair_h"}

@@ -12,8 +12,8 @@ from played_runs import Run, in_turns, points, run_alone
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import plan_batches
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError
 from mpitrain.models.icenet import build_icenet
@@ -21,7 +21,7 @@ from mpitrain.train.compiled.build import load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.engines.choose import choose_engine, dense_network_of
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
 
 V = 8
@@ -43,7 +43,7 @@ class Trained:
         dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
         session = played_session(communicator, reduction)
         layout = VirtualRanks(V, communicator.size, communicator.rank)
-        data = share_out(take_run(make_samples(), session), session, layout, 0.1, config.seed, dtype)
+        data = share_out(take_share(make_samples(), session), session, layout, 0.1, config.seed, dtype)
         with _ONE_AT_A_TIME:
             self.model = build_icenet(7, 19, config.model.hidden_activation or "none", config.seed, dtype)
             kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None
@@ -51,8 +51,8 @@ class Trained:
             self.model.set_normalization(data.summary.normalization.mean, data.summary.normalization.std)
         plan = plan_batches(data.summary.num_training_samples, 48, V)
         more = (dense_network_of(config, self.model), kernel) if kernel else ()
-        sources = (data.slice_sources(plan, config.seed, True), data.evaluation_sources())
-        parts = EngineParts(self.model, *sources, plan, layout, session, config)
+        sources = (data.microbatches(plan, config.seed, True), data.evaluation())
+        parts = EngineInputs(self.model, *sources, plan, layout, session, config)
         self.engine = engine_class(parts, *more)
         self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
 

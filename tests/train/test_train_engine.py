@@ -12,12 +12,12 @@ from torch import nn
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import SampleBlocks, Slice, VirtualRankBatches, plan_batches
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts, sum_losses
+from mpitrain.train.engines.standard import EngineInputs, sum_losses
 from mpitrain.train.losses import WeightedLoss
 
 V, SEED, RATE = 8, 3, 0.05
@@ -37,7 +37,7 @@ class Played:
     def __init__(self, communicator, num_samples, batch_size, dtype, reduction="fixed", split=0.2):
         self.session = played_session(communicator, reduction)
         self.layout = VirtualRanks(V, communicator.size, communicator.rank)
-        own = take_run(make_samples(num_samples), self.session)
+        own = take_share(make_samples(num_samples), self.session)
         self.data = share_out(own, self.session, self.layout, split, SEED, dtype)
         with _ONE_AT_A_TIME:  # torch's random state is the process's, not the thread's
             self.model = build_icenet(3, 5, "none", SEED, dtype)
@@ -48,10 +48,10 @@ class Played:
         self.make_engine()
 
     def make_engine(self):
-        batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
+        batches, held_out = self.data.microbatches(self.plan, SEED, True), self.data.evaluation()
         config = load_run_config(None, [f"seed={SEED}", "training.optimizer.type=sgd"]).config
         self.engine = EagerEngine(
-            EngineParts(self.model, batches, held_out, self.plan, self.layout, self.session, config)
+            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.session, config)
         )
 
     def flat(self, what="data"):

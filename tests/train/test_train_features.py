@@ -11,7 +11,7 @@ from mpitrain.config import RunConfig, SchedulerSection, load_run_config
 from mpitrain.errors import ConfigError
 from mpitrain.train.checkpoint.compatibility import check_batches, global_batch_size
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.losses import element_losses
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
@@ -26,9 +26,9 @@ class Configured(Played):
         super().__init__(communicator, 97, 32, torch.float64)
 
     def make_engine(self):
-        batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
+        batches, held_out = self.data.microbatches(self.plan, SEED, True), self.data.evaluation()
         self.engine = EagerEngine(
-            EngineParts(self.model, batches, held_out, self.plan, self.layout, self.session, self.config)
+            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.session, self.config)
         )
 
     def step(self):

@@ -14,8 +14,8 @@ from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.session import Session
 from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.ownership import take_run
-from mpitrain.runs.prepare import build_parts
+from mpitrain.data.dataset.exchange import take_share
+from mpitrain.runs.prepare import prepare_on_samples
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,7 +34,7 @@ class GpuRun:
         self.session = Session(
             ranks, torch.device("cuda", 0), "nccl", reduction, 1, "here", alone, alone if data is None else data
         )  # type: ignore[arg-type]
-        self.parts = build_parts(config, self.session, take_run(points(), self.session), None)
+        self.parts = prepare_on_samples(config, take_share(points(), self.session), self.session)
         self.engine, self.model = self.parts.engine, self.parts.model
 
     def steps(self, count=4, epoch=0):

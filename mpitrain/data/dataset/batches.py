@@ -10,12 +10,45 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
-from mpitrain.data.random_streams import keyed_permutation
+from mpitrain.data.random_streams import Stream, keyed_permutation
 
-_SHUFFLE_STREAM = 2
+
+@dataclass(frozen=True)
+class VirtualRankSamples:
+    """One virtual rank's n samples (n may be 0), and behind them one row of zeros that weighs nothing, for padding.
+
+    `padded_inputs` (n + 1, F, ...), `padded_targets` (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...);
+    `grid_index` (n,) is each sample's place in its source.
+    """
+
+    virtual_rank: int
+    padded_inputs: torch.Tensor
+    padded_targets: torch.Tensor
+    padded_weights: torch.Tensor
+    grid_index: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.grid_index)
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """The samples' inputs (n, F, ...)."""
+        return self.padded_inputs[:-1]
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """The samples' targets (n, O, ...)."""
+        return self.padded_targets[:-1]
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """How much the targets count (n, 1 or O, ...)."""
+        return self.padded_weights[:-1]
+
+
 _BLOCK_POINTS = 65_536
 
 
@@ -35,7 +68,9 @@ class Slice:
 class SliceSource(Protocol):
     """Where an engine gets one virtual rank's slices from, in memory or from files."""
 
-    virtual_rank: int
+    @property
+    def virtual_rank(self) -> int:
+        """Whose slices these are."""
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the slices of `epoch` (from 0), of which `first_step` come with the steps that are done already."""
@@ -124,7 +159,7 @@ class EpochOrder:
     """Which of a virtual rank's `num_samples` samples make each slice; row `num_samples` stands for padding."""
 
     def __init__(self, virtual_rank: int, num_samples: int, plan: BatchPlan, seed: int, shuffle: bool) -> None:
-        self._keys = (seed, _SHUFFLE_STREAM)
+        self._keys = (seed, Stream.SHUFFLE)
         self._virtual_rank, self._num_samples, self._plan = virtual_rank, num_samples, plan
         # One slice of all samples has no order to draw, and is read fastest as it lies.
         self._shuffle = shuffle and plan.steps_per_epoch > 1

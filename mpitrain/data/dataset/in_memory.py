@@ -1,4 +1,4 @@
-"""What `standard` semantics trains on, held in memory: the samples of this rank's virtual ranks.
+"""The samples of this rank's virtual ranks, held in memory.
 
 V  virtual ranks      F  input features      O  targets
 """
@@ -9,140 +9,93 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, SampleBlocks, SliceSource, VirtualRankBatches
-from mpitrain.data.dataset.ownership import run_of, send_to_owners
+from mpitrain.data.dataset.batches import (
+    BatchPlan,
+    EvaluationSource,
+    SampleBlocks,
+    SliceSource,
+    VirtualRankBatches,
+    VirtualRankSamples,
+)
+from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
+from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks
 from mpitrain.data.dataset.split import validation_flags
-from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
-from mpitrain.data.moments import Moments, allreduce_moments
-from mpitrain.data.sample_moments import moments_of_samples
+from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
-from mpitrain.errors import DataError
 
 
 @dataclass(frozen=True)
-class Normalization:
-    """Mean and standard deviation of each input (F,) and target (O,), dtype of the model, the same on all ranks."""
-
-    mean: torch.Tensor
-    std: torch.Tensor
-    output_mean: torch.Tensor
-    output_std: torch.Tensor
-
-
-@dataclass(frozen=True)
-class DataSummary:
-    """Numbers about all ranks' samples, the same on all ranks.
-
-    `num_missing` counts for each input and target the selected values that are no measurement. `largest_share` is the
-    most samples that a virtual rank trains on, None where they are shared out evenly.
-    """
-
-    num_training_samples: int
-    num_validation_samples: int
-    num_dropped_samples: int
-    normalization: Normalization
-    moments: Moments
-    input_names: tuple[str, ...]
-    target_names: tuple[str, ...]
-    num_missing: tuple[int, ...] = ()
-    largest_share: int | None = None
-
-    @property
-    def target_mean(self) -> npt.NDArray[np.float64]:
-        """Mean of each target over the training samples (O,)."""
-        return self.moments.mean[len(self.input_names) :]
-
-    @property
-    def constant_features(self) -> tuple[str, ...]:
-        """Names of the inputs and targets that have one value only."""
-        names = (*self.input_names, *self.target_names)
-        return tuple(name for name, constant in zip(names, is_constant(self.moments), strict=True) if constant)
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """What `standard` semantics trains on: the owned virtual ranks' samples, and numbers about all ranks' samples."""
+class InMemoryDataset:
+    """`Dataset` of samples in memory: those of the owned virtual ranks."""
 
     training: Sequence[VirtualRankSamples]
     validation: Sequence[VirtualRankSamples]
     summary: DataSummary
+    virtual_ranks: VirtualRanks
+    notices: tuple[str, ...] = ()
 
-    def slice_sources(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
-        """Return where each owned virtual rank's slices come from."""
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+        """See `Dataset.microbatches`."""
         return [VirtualRankBatches(own, plan, seed, shuffle) for own in self.training]
 
-    def evaluation_sources(self, held_out: bool = True) -> list[EvaluationSource]:
-        """Return each owned virtual rank's held-out samples, or those that it trains on."""
+    def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
+        """See `Dataset.evaluation`."""
         return [SampleBlocks(own) for own in (self.validation if held_out else self.training)]
+
+    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+        """See `Dataset.mean_predictor_mse`. Collective."""
+        mean = torch.from_numpy(self.summary.target_mean).to(session.device)
+        sources = self.evaluation(held_out=self.summary.holds_out)
+        sums = torch.stack([_squared_errors(source, mean, output_std.double()) for source in sources])
+        total, weight = FixedTreeReducer(session.data, self.virtual_ranks).reduce(sums).tolist()
+        return float(total / weight) if weight else None
 
 
 def share_out(
     samples: Samples, session: Session, virtual_ranks: VirtualRanks, validation_split: float, seed: int,
     dtype: torch.dtype,
-) -> TrainingData:  # fmt: skip
+) -> InMemoryDataset:  # fmt: skip
     """Drop unusable samples, split off the validation set, and send each sample to its owner. Collective.
 
-    `samples` is this rank's run of the selection: the ranks' runs, laid end to end, are the whole selection in its
-    order. Raises DataError, on all ranks, when nothing is left to train on.
+    `samples` are this rank's part of the selection: the ranks' parts, laid end to end, are the selection in its order.
+    Raises DataError, on all ranks, when nothing is left to train on.
     """
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
-    selected, run = run_of(len(samples), session), run_of(len(kept), session)
-    is_validation = validation_flags(run.first, len(kept), validation_split, seed)
+    selected, usable = offset_of(len(samples), session), offset_of(len(kept), session)
+    is_validation = validation_flags(usable.first, len(kept), validation_split, seed)
     training, validation = (
-        send_to_owners(kept.take(np.flatnonzero(chosen)), session, virtual_ranks)
+        send_to_virtual_ranks(kept.take(np.flatnonzero(chosen)), session, virtual_ranks)
         for chosen in (~is_validation, is_validation)
     )
     num_training, num_validation = (
-        run_of(sum(map(len, owned.values())), session).total for owned in (training, validation)
+        offset_of(sum(map(len, owned.values())), session).total for owned in (training, validation)
     )
-    if num_training == 0:
-        raise DataError(
-            f"{selected.total} samples selected, {selected.total - run.total} dropped as NaN or fill value: "
-            f"none is left to train on"
-        )
+    check_some_are_left(selected.total, selected.total - usable.total, num_training)
     num_missing = np.sum(session.gather_object(missing_of(samples)), axis=0)
     moments = allreduce_moments(
         [moments_of_samples(training[v]) for v in virtual_ranks.owned], session.control, virtual_ranks
     )
     normalization = normalization_of(moments, samples.inputs.shape[1], session.device, dtype)
-    return TrainingData(
+    return InMemoryDataset(
         _to_tensors(training, normalization, session, dtype),
         _to_tensors(validation, normalization, session, dtype),
         DataSummary(
-            num_training, num_validation, selected.total - run.total, normalization, moments, samples.input_names,
+            num_training, num_validation, selected.total - usable.total, normalization, moments, samples.input_names,
             samples.target_names, tuple(num_missing.tolist()),
         ),
+        virtual_ranks,
     )  # fmt: skip
-
-
-def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
-    """Tell which features (C,) have one value only.
-
-    The range tells it exactly; the standard deviation may come out as rounding noise.
-    """
-    constant: npt.NDArray[np.bool_] = moments.minimum >= moments.maximum
-    return constant
-
-
-def normalization_of(moments: Moments, num_inputs: int, device: torch.device, dtype: torch.dtype) -> Normalization:
-    """Return what normalises `num_inputs` inputs and the targets behind them.
-
-    A constant feature carries nothing: it is centred, and dividing by 1 keeps it finite.
-    """
-    std = np.where(is_constant(moments), 1.0, moments.std)
-    parts = (moments.mean[:num_inputs], std[:num_inputs], moments.mean[num_inputs:], std[num_inputs:])
-    return Normalization(*(torch.from_numpy(part).to(device, dtype) for part in parts))
 
 
 def _to_tensors(
     owned: Mapping[int, Samples], normalization: Normalization, session: Session, dtype: torch.dtype
 ) -> list[VirtualRankSamples]:
-    """Return the owned virtual ranks' samples, one behind the other in one memory."""
+    """Return the owned virtual ranks' samples, one after the other in one memory."""
     parts = [padded_tensors(samples, normalization, session.device, dtype) for samples in owned.values()]
     lengths = [len(samples) + 1 for samples in owned.values()]
     inputs, targets, weights = (torch.cat(column).split(lengths) for column in zip(*parts, strict=True))
@@ -155,7 +108,7 @@ def _to_tensors(
 def padded_tensors(
     samples: Samples, normalization: Normalization, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return inputs, targets and weights as tensors with one row of zeros behind them.
+    """Return inputs, targets and weights as tensors with one row of zeros after them.
 
     What a field has not measured becomes the mean of its input, which normalises to 0, and a target of no weight.
     """
@@ -176,3 +129,14 @@ def _padded(rows: torch.Tensor, device: torch.device, dtype: torch.dtype) -> tor
     padded = torch.zeros((len(rows) + 1, *rows.shape[1:]), dtype=dtype, device=device)
     padded[:-1] = rows
     return padded
+
+
+def _squared_errors(source: EvaluationSource, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """Return the weighted sum of squared errors of `mean` (O,), and the sum of weights (2,), float64."""
+    sums = torch.zeros(2, dtype=torch.float64, device=mean.device)
+    for block in source.blocks():
+        axes = [-1, *[1] * (block.targets.ndim - 2)]
+        errors = (block.targets.double() - mean.view(axes)) / (std.view(axes) if std.ndim else std)
+        weights = block.weights.double().expand_as(errors)
+        sums += torch.stack([(weights * errors**2).sum(), weights.sum()])
+    return sums

@@ -1,11 +1,11 @@
 """What `reference` semantics trains on: the C++ program's partition and its one-pass statistics.
 
-P  real ranks      F  input features
+P  real ranks      n  samples of a rank, the same on all      F  input features
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,66 +13,130 @@ import numpy.typing as npt
 import torch
 
 from mpitrain.comm.session import Session
-from mpitrain.data.dataset.batches import Slice
-from mpitrain.data.dataset.in_memory import Normalization
-from mpitrain.data.dataset.split import round_robin
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
+from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
 from mpitrain.data.samples import Samples, first_invalid_feature
 from mpitrain.errors import DataError
 
+# The C++ program's own limit of samples a rank.
+MOST_SAMPLES_PER_RANK = 400_000
+Moments = tuple[torch.Tensor, torch.Tensor]
+
 
 @dataclass(frozen=True)
-class ReferenceData:
-    """What `reference` semantics trains on: this rank's n samples, the same n on every rank; `targets` (n, 1)."""
+class ReferenceDataset:
+    """`Dataset` of `reference` semantics: this rank's n samples as one microbatch; `targets` (n, 1)."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
     grid_index: npt.NDArray[np.int64]
-    num_samples: int
-    normalization: Normalization
+    summary: DataSummary
+    virtual_rank: int
+    notices: tuple[str, ...] = ()
+
+    @property
+    def training(self) -> list[ReferenceDataset]:
+        """This rank's samples, as `InMemoryDataset` has those of its virtual ranks."""
+        return [self]
+
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+        """See `Dataset.microbatches`: all samples, always in the same order."""
+        return [self]
+
+    def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
+        """See `Dataset.evaluation`: nothing is held out, so these are the samples that are trained on."""
+        return [self]
+
+    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+        """See `Dataset.mean_predictor_mse`."""
+        return None
+
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
+        """See `SliceSource.start_epoch`: every epoch is the same."""
+
+    def slice(self, step: int) -> Slice:
+        """See `SliceSource.slice`: all samples."""
+        return Slice(self.virtual_rank, self.inputs, self.targets, torch.ones_like(self.targets))
 
     def blocks(self) -> Iterator[Slice]:
-        """Yield this rank's samples as one block; see `EvaluationSource`."""
-        yield Slice(0, self.inputs, self.targets, torch.ones_like(self.targets))
+        """See `EvaluationSource.blocks`: all samples as one block."""
+        yield self.slice(0)
 
 
-def share_out_as_reference(samples: Samples, session: Session, dtype: torch.dtype) -> ReferenceData:
+def share_out_as_reference(
+    samples: Samples, session: Session, dtype: torch.dtype, steps: ReferenceSteps | None = None
+) -> ReferenceDataset:
     """Partition by grid index, truncate to the smallest rank's count, and compute one-pass statistics. Collective.
 
-    `samples` must be the whole selection, the same on all ranks. Raises DataError, on all ranks, for a NaN or fill
-    value, a rank without samples, or a feature whose standard deviation is 0 or not a number.
+    `samples` are this rank's part of the selection (see `read_own_chunks`). Raises DataError, on all ranks,
+    for a NaN or fill value, a rank without samples, or a feature whose standard deviation is 0 or not a number.
     """
-    world_size = session.ranks.world_size
-    bad = first_invalid_feature(samples)
-    if bad is not None:
-        raise DataError(
-            f"feature '{bad}' holds a NaN or a fill value, which semantics=reference would train on; "
-            f"use semantics=standard, which drops such samples"
-        )
-    own = samples.take(round_robin(samples.grid_index, world_size, session.ranks.rank))
+    _refuse_invalid(samples, session)
+    num_selected = offset_of(len(samples), session).total
+    steps = steps or ReferenceSteps()
+    own = steps.truncate(steps.partition(samples, session), num_selected, session)
+    inputs, targets = (torch.from_numpy(array).to(dtype) for array in (own.inputs, own.targets))
+    mean, std = steps.moments_of(inputs, session)
+    _refuse_degenerate(std, samples.input_names)
+    num_kept = offset_of(len(own), session).total
+    # The C++ program normalises its inputs only.
+    unchanged = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
+    summary = DataSummary(
+        num_kept, None, num_selected - num_kept, Normalization(mean, std, *unchanged), None, samples.input_names,
+        samples.target_names, largest_share=len(own),
+    )  # fmt: skip
+    return ReferenceDataset(inputs, targets, own.grid_index, summary, session.ranks.rank)
+
+
+def partition_round_robin(samples: Samples, session: Session) -> Samples:
+    """Return this rank's samples in grid order: of grid points rank, rank + P, ..., at most 400000. Collective."""
+    destinations = samples.grid_index % session.ranks.world_size
+    own, _ = send_to_ranks(samples, destinations, samples.grid_index, session)
+    return own.take(np.arange(min(len(own), MOST_SAMPLES_PER_RANK)))
+
+
+def truncate_to_smallest(own: Samples, num_selected: int, session: Session) -> Samples:
+    """Return the first n of `own`, n the smallest rank's count. Collective. Raises DataError where n is 0."""
     smallest = torch.tensor([len(own)])
     session.control.all_reduce(smallest, "min")
     n = int(smallest[0])
     if n == 0:
         raise DataError(
-            f"semantics=reference: of {len(samples)} samples on {world_size} ranks one rank has none; "
+            f"semantics=reference: of {num_selected} samples on {session.ranks.world_size} ranks one rank has none; "
             f"use fewer ranks, or semantics=standard"
         )
-    inputs, targets = (torch.from_numpy(array[:n]).to(dtype) for array in (own.inputs, own.targets))
-    mean, std = _one_pass_moments(inputs, session)
-    _refuse_degenerate(std, samples.input_names)
-    return ReferenceData(
-        inputs, targets, own.grid_index[:n], n * world_size, Normalization(mean, std, *_unchanged_outputs(mean))
-    )
+    return own.take(np.arange(n))
 
 
-def _one_pass_moments(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and std (F,) of all ranks' rows in the C++ program's order of operations. Collective."""
+def one_pass_moments(inputs: torch.Tensor, session: Session) -> Moments:
+    """Return mean and std (F,) of all ranks' rows (n, F) in the C++ program's order of operations. Collective."""
     total = float(len(inputs) * session.ranks.world_size)
     sums, squares = torch.sum(inputs, dim=0), torch.sum(torch.pow(inputs, 2), dim=0)
     session.all_reduce(sums)
     session.all_reduce(squares)
     mean = sums / total
     return mean, torch.sqrt(squares / total - torch.pow(mean, 2))
+
+
+@dataclass(frozen=True)
+class ReferenceSteps:
+    """What `share_out_as_reference` is made of: the C++ program's steps, unless a test of the proof puts in others."""
+
+    partition: Callable[[Samples, Session], Samples] = partition_round_robin
+    truncate: Callable[[Samples, int, Session], Samples] = truncate_to_smallest
+    moments_of: Callable[[torch.Tensor, Session], Moments] = one_pass_moments
+
+
+def _refuse_invalid(samples: Samples, session: Session) -> None:
+    names = (*samples.input_names, *samples.target_names)
+    found = set(session.gather_object(first_invalid_feature(samples)))
+    bad = next((name for name in names if name in found), None)
+    if bad is not None:
+        raise DataError(
+            f"feature '{bad}' holds a NaN or a fill value, which semantics=reference would train on; "
+            f"use semantics=standard, which drops such samples"
+        )
 
 
 def _refuse_degenerate(std: torch.Tensor, names: tuple[str, ...]) -> None:
@@ -83,8 +147,3 @@ def _refuse_degenerate(std: torch.Tensor, names: tuple[str, ...]) -> None:
                 f"(semantics=reference): "
                 "it cannot be normalised; use semantics=standard"
             )
-
-
-def _unchanged_outputs(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # The C++ program normalises its inputs only.
-    return torch.zeros(1, dtype=like.dtype), torch.ones(1, dtype=like.dtype)

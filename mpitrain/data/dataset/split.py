@@ -1,6 +1,6 @@
-"""Which samples a rank, or a virtual rank, owns.
+"""Which samples are held out, and which virtual rank owns a training sample.
 
-P  real ranks      V  virtual ranks      N  samples
+V  virtual ranks      N  samples
 """
 
 from __future__ import annotations
@@ -8,18 +8,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.random_streams import keyed_uniform
+from mpitrain.data.random_streams import Stream, keyed_uniform
 
 IndexArray = npt.NDArray[np.int64]
-
-# The C++ program's own limit of samples a rank.
-REFERENCE_SAMPLES_PER_RANK = 400_000
-_VALIDATION_STREAM = 1
-
-
-def round_robin(grid_index: IndexArray, world_size: int, rank: int) -> IndexArray:
-    """Return the positions of `rank`'s samples: grid points rank, rank + P, ..., at most 400000 (reference)."""
-    return np.flatnonzero(grid_index % world_size == rank)[:REFERENCE_SAMPLES_PER_RANK]
 
 
 def validation_flags(first: int, count: int, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -27,7 +18,7 @@ def validation_flags(first: int, count: int, fraction: float, seed: int) -> npt.
 
     Each sample is decided from (seed, number) alone: the same for any number of ranks.
     """
-    flags: npt.NDArray[np.bool_] = keyed_uniform((seed, _VALIDATION_STREAM), count, first) < fraction
+    flags: npt.NDArray[np.bool_] = keyed_uniform((seed, Stream.VALIDATION), count, first) < fraction
     return flags
 
 

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.protocol import Slices, VariableInfo
+from mpitrain.data.files.variable import Slices, VariableInfo
 from mpitrain.errors import DataError, MissingDependencyError
 
 # torch.load(weights_only=True) could be made to run code before this version (CVE-2025-32434 and its successors).

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.protocol import VariableInfo
-from mpitrain.data.history_file import LARGEST_VALID
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
+
+# CICE writes 1e30 on land; anything near it is no measurement.
+LARGEST_VALID = 1e29
 
 Array = npt.NDArray[Any]
 # Integers of up to two bytes are exact in float32; wider ones need float64.
@@ -118,3 +120,8 @@ def _numbers(info: VariableInfo, name: str) -> list[float]:
     if value is None or isinstance(value, str):
         return []
     return list(value) if isinstance(value, tuple) else [value]
+
+
+def read(file: FieldFile, name: str, slices: Slices) -> npt.NDArray[Any]:
+    """Return a part of a variable as float32 or float64, NaN where there is no measurement."""
+    return decode(file.read_stored(name, slices), file.variables[name])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.protocol import Slices, VariableInfo, plain_attribute
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute
 from mpitrain.errors import DataError
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"

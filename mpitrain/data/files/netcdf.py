@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.hdf5 import can_unpack, is_hdf5, list_variables, open_hdf5
 from mpitrain.data.files.netcdf_classic import read_variable_ends
-from mpitrain.data.files.protocol import Slices, VariableInfo, plain_attribute
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute
 from mpitrain.errors import DataError
 
 # The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.

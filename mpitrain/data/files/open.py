@@ -8,7 +8,7 @@ from pathlib import Path
 from mpitrain.data.files.arrays import open_npz, open_pt
 from mpitrain.data.files.hdf5 import Hdf5File, is_hdf5
 from mpitrain.data.files.netcdf import NetcdfFile
-from mpitrain.data.files.protocol import FieldFile
+from mpitrain.data.files.variable import FieldFile
 from mpitrain.errors import DataError
 
 _BY_SUFFIX: dict[str, Callable[[Path], FieldFile]] = {

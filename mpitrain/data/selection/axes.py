@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mpitrain.data.files.protocol import Slices, VariableInfo
+from mpitrain.data.files.variable import Slices, VariableInfo
 from mpitrain.errors import DataError
 
 TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"

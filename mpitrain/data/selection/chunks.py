@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mpitrain.data.files.protocol import VariableInfo
+from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.axes import Axes
 
 

@@ -13,13 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.protocol import FieldFile, VariableInfo
+from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of
-from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE
-from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.source_files import SourceFile, VariableAccess, read_part
-from mpitrain.data.selection.variable_access import find_access, find_role
+from mpitrain.data.selection.source import SampleSource, SourceFile
+from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part
 from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -71,7 +69,7 @@ def open_coordinates(source: SampleSource) -> Coordinates:
     """
     attributes: dict[str, dict[str, str]] = {}
     dtypes: dict[str, str] = {}
-    if not isinstance(source.layout, GridLayout):
+    if not source.layout.is_grid:
         return Coordinates(source, attributes, dtypes)
     grids: dict[str, Array] = {}
     moving: dict[str, VariableAccess] = {}

@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import Decoder, decode
-from mpitrain.data.files.protocol import FieldFile
-from mpitrain.data.random_streams import keyed_uniform_at
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.mask_expression import BoolArray
 from mpitrain.data.selection.rule import PointRule
-from mpitrain.data.selection.source_files import ReadCounter, SourceFile, read_part
+from mpitrain.data.selection.source import SourceFile
+from mpitrain.data.selection.variable_access import ReadCounter, read_part
 
 Array = npt.NDArray[Any]
-THINNING_STREAM = 0x7468696E  # "thin"
 _BLOCK_POINTS = 32768
 
 
@@ -47,6 +47,17 @@ class GridLayout:
     statics: Mapping[str, Array] = field(default_factory=dict)
     static_mask: BoolArray | None = None
     has_targets: bool = True
+    is_grid = True
+
+    @property
+    def is_area_weighted(self) -> bool:
+        """See `SampleLayout.is_area_weighted`."""
+        return self.latitude_name is not None
+
+    @property
+    def rule_words(self) -> str:
+        """See `SampleLayout.rule_words`."""
+        return self.rule.words
 
     @property
     def read_targets(self) -> tuple[str, ...]:
@@ -155,7 +166,7 @@ class _Part:
         fraction = self._layout.thin_fraction
         if fraction >= 1.0:
             return np.ones(len(numbers), dtype=bool)
-        kept: BoolArray = keyed_uniform_at((self._layout.seed, THINNING_STREAM), numbers) < fraction
+        kept: BoolArray = keyed_uniform_at((self._layout.seed, Stream.THINNING), numbers) < fraction
         return kept
 
     def _table(self, names: tuple[str, ...], positions: npt.NDArray[np.int64]) -> Array:

@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.data.files.protocol import FieldFile, VariableInfo
+from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.errors import DataError
 
+# What a file holds that no setting describes: a CICE history file (CICE user guide, "History").
+CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK = "ULAT", "ULON", "umask"
+CICE_TARGET = "aice_h"
+CICE_INPUTS = ("Tair_h", "Tsfc_h", "sst_h", "sss_h", "hs_h", "hi_h", "sice_h")
+# Quantities that the rules of points ask for.
 LATITUDE, LONGITUDE, OCEAN_MASK, ICE_FRACTION = "lat", "lon", "mask", "aice"
 
 

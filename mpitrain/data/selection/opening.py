@@ -10,31 +10,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config import RunConfig
 from mpitrain.data.files.open import open_field_file
-from mpitrain.data.files.protocol import FieldFile
-from mpitrain.data.history_file import INPUTS, TARGET
+from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.grid import GridLayout, static_mask_of
-from mpitrain.data.selection.names import ICE_FRACTION, LATITUDE, is_absent, odd_units
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET, ICE_FRACTION, LATITUDE, is_absent, odd_units
 from mpitrain.data.selection.rule import PointRule, build_point_rule, uses_ice
-from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.source_files import SourceFile, VariableAccess
-from mpitrain.data.selection.table import INPUTS as TABLE_INPUTS
-from mpitrain.data.selection.table import TARGETS as TABLE_TARGETS
-from mpitrain.data.selection.table import TableLayout, check_table
-from mpitrain.data.selection.variable_access import coordinate_name, find_access, find_role, read_statics, static_names
+from mpitrain.data.selection.settings import Selection, expand_paths
+from mpitrain.data.selection.source import SampleSource, SourceFile
+from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
+from mpitrain.data.selection.variable_access import (
+    VariableAccess,
+    coordinate_name,
+    find_access,
+    find_role,
+    read_statics,
+    static_names,
+)
 from mpitrain.errors import DataError
 
-_FLOAT32_BYTES = 4
-_WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
+DEFAULT_CHUNK_BYTES = 8 * 2**20
 
 
 @dataclass
 class _Grids:
     """What is gathered while the files are opened one after the other."""
 
-    config: RunConfig
+    selection: Selection
     input_names: tuple[str, ...]
     target_names: tuple[str, ...]
     may_lack_targets: bool
@@ -59,11 +61,30 @@ class _Grids:
         return self.target_names if self.has_targets else self.input_names
 
 
-def open_grid(config: RunConfig, paths: Sequence[Path], target_bytes: int, num_predicted: int | None) -> SampleSource:
-    """Open files of gridded variables (see `source.open_source`)."""
-    variables = config.variables
-    names = tuple(variables.input_variables or INPUTS), tuple(variables.output_variables or (TARGET,))
-    grids = _Grids(config, *names, may_lack_targets=num_predicted is not None)
+def open_source(
+    selection: Selection, target_bytes: int = DEFAULT_CHUNK_BYTES, num_predicted: int | None = None
+) -> SampleSource:
+    """Open the files of `selection`, and plan how they are read. Reads no values, save of variables without time.
+
+    For one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as float32;
+    more where a stored block does. `num_predicted`, for predictions: files may lack all targets, which are so many.
+    Raises DataError where a file cannot serve, ConfigError for a mask that is refused.
+    """
+    paths = expand_paths(selection.files)
+    first = open_field_file(paths[0])
+    try:
+        opener = open_table if is_table(first, num_predicted is not None) else _open_grid
+    finally:
+        first.close()
+    return opener(selection, paths, target_bytes, num_predicted)
+
+
+def _open_grid(
+    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None
+) -> SampleSource:
+    """Open files of gridded variables (see `open_source`)."""
+    names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
+    grids = _Grids(selection, *names, may_lack_targets=num_predicted is not None)
     for path in paths:
         file = open_field_file(path)
         try:
@@ -74,16 +95,15 @@ def open_grid(config: RunConfig, paths: Sequence[Path], target_bytes: int, num_p
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     num_times = sum(record.num_times for record in grids.records)
     return SampleSource(
-        kind=config.data.samples,
+        selection=selection,
+        kind=selection.kind,
         files=tuple(grids.records),
         chunks=tuple(chunks),
         layout=layout,
-        num_points=num_times
-        if config.data.samples == "fields"
-        else num_times * grids.grid_shape[0] * grids.grid_shape[1],
+        num_points=num_times if selection.kind == "fields" else num_times * grids.grid_shape[0] * grids.grid_shape[1],
         grid_shape=grids.grid_shape,
         units={name: grids.records[0].variables[name].info.units for name in grids.main_names},
-        max_patterns=config.data.max_patterns,
+        max_patterns=selection.max_patterns,
         notices=tuple(grids.notices),
     )
 
@@ -112,7 +132,7 @@ def _look_for_targets(grids: _Grids, file: FieldFile) -> None:
     names = grids.target_names
     if grids.may_lack_targets and all(is_absent(name, file) for name in names):
         grids.has_targets = False
-        grids.notices.append(f"{file.path}: no variable {_listed(names)}: {_WITHOUT_TARGETS}")
+        grids.notices.append(f"{file.path}: no variable {_listed(names)}: {WITHOUT_TARGETS}")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -121,17 +141,17 @@ def _listed(names: Sequence[str]) -> str:
 
 def _choose_names(grids: _Grids, file: FieldFile) -> None:
     """Decide by the first file which variables the rule and the weights need."""
-    config = grids.config
+    selection = grids.selection
     role: Callable[[str], str] = lambda quantity: find_role(quantity, file, grids.leading_names)  # noqa: E731
     with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
-    grids.rule = build_point_rule(config.domain, grids.leading_names, role, with_ice)
-    if not with_ice and uses_ice(config.domain):
-        key = "domain.clean_data" if config.domain.mask_mode is None else "domain.mask_mode=sea_ice"
+    grids.rule = build_point_rule(selection.domain, grids.leading_names, role, with_ice)
+    if not with_ice and uses_ice(selection.domain):
+        key = "domain.clean_data" if selection.domain.mask_mode is None else "domain.mask_mode=sea_ice"
         grids.notices.append(
             f"{file.path}: holds no ice concentration: the condition 0 < aice <= 1 of {key} is not applied, points "
             "without ice are predicted too"
         )
-    grids.latitude_name = role(LATITUDE) if config.data.area_weighted else None
+    grids.latitude_name = role(LATITUDE) if selection.is_area_weighted else None
     extra = [grids.latitude_name] if grids.latitude_name else []
     grids.names = tuple(dict.fromkeys((*grids.main_names, *grids.rule.names, *extra)))
     grids.coordinates = tuple(
@@ -176,7 +196,7 @@ def _times(grid_shape: tuple[int, int]) -> str:
 def _check_statics(grids: _Grids, file: FieldFile, access: dict[str, VariableAccess], num_times: int) -> None:
     """Take the variables without time from the first file; raise DataError where a later one has others."""
     names = static_names(access, grids.main_names, grids.coordinates)
-    statics = read_statics(file, {name: access[name] for name in names}, grids.config.training.dtype)
+    statics = read_statics(file, {name: access[name] for name in names}, grids.selection.dtype)
     if not grids.records:
         grids.statics = statics
         return
@@ -209,16 +229,16 @@ def _unit_notices(grids: _Grids, record: SourceFile) -> Iterator[str]:
 
 
 def _grid_layout(grids: _Grids) -> GridLayout:
-    config = grids.config
+    selection = grids.selection
     layout = GridLayout(
-        kind=config.data.samples,
+        kind=selection.kind,
         grid_shape=grids.grid_shape,
         input_names=grids.input_names,
         target_names=grids.target_names,
         rule=grids.rule,
-        dtype=config.training.dtype,
-        seed=config.seed,
-        thin_fraction=config.data.thin_fraction,
+        dtype=selection.dtype,
+        seed=selection.seed,
+        thin_fraction=selection.thin_fraction,
         latitude_name=grids.latitude_name,
         statics=grids.statics,
         has_targets=grids.has_targets,
@@ -230,7 +250,7 @@ def _grid_chunks(grids: _Grids, layout: GridLayout, number: int, target_bytes: i
     record, (num_rows, num_columns) = grids.records[number], grids.grid_shape
     moving = [one for name, one in record.variables.items() if name not in grids.statics]
     unit = common_unit(((one.info, one.axes) for one in moving), record.num_times, num_rows)
-    points = max(1, target_bytes // (_FLOAT32_BYTES * len(moving)))
+    points = max(1, target_bytes // (FLOAT32_BYTES * len(moving)))
     rows = (0, num_rows)
     if layout.kind == "fields":
         unit = replace(unit, rows=num_rows)
@@ -239,98 +259,3 @@ def _grid_chunks(grids: _Grids, layout: GridLayout, number: int, target_bytes: i
         rows = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)  # rows without any sample are not read
     for part in plan_parts(record.num_times, rows, num_columns, unit, points):
         yield SampleChunk(number, *part)
-
-
-def open_table(config: RunConfig, paths: Sequence[Path], target_bytes: int, num_predicted: int | None) -> SampleSource:
-    """Open files of samples that are ready (see `source.open_source`)."""
-    records: list[SourceFile] = []
-    chunks: list[SampleChunk] = []
-    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    for path in paths:
-        file = open_field_file(path)
-        try:
-            found = check_table(file, num_predicted is not None)
-            shapes = shapes or found
-            _check_same_table(file, found, shapes, records)
-            status, first = path.stat(), sum(record.num_times for record in records)
-            records.append(SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first))
-            chunks += _table_chunks(file, len(records) - 1, target_bytes)
-        finally:
-            file.close()
-    layout = _table_layout(config, *(shapes or ((), ())), num_predicted)
-    notices = [] if layout.has_targets else [f"{paths[0]}: no array 'targets': {_WITHOUT_TARGETS}"]
-    return SampleSource(
-        kind=layout.kind,
-        files=tuple(records),
-        chunks=tuple(chunks),
-        layout=layout,
-        num_points=sum(record.num_times for record in records),
-        grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
-        units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
-        max_patterns=config.data.max_patterns,
-        notices=(*notices, *_unused_with_a_table(config, paths[0])),
-    )
-
-
-def _unused_with_a_table(config: RunConfig, path: Path) -> Iterator[str]:
-    """Yield a notice for each setting that needs a grid."""
-    domain = config.domain
-    settings = {
-        "domain.mask_mode": domain.mask_mode,
-        "domain.mask": domain.mask,
-        "domain.latitude_range": domain.latitude_range,
-        "domain.longitude_range": domain.longitude_range,
-        "data.area_weighted": config.data.area_weighted or None,
-    }
-    for key, value in settings.items():
-        if value is not None:
-            yield f"{key}: not used with {path}, a table of samples without a grid: all of its rows are samples"
-
-
-def _check_same_table(file: FieldFile, found: Any, expected: Any, records: list[SourceFile]) -> None:
-    tails = [[shape[1:] for shape in shapes] for shapes in (found, expected)]
-    if tails[0] != tails[1]:
-        raise DataError(
-            f"{file.path}: inputs {found[0]} and targets {found[1]} have not the columns of {records[0].path}, "
-            f"{expected[0]} and {expected[1]}; give files of one kind"
-        )
-
-
-def _table_chunks(file: FieldFile, number: int, target_bytes: int) -> Iterator[SampleChunk]:
-    infos = [file.variables[name] for name in (TABLE_INPUTS, TABLE_TARGETS) if name in file.variables]
-    count = infos[0].shape[0]
-    unit = int(np.lcm.reduce([min(info.chunk_shape[0], count) if info.chunk_shape else 1 for info in infos]))
-    values = sum(int(np.prod(info.shape[1:])) for info in infos)
-    step = max(1, target_bytes // (_FLOAT32_BYTES * values * unit)) * unit
-    for first in range(0, count, step):
-        yield SampleChunk(number, 0, 1, first, min(first + step, count))
-
-
-def _table_layout(
-    config: RunConfig, inputs: tuple[int, ...], targets: tuple[int, ...], num_predicted: int | None
-) -> TableLayout:
-    is_fields = len(inputs) == 4
-    if config.data.samples == "fields" and not is_fields:
-        raise DataError(f"data.samples=fields: inputs {inputs} are points; set data.samples=points")
-    num_targets = targets[1] if len(targets) > 1 else 1
-    has_targets = num_targets > 0
-    num_targets = num_targets or num_predicted or 1
-    return TableLayout(
-        kind="fields" if is_fields else "points",
-        input_names=_column_names("inputs", inputs[1], config.variables.input_variables),
-        target_names=_column_names("targets", num_targets, config.variables.output_variables),
-        dtype=config.training.dtype,
-        seed=config.seed,
-        thin_fraction=config.data.thin_fraction,
-        field_shape=inputs[2:],
-        has_targets=has_targets,
-    )
-
-
-def _column_names(array: str, count: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    if names is None:
-        return tuple(f"{array}[:, {column}]" for column in range(count))
-    if len(names) != count:
-        key = "input_variables" if array == "inputs" else "output_variables"
-        raise DataError(f"variables.{key} names {len(names)}, the array {array} has {count} columns; name each or none")
-    return tuple(names)

@@ -1,6 +1,6 @@
 """Which points of a grid are samples: the conditions that the section `domain` stands for.
 
-`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `selection.select_points`). Otherwise these two are not
+`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `select_points`). Otherwise these two are not
 used, and every hemisphere counts:
 
 all      every point of the grid
@@ -13,29 +13,34 @@ sea_ice  as `ocean`, where the ice concentration is above 0 and at most 1
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpitrain.config.data import DomainSection
 from mpitrain.data.selection.mask_expression import BoolArray, MaskExpression, Values
 from mpitrain.data.selection.names import ICE_FRACTION, LATITUDE, LONGITUDE, OCEAN_MASK
-from mpitrain.data.selection.selected_points import ANY_LATITUDE_DEGREES, CLEAN_LATITUDE_DEGREES
 from mpitrain.errors import ConfigError, DataError
 
+Array = npt.NDArray[Any]
 # Returns the name of a file's variable for a quantity of the table; raises DataError where there is none.
 FindRole = Callable[[str], str]
 
 
+CLEAN_LATITUDE_DEGREES = 40.0
+ANY_LATITUDE_DEGREES = 60.0
+
+
 @dataclass(frozen=True)
-class LongitudeRange:
-    """West to east, both included, over the meridian too; degrees."""
+class Condition:
+    """One of our own conditions: `holds`, a function of this module with its limits bound, on one variable `name`."""
 
     name: str
-    west: float
-    east: float
+    holds: Callable[[Array], BoolArray]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,21 +48,59 @@ class LongitudeRange:
         return (self.name,)
 
     def evaluate(self, values: Values) -> BoolArray:
-        """Return where the longitude is inside."""
-        east_of_west = np.mod(values(self.name).astype(np.float64) - self.west, 360.0)
-        width = self.east - self.west
-        inside: BoolArray = np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
-        return inside
+        """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
+        with np.errstate(invalid="ignore"):
+            return self.holds(values(self.name))
 
 
-Condition = MaskExpression | LongitudeRange
+def is_poleward(latitude: Array, pole: str, limit: float) -> BoolArray:
+    """Tell which latitudes lie beyond `limit` degrees, on the side of `pole`: "north", "south" or "both"."""
+    poleward = {"north": lambda: latitude, "south": lambda: -latitude, "both": lambda: np.abs(latitude)}[pole]()
+    return np.asarray(poleward > limit)
+
+
+def is_ocean(mask: Array) -> BoolArray:
+    """Tell where an ocean mask is 1."""
+    return np.asarray(mask == 1)
+
+
+def has_ice(aice: Array) -> BoolArray:
+    """Tell where a concentration is above 0 and at most 1; a NaN is neither."""
+    return np.asarray((aice > 0) & (aice <= 1))
+
+
+def is_within(values: Array, low: float, high: float) -> BoolArray:
+    """Tell which values lie from `low` to `high`, both included."""
+    return np.asarray((values >= low) & (values <= high))
+
+
+def is_between_meridians(longitude: Array, west: float, east: float) -> BoolArray:
+    """Tell which longitudes lie from `west` to `east`, both included, over the meridian too; degrees."""
+    width, east_of_west = east - west, np.mod(longitude.astype(np.float64) - west, 360.0)
+    inside: BoolArray = np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
+    return inside
+
+
+def is_present(values: Array) -> BoolArray:
+    """Tell where there is a measurement."""
+    return ~np.isnan(values)
+
+
+def select_points(latitude: Array, mask: Array, aice: Array, pole: str, is_clean: bool) -> BoolArray:
+    """Tell which points of arrays that broadcast together the rule of `domain.pole` and `domain.clean_data` selects.
+
+    Clean data are ocean points beyond 40 degrees with 0 < aice <= 1; otherwise all points beyond 60 degrees.
+    """
+    if not is_clean:
+        return is_poleward(latitude, pole, ANY_LATITUDE_DEGREES)
+    return np.asarray(is_ocean(mask) & is_poleward(latitude, pole, CLEAN_LATITUDE_DEGREES) & has_ice(aice))
 
 
 @dataclass(frozen=True)
 class PointRule:
     """A point is a sample where all conditions hold. `words` say so to a user."""
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Condition | MaskExpression, ...]
     words: str
 
     @property
@@ -81,28 +124,27 @@ def build_point_rule(
     Raises ConfigError for a mask that is not allowed or a range that is empty, DataError where the file lacks what the
     rule needs.
     """
-    texts, words = _texts_of_mode(domain, leading_names, find_role, with_ice)
-    conditions: list[Condition] = [MaskExpression(text) for text in texts]
+    conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice)
     if domain.mask is not None:
         conditions.append(MaskExpression(domain.mask))
         words.append(f"domain.mask={domain.mask}")
     if domain.latitude_range is not None:
         south, north = _checked_latitudes(domain.latitude_range)
-        conditions.append(MaskExpression(f"{south!r} <= {_quoted(find_role(LATITUDE))} <= {north!r}"))
+        conditions.append(Condition(find_role(LATITUDE), partial(is_within, low=south, high=north)))
         words.append(f"domain.latitude_range={domain.latitude_range}")
     if domain.longitude_range is not None:
         west, east = domain.longitude_range
-        conditions.append(LongitudeRange(find_role(LONGITUDE), west, east))
+        conditions.append(Condition(find_role(LONGITUDE), partial(is_between_meridians, west=west, east=east)))
         words.append(f"domain.longitude_range={domain.longitude_range}")
     return PointRule(tuple(conditions), ", ".join(words))
 
 
-def _texts_of_mode(
+def _conditions_of_mode(
     domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[Condition | MaskExpression], list[str]]:
     if domain.mask_mode is None:
         try:
-            return _texts_of_pole(domain, find_role, with_ice)
+            return _conditions_of_pole(domain, find_role, with_ice)
         except DataError as error:
             raise DataError(
                 f"{error}; domain.pole and domain.clean_data need it: set domain.mask_mode to all, ocean or sea_ice"
@@ -110,33 +152,32 @@ def _texts_of_mode(
     words = [f"domain.mask_mode={domain.mask_mode}"]
     if domain.mask_mode == "all":
         return [], words
-    texts = _ocean(leading_names, find_role)
-    return (texts + _icy(find_role) if with_ice and uses_ice(domain) else texts), words
+    ice = [Condition(find_role(ICE_FRACTION), has_ice)] if with_ice and uses_ice(domain) else []
+    return [*_ocean(leading_names, find_role), *ice], words
 
 
-def _texts_of_pole(domain: DomainSection, find_role: FindRole, with_ice: bool) -> tuple[list[str], list[str]]:
+def _conditions_of_pole(
+    domain: DomainSection, find_role: FindRole, with_ice: bool
+) -> tuple[list[Condition | MaskExpression], list[str]]:
     clean = domain.clean_data
     limit = CLEAN_LATITUDE_DEGREES if clean else ANY_LATITUDE_DEGREES
-    latitude = _quoted(find_role(LATITUDE))
-    poleward = {"north": latitude, "south": f"-{latitude}", "both": f"abs({latitude})"}[domain.pole]
-    texts = [f"{poleward} > {limit!r}"]
+    conditions: list[Condition | MaskExpression] = [
+        Condition(find_role(LATITUDE), partial(is_poleward, pole=domain.pole, limit=limit))
+    ]
     if clean:
-        texts += [f"{_quoted(find_role(OCEAN_MASK))} == 1", *(_icy(find_role) if with_ice else [])]
+        conditions.append(Condition(find_role(OCEAN_MASK), is_ocean))
+    if clean and with_ice:
+        conditions.append(Condition(find_role(ICE_FRACTION), has_ice))
     icy = " with 0 < aice <= 1" if with_ice else ""
     rule = f"ocean (umask 1) beyond 40 degrees{icy}" if clean else "beyond 60 degrees"
-    return texts, [f"domain.pole={domain.pole}, domain.clean_data={str(clean).lower()} ({rule})"]
+    return conditions, [f"domain.pole={domain.pole}, domain.clean_data={str(clean).lower()} ({rule})"]
 
 
-def _ocean(leading_names: tuple[str, ...], find_role: FindRole) -> list[str]:
+def _ocean(leading_names: tuple[str, ...], find_role: FindRole) -> list[Condition]:
     try:
-        return [f"{_quoted(find_role(OCEAN_MASK))} == 1"]
+        return [Condition(find_role(OCEAN_MASK), is_ocean)]
     except DataError:
-        return [f"not isnan({_quoted(name)})" for name in leading_names]
-
-
-def _icy(find_role: FindRole) -> list[str]:
-    aice = _quoted(find_role(ICE_FRACTION))
-    return [f"0 < {aice} <= 1"]
+        return [Condition(name, is_present) for name in leading_names]
 
 
 def _checked_latitudes(latitudes: list[float]) -> tuple[float, float]:
@@ -146,7 +187,3 @@ def _checked_latitudes(latitudes: list[float]) -> tuple[float, float]:
             f"domain.latitude_range=[{south}, {north}]: give the southernmost first, as in [{north}, {south}]"
         )
     return south, north
-
-
-def _quoted(name: str) -> str:
-    return f"var({json.dumps(name)})"

@@ -1,44 +1,160 @@
 """Where samples come from: files opened once by the root, then read in parts by any rank.
 
-N  samples   F  inputs   O  targets   H, W  rows and columns of a field
+N  samples   F  inputs   O  targets   J, I  rows and columns of the grid
 """
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config import RunConfig
 from mpitrain.data.files.open import open_field_file
-from mpitrain.data.samples import Samples
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.samples import Samples, concatenate
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.file_list import expand_paths
-from mpitrain.data.selection.grid import GridLayout
-from mpitrain.data.selection.source_files import OpenFiles, ReadCounter, SourceFile
-from mpitrain.data.selection.table import TableLayout, is_table
+from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess
 from mpitrain.errors import DataError
 
-DEFAULT_CHUNK_BYTES = 8 * 2**20
+MOST_OPEN_FILES = 16
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file: its variables by the name that the settings use, and what tells whether it has changed since.
+
+    `first_time` is the number of its first time level (of its first sample, for a table) among all files.
+    """
+
+    path: Path
+    size_bytes: int
+    mtime_ns: int
+    num_times: int
+    first_time: int
+    variables: Mapping[str, VariableAccess] = field(default_factory=dict)
+
+    def check_unchanged(self) -> None:
+        """Raise DataError where the file is gone or another than the one that was opened first."""
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: cannot be read any more ({error.strerror}); restore it and use --resume"
+            ) from error
+        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.mtime_ns):
+            raise DataError(
+                f"{self.path}: changed since the run began (it had {self.size_bytes} bytes, now {status.st_size}); "
+                "results would mix two data sets: start again on files that nobody writes to"
+            )
+
+
+class OpenFiles:
+    """The handles of this process and thread, the last used ones. Pickled and forked copies start without any.
+
+    Threads do not share handles: one must not close what another reads, such as a thread that reads ahead.
+    """
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._of_thread = threading.local()
+
+    def get(self, path: Path) -> FieldFile:
+        """Return the open file, opening it if need be. Raises DataError."""
+        handles = self._own()
+        if path not in handles:
+            handles[path] = open_field_file(path)
+        handles.move_to_end(path)
+        while len(handles) > MOST_OPEN_FILES:
+            handles.popitem(last=False)[1].close()
+        return handles[path]
+
+    def close(self) -> None:
+        """Close what this thread has opened."""
+        handles = self._own()
+        while handles:
+            handles.popitem()[1].close()
+
+    def _own(self) -> OrderedDict[Path, FieldFile]:
+        of_thread, process = self._of_thread, os.getpid()
+        if getattr(of_thread, "process", None) != process:
+            # A parent's handles are kept, but never touched: closing one here would disturb the parent.
+            of_thread.inherited = getattr(of_thread, "handles", None)
+            of_thread.process, of_thread.handles = process, OrderedDict()
+        handles: OrderedDict[Path, FieldFile] = of_thread.handles
+        return handles
+
+    def __reduce__(self) -> tuple[type[OpenFiles], tuple[()]]:
+        return OpenFiles, ()
+
+
+class SampleLayout(Protocol):
+    """How the files of a source hold its samples: on a grid, or as a table of samples that are ready. Can be pickled.
+
+    `rule_words` say which settings select points. `statics` (1, J or 1, I or 1) are the variables without time, by
+    name; none in a table.
+    """
+
+    @property
+    def kind(self) -> str:
+        """See `SampleSource`: "points" or "fields"."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs' names, as the settings spell them."""
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The targets' names, as the settings spell them."""
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether the files hold the targets."""
+
+    @property
+    def statics(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The decoded variables without time."""
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether samples have places on a grid."""
+
+    @property
+    def is_area_weighted(self) -> bool:
+        """Whether statistics count areas, not samples."""
+
+    @property
+    def rule_words(self) -> str:
+        """The settings that decide which points are samples, as text for messages."""
+
+    def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """Return the selected samples of a chunk of `record`, which `file` is the handle of."""
 
 
 @dataclass(frozen=True)
 class SampleSource:
     """All files of a run, validated, and the chunks in which they are read. Can be pickled, so that one rank opens it.
 
-    `kind` is "points" or "fields"; `num_points` counts the positions of the source, below which every grid_index is;
-    `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order of file, time, rows; no
-    stored block of a variable belongs to two of them. `units` of inputs and targets are by name, "" where unknown.
-    Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the selected samples
-    are counted.
+    `selection` is what was asked for, `kind` "points" or "fields"; `num_points` counts the positions of the source,
+    below
+    which every grid_index is; `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order
+    of file, time, rows; no stored block of a variable belongs to two of them. `units` of inputs and targets are by
+    name, "" where unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`,
+    once the selected samples are counted.
     """
 
+    selection: Selection
     kind: str
     files: tuple[SourceFile, ...]
     chunks: tuple[SampleChunk, ...]
-    layout: GridLayout | TableLayout
+    layout: SampleLayout
     num_points: int
     grid_shape: tuple[int, int]
     units: Mapping[str, str]
@@ -76,6 +192,16 @@ class SampleSource:
         record.check_unchanged()
         return self.layout.read(self.handles.get(record.path), record, chunk, reads)
 
+    def read_all(self) -> Samples:
+        """Return all samples of the source, in its order, without the limit of `max_patterns`; for data that fits.
+
+        Raises DataError as `read`, and where nothing is selected.
+        """
+        parts = [self.read(chunk) for chunk in self.chunks]
+        if not any(map(len, parts)):
+            self.check_selection(0, [])
+        return concatenate(parts)
+
     def keeps(self, number: npt.NDArray[np.int64], total_selected: int) -> npt.NDArray[np.bool_]:
         """Tell which of the selected samples stay under `max_patterns`: evenly spread, exactly so many.
 
@@ -101,8 +227,7 @@ class SampleSource:
         """
         where = self.files[0].path if len(self.files) == 1 else f"{self.files[0].path} and {len(self.files) - 1} more"
         if num_selected == 0:
-            rule = self.layout.rule.words if isinstance(self.layout, GridLayout) else "data.thin_fraction"
-            raise DataError(f"{where}: no point is selected by {rule}; change these or the file")
+            raise DataError(f"{where}: no point is selected by {self.layout.rule_words}; change these or the file")
         empty = [
             name
             for name, count in zip((*self.input_names, *self.target_names), num_measured, strict=True)
@@ -117,23 +242,3 @@ class SampleSource:
     def close(self) -> None:
         """Close the files that this process has opened; a later read opens them again."""
         self.handles.close()
-
-
-def open_source(
-    config: RunConfig, target_bytes: int = DEFAULT_CHUNK_BYTES, num_predicted: int | None = None
-) -> SampleSource:
-    """Open the files of `data.data_path`, and plan how they are read. Reads no values, save of variables without time.
-
-    For one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as float32;
-    more where a stored block does. `num_predicted`, for predictions: files may lack all targets, which are so many.
-    Raises DataError where a file cannot serve, ConfigError for a mask that is refused.
-    """
-    from mpitrain.data.selection.opening import open_grid, open_table
-
-    paths = expand_paths(config.data.data_path)
-    first = open_field_file(paths[0])
-    try:
-        opener = open_table if is_table(first, num_predicted is not None) else open_grid
-    finally:
-        first.close()
-    return opener(config, paths, target_bytes, num_predicted)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.protocol import FieldFile
-from mpitrain.data.random_streams import keyed_uniform
+from mpitrain.data.files.open import open_field_file
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.random_streams import Stream, keyed_uniform
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.grid import THINNING_STREAM, field_weights
-from mpitrain.data.selection.source_files import ReadCounter, SourceFile
+from mpitrain.data.selection.grid import field_weights
+from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.source import SampleSource, SourceFile
+from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.errors import DataError
 
 INPUTS, TARGETS = "inputs", "targets"
+FLOAT32_BYTES = 4
+WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,13 @@ class TableLayout:
     thin_fraction: float
     field_shape: tuple[int, ...] = ()
     has_targets: bool = True
+    is_grid = is_area_weighted = False
+    rule_words = "data.thin_fraction"
+
+    @property
+    def statics(self) -> Mapping[str, npt.NDArray[Any]]:
+        """No variable of a table is without samples."""
+        return {}
 
     def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
@@ -51,7 +65,7 @@ class TableLayout:
         )
         if self.thin_fraction >= 1.0:
             return samples
-        kept = keyed_uniform((self.seed, THINNING_STREAM), len(samples), int(numbers[0])) < self.thin_fraction
+        kept = keyed_uniform((self.seed, Stream.THINNING), len(samples), int(numbers[0])) < self.thin_fraction
         return samples.take(np.flatnonzero(kept))
 
     def _read(self, file: FieldFile, name: str, rows: slice, reads: ReadCounter | None) -> npt.NDArray[Any]:
@@ -77,6 +91,104 @@ def is_table(file: FieldFile, without_targets: bool = False) -> bool:
         missing = TARGETS if has_inputs else INPUTS
         raise DataError(f"{file.path}: has no array '{missing}'; give inputs (N, F) and targets (N,) or (N, O)")
     return has_inputs and has_targets
+
+
+def open_table(
+    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None
+) -> SampleSource:
+    """Open files of samples that are ready (see `opening.open_source`)."""
+    records: list[SourceFile] = []
+    chunks: list[SampleChunk] = []
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    for path in paths:
+        file = open_field_file(path)
+        try:
+            found = check_table(file, num_predicted is not None)
+            shapes = shapes or found
+            _check_same_table(file, found, shapes, records)
+            status, first = path.stat(), sum(record.num_times for record in records)
+            records.append(SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first))
+            chunks += _table_chunks(file, len(records) - 1, target_bytes)
+        finally:
+            file.close()
+    layout = _table_layout(selection, *(shapes or ((), ())), num_predicted)
+    notices = [] if layout.has_targets else [f"{paths[0]}: no array 'targets': {WITHOUT_TARGETS}"]
+    return SampleSource(
+        selection=selection,
+        kind=layout.kind,
+        files=tuple(records),
+        chunks=tuple(chunks),
+        layout=layout,
+        num_points=sum(record.num_times for record in records),
+        grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
+        units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
+        max_patterns=selection.max_patterns,
+        notices=(*notices, *_unused_with_a_table(selection, paths[0])),
+    )
+
+
+def _unused_with_a_table(selection: Selection, path: Path) -> Iterator[str]:
+    """Yield a notice for each setting that needs a grid."""
+    domain = selection.domain
+    settings = {
+        "domain.mask_mode": domain.mask_mode,
+        "domain.mask": domain.mask,
+        "domain.latitude_range": domain.latitude_range,
+        "domain.longitude_range": domain.longitude_range,
+        "data.area_weighted": selection.is_area_weighted or None,
+    }
+    for key, value in settings.items():
+        if value is not None:
+            yield f"{key}: not used with {path}, a table of samples without a grid: all of its rows are samples"
+
+
+def _check_same_table(file: FieldFile, found: Any, expected: Any, records: list[SourceFile]) -> None:
+    tails = [[shape[1:] for shape in shapes] for shapes in (found, expected)]
+    if tails[0] != tails[1]:
+        raise DataError(
+            f"{file.path}: inputs {found[0]} and targets {found[1]} have not the columns of {records[0].path}, "
+            f"{expected[0]} and {expected[1]}; give files of one kind"
+        )
+
+
+def _table_chunks(file: FieldFile, number: int, target_bytes: int) -> Iterator[SampleChunk]:
+    infos = [file.variables[name] for name in (INPUTS, TARGETS) if name in file.variables]
+    count = infos[0].shape[0]
+    unit = int(np.lcm.reduce([min(info.chunk_shape[0], count) if info.chunk_shape else 1 for info in infos]))
+    values = sum(int(np.prod(info.shape[1:])) for info in infos)
+    step = max(1, target_bytes // (FLOAT32_BYTES * values * unit)) * unit
+    for first in range(0, count, step):
+        yield SampleChunk(number, 0, 1, first, min(first + step, count))
+
+
+def _table_layout(
+    selection: Selection, inputs: tuple[int, ...], targets: tuple[int, ...], num_predicted: int | None
+) -> TableLayout:
+    is_fields = len(inputs) == 4
+    if selection.kind == "fields" and not is_fields:
+        raise DataError(f"data.samples=fields: inputs {inputs} are points; set data.samples=points")
+    num_targets = targets[1] if len(targets) > 1 else 1
+    has_targets = num_targets > 0
+    num_targets = num_targets or num_predicted or 1
+    return TableLayout(
+        kind="fields" if is_fields else "points",
+        input_names=_column_names("inputs", inputs[1], selection.input_names),
+        target_names=_column_names("targets", num_targets, selection.target_names),
+        dtype=selection.dtype,
+        seed=selection.seed,
+        thin_fraction=selection.thin_fraction,
+        field_shape=inputs[2:],
+        has_targets=has_targets,
+    )
+
+
+def _column_names(array: str, count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"{array}[:, {column}]" for column in range(count))
+    if len(names) != count:
+        key = "input_variables" if array == "inputs" else "output_variables"
+        raise DataError(f"variables.{key} names {len(names)}, the array {array} has {count} columns; name each or none")
+    return tuple(names)
 
 
 def check_table(file: FieldFile, without_targets: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,15 +1,18 @@
-"""How a file holds the variables that the settings name: where each is, and which of them have no time."""
+"""How a file holds the variables that the settings name: where each is, which of them have no time, and their parts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.protocol import FieldFile
-from mpitrain.data.selection.axes import COLUMNS, ROWS, find_axes
+from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.selection.axes import COLUMNS, ROWS, Axes, find_axes
+from mpitrain.data.selection.chunks import blocks_touched
 from mpitrain.data.selection.names import (
     ICE_FRACTION,
     LATITUDE,
@@ -19,10 +22,35 @@ from mpitrain.data.selection.names import (
     find_variable,
     quantity_of,
 )
-from mpitrain.data.selection.source_files import VariableAccess, read_part
 from mpitrain.errors import DataError
 
+# How often each block of each variable was read: (path, variable, numbers of the block along each axis).
+ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
 _COORDINATES = (LATITUDE, LONGITUDE, OCEAN_MASK)
+
+
+@dataclass(frozen=True)
+class VariableAccess:
+    """A variable of one file, and which of its axes is what."""
+
+    info: VariableInfo
+    axes: Axes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, J, I), 1 where the variable lacks the axis."""
+        return self.axes.arranged_shape(self.info.shape)
+
+
+def read_part(
+    file: FieldFile, access: VariableAccess, time: slice, rows: slice, reads: ReadCounter | None = None
+) -> npt.NDArray[Any]:
+    """Return some time levels and rows of a variable as stored, arranged (T, J, I); counts each block in `reads`."""
+    slices = access.axes.slices(access.info.shape, time, rows)
+    if reads is not None:
+        path, name = str(file.path), access.info.name
+        reads.update((path, name, block) for block in blocks_touched(access.info, access.axes, slices))
+    return access.axes.arrange(file.read_stored(access.info.name, slices))
 
 
 def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> VariableAccess:

@@ -22,17 +22,24 @@ import torch
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, SampleBlocks, Slice, SliceSource
-from mpitrain.data.dataset.in_memory import DataSummary, Normalization, normalization_of, padded_tensors
-from mpitrain.data.dataset.loading import open_source_together
-from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.dataset.batches import (
+    BatchPlan,
+    EvaluationSource,
+    SampleBlocks,
+    Slice,
+    SliceSource,
+    VirtualRankSamples,
+)
+from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
+from mpitrain.data.dataset.exchange import open_source_on_root
+from mpitrain.data.dataset.in_memory import padded_tensors
 from mpitrain.data.samples import Samples
-from mpitrain.data.selection.source import DEFAULT_CHUNK_BYTES, SampleSource
-from mpitrain.data.selection.source_files import ReadCounter
+from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.data.streaming.first_pass import Census, ChunkSplitter, SplitRule, take_census
 from mpitrain.data.streaming.microbatches import Columns, StreamedSlices, StreamPlan, round_size_of, take_rows
 from mpitrain.data.streaming.read_ahead import ReadAhead
-from mpitrain.errors import DataError
 
 # What one rank keeps of the held-out samples, and what its threads read ahead.
 HELD_OUT_BYTES = 128 * 2**20
@@ -46,8 +53,8 @@ UNEVEN_SHARE = 1.25
 
 
 @dataclass(frozen=True)
-class StreamedData:
-    """The same as `TrainingData`, for samples that stay in their files."""
+class StreamedDataset:
+    """`Dataset` of samples that stay in their files."""
 
     source: SampleSource
     census: Census
@@ -58,8 +65,8 @@ class StreamedData:
     _buffer_samples: int
     _num_threads: int
 
-    def slice_sources(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
-        """Return where each owned virtual rank's slices come from."""
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+        """See `Dataset.microbatches`."""
         empty = self._chunks.empty()
         row_bytes = sum(column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in empty)
         round_size = round_size_of(self._buffer_samples, plan.slice_rows, row_bytes)
@@ -71,8 +78,8 @@ class StreamedData:
         ]
         return [StreamedSlices(one, reader, self._ahead, self._chunks.device, empty) for one in plans]
 
-    def evaluation_sources(self, held_out: bool = True) -> list[EvaluationSource]:
-        """Return each owned virtual rank's held-out samples, or those that it trains on, chunk by chunk."""
+    def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
+        """See `Dataset.evaluation`: chunk by chunk."""
         counts = self.census.counts
         chosen, read = (
             (counts.validation, self._chunks.held_out) if held_out else (counts.training, self._chunks.trained_on)
@@ -83,10 +90,14 @@ class StreamedData:
         own = np.arange(v, len(counts), self.virtual_ranks.num_virtual_ranks)
         return own[counts[own] > 0]
 
-    @property
-    def is_area_weighted(self) -> bool:
-        """Whether the moments' counts are areas, not numbers of samples."""
-        return getattr(self.source.layout, "latitude_name", None) is not None
+    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+        """See `Dataset.mean_predictor_mse`: from what the first pass has measured, the squares about another mean."""
+        if self.source.layout.is_area_weighted:
+            return None
+        found = self.census.validation if self.summary.holds_out else self.census.training
+        count, mean, m2 = (part[len(self.summary.input_names) :] for part in (found.count, found.mean, found.m2))
+        squares = torch.from_numpy(m2 + count * (mean - self.summary.target_mean) ** 2) / output_std.double().cpu() ** 2
+        return float(squares.sum() / count.sum()) if count.sum() else None
 
     @property
     def _ahead(self) -> int:
@@ -95,27 +106,20 @@ class StreamedData:
         return 2 if total <= AHEAD_BYTES else 1
 
 
-def open_streamed_files(
-    config: RunConfig, session: Session, virtual_ranks: VirtualRanks, dtype: torch.dtype,
-    reads: ReadCounter | None = None,
-) -> StreamedData:  # fmt: skip
-    """Open the files of `config` in chunks that suit `virtual_ranks`, and stream them. Collective.
-
-    Raises DataError, on all ranks, where a file cannot serve or nothing is left to train on.
-    """
-    source = open_source_together(config, session)
+def in_enough_chunks(source: SampleSource, virtual_ranks: VirtualRanks, session: Session) -> SampleSource:
+    """Return `source`, opened again in smaller chunks where it has too few for `virtual_ranks`. Collective."""
     fewest = FEWEST_CHUNKS_A_VIRTUAL_RANK * virtual_ranks.num_virtual_ranks
-    if len(source.chunks) < fewest:
-        num_values = source.num_points * (len(source.input_names) + len(source.target_names))
-        smaller = max(SMALLEST_CHUNK_BYTES, num_values * _FLOAT32_BYTES // fewest)
-        source = open_source_together(config, session, min(smaller, DEFAULT_CHUNK_BYTES))
-    return open_streamed(source, session, virtual_ranks, config, dtype, reads)
+    if len(source.chunks) >= fewest:
+        return source
+    num_values = source.num_points * (len(source.input_names) + len(source.target_names))
+    smaller = max(SMALLEST_CHUNK_BYTES, num_values * _FLOAT32_BYTES // fewest)
+    return open_source_on_root(source.selection, session, min(smaller, DEFAULT_CHUNK_BYTES))
 
 
 def open_streamed(
     source: SampleSource, session: Session, virtual_ranks: VirtualRanks, config: RunConfig, dtype: torch.dtype,
     reads: ReadCounter | None = None,
-) -> StreamedData:  # fmt: skip
+) -> StreamedDataset:  # fmt: skip
     """Count and measure the samples of `source` in a first pass, and return what streams them. Collective.
 
     `reads` counts each stored block that is read from now on. Raises DataError, on all ranks, where a file cannot be
@@ -125,11 +129,7 @@ def open_streamed(
     census = take_census(source, session, rule, reads)
     counts = census.counts
     num_dropped = int(counts.kept.sum() - counts.valid.sum())
-    if counts.training.sum() == 0:
-        raise DataError(
-            f"{int(counts.kept.sum())} samples selected, {num_dropped} dropped as NaN or fill value: none is left to "
-            "train on"
-        )
+    check_some_are_left(int(counts.kept.sum()), num_dropped, int(counts.training.sum()))
     V = virtual_ranks.num_virtual_ranks  # noqa: N806
     shares = [int(counts.training[v::V].sum()) for v in range(V)]
     normalization = normalization_of(census.training, len(source.input_names), session.device, dtype)
@@ -138,7 +138,7 @@ def open_streamed(
         source.input_names, source.target_names, tuple(census.num_missing.tolist()), max(shares),
     )  # fmt: skip
     chunks = _ChunkReader(source, census, rule, normalization, session.device, dtype, reads)
-    return StreamedData(
+    return StreamedDataset(
         source, census, summary, virtual_ranks, tuple(_notices(shares)), chunks, config.data.shuffle_buffer_samples,
         config.data.num_workers,
     )  # fmt: skip

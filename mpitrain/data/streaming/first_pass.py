@@ -21,12 +21,12 @@ import torch
 
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.comm.session import Session
+from mpitrain.data.dataset.exchange import keep_under_limit
 from mpitrain.data.dataset.split import validation_flags
-from mpitrain.data.moments import Moments, merge_stacks
-from mpitrain.data.sample_moments import moments_of_samples
+from mpitrain.data.moments import Moments, merge_stacks, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.source_files import ReadCounter
+from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.errors import DataError
 
@@ -145,14 +145,6 @@ def count_selected(source: SampleSource, session: Session, reads: ReadCounter | 
     for _, samples in _own_chunks(source, session, reads):
         counts += session.gather_object(None if samples is None else len(samples))
     return [count for count in counts if count is not None]
-
-
-def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int, total_selected: int) -> Samples:
-    """Return those of a chunk's selected samples that stay under `max_patterns`; `first_selected` come before them."""
-    if source.max_patterns is None or total_selected <= source.max_patterns:
-        return samples
-    numbers = first_selected + np.arange(len(samples), dtype=np.int64)
-    return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
 
 
 class _Tally:

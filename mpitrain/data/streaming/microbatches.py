@@ -14,13 +14,12 @@ import numpy.typing as npt
 import torch
 
 from mpitrain.data.dataset.batches import BatchPlan, Slice
-from mpitrain.data.random_streams import keyed_permutation
+from mpitrain.data.random_streams import Stream, keyed_permutation
 from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.data.streaming.shuffle_buffer import BufferOrder
 
 IndexArray = npt.NDArray[np.int64]
 Columns = tuple[npt.NDArray[Any], ...]
-_CHUNK_STREAM, _BUFFER_STREAM = 3, 4
 # A field may be large: a buffer never holds more, whatever number of samples is asked for.
 LARGEST_BUFFER_BYTES = 32 * 2**20
 
@@ -45,8 +44,8 @@ class StreamPlan:
         order = np.arange(len(self.chunks))
         keys = None
         if self.shuffle:
-            order = keyed_permutation((self.seed, _CHUNK_STREAM, epoch, self.virtual_rank), len(self.chunks))
-            keys = (self.seed, _BUFFER_STREAM, epoch, self.virtual_rank)
+            order = keyed_permutation((self.seed, Stream.CHUNKS, epoch, self.virtual_rank), len(self.chunks))
+            keys = (self.seed, Stream.BUFFER, epoch, self.virtual_rank)
         return order, BufferOrder(int(self.counts.sum()), self.round_size, keys)
 
 

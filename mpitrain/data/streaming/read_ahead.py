@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.source_files import OpenFiles
+from mpitrain.data.selection.source import OpenFiles, SampleSource
 
 Result = TypeVar("Result")
 

@@ -11,12 +11,12 @@ from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan
+from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def global_batch_size(config: RunConfig, world_size: int) -> int | str:
@@ -30,15 +30,16 @@ def global_batch_size(config: RunConfig, world_size: int) -> int | str:
 
 
 def checkpoint_settings(
-    config: RunConfig, session: Session, sizes: tuple[int, int], num_virtual_ranks: int, batch_size: int | str,
+    config: RunConfig, session: Session, summary: DataSummary, num_virtual_ranks: int, batch_size: int | str,
     engine: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the settings that decide the bits of a result, by their configuration keys.
 
-    `sizes` are the numbers of inputs and targets of the data, which the sizes of the model default to.
+    The sizes of the model are those of the data in `summary`.
     """
     model = config.model.model_dump(exclude={"initial_weights"})
-    model |= {"name": model_name(config.model), "input_size": sizes[0], "output_size": sizes[1]}
+    model |= {"name": model_name(config.model), "input_size": len(summary.input_names)}
+    model["output_size"] = len(summary.target_names)
     settings: dict[str, Any] = {
         "semantics": config.semantics,
         "seed": config.seed,

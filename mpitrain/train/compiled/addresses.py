@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice, SliceSource, VirtualRankBatches
-from mpitrain.data.dataset.virtual_rank_samples import VirtualRankSamples
+from mpitrain.data.dataset.batches import Slice, SliceSource, VirtualRankBatches, VirtualRankSamples
 from mpitrain.data.streaming.microbatches import StreamedSlices
 
 

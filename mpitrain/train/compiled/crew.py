@@ -21,7 +21,7 @@ from mpitrain.data.dataset.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
 from mpitrain.train.compiled.addresses import LaidOutRows, OrderTable
 from mpitrain.train.compiled.node_sum import SPINS, can_share
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 
 if TYPE_CHECKING:
     from mpitrain.comm.mpi.node_shared import NodeSharedTensor
@@ -148,7 +148,7 @@ class Crew:
         self._memory.close()
 
 
-def open_crew(parts: EngineParts, kernel: ctypes.CDLL, most_steps: int) -> Crew | None:
+def open_crew(parts: EngineInputs, kernel: ctypes.CDLL, most_steps: int) -> Crew | None:
     """Return the crew of a node whose ranks outnumber its cores; None where all ranks shall take steps. Collective."""
     session = parts.session
     if not session.shares_memory or session.ranks.world_size <= session.node_cores:
@@ -200,12 +200,12 @@ def choose_members(affinities: Sequence[frozenset[int]], most: int) -> list[int]
     return members[: 2 ** int(math.log2(max(1, len(members))))]
 
 
-def _most_members(parts: EngineParts) -> int:
+def _most_members(parts: EngineInputs) -> int:
     return min(parts.session.node_cores, parts.plan.num_virtual_ranks)
 
 
 def _shapes(
-    parts: EngineParts, source: VirtualRankBatches, counts: Sequence[int], kernel: ctypes.CDLL, most_steps: int
+    parts: EngineInputs, source: VirtualRankBatches, counts: Sequence[int], kernel: ctypes.CDLL, most_steps: int
 ) -> Shapes:
     samples, plan = source.samples, parts.plan
     num_rows, num_virtual_ranks = sum(counts) + len(counts), plan.num_virtual_ranks

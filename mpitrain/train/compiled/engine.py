@@ -20,7 +20,7 @@ from mpitrain.train.compiled.node_sum import NodeSum, can_share
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.engines.contract import StepResult, StepsTaken
 from mpitrain.train.engines.eager import EXTRA_ENTRIES, narrow_wire
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
 MOST_STEPS_A_CALL = 1024
@@ -39,7 +39,7 @@ class CompiledEngine(StandardEngine):
 
     optimizer: KernelOptimizer
 
-    def __init__(self, parts: EngineParts, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
+    def __init__(self, parts: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(parts)
         self._kernel, self._epoch_has_steps = kernel, False
         is_fixed, wire = self.session.reduction == "fixed", narrow_wire(parts)

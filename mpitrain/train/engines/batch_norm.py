@@ -21,13 +21,13 @@ from mpitrain.models.batch_norm import (
     update_running_statistics,
 )
 from mpitrain.train.engines.slice_rounds import SliceRounds, summed
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 
 
 class SliceBatchNorm:
     """What the batch-norm layers of a model need from the engine; of no effect for a model without any."""
 
-    def __init__(self, parts: EngineParts, reducer: Reducer) -> None:
+    def __init__(self, parts: EngineInputs, reducer: Reducer) -> None:
         self._model = parts.model
         self._layers, self._context = batch_norm_layers(parts.model), find_batch_context(parts.model)
         self.num_sums = moment_length(parts.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,15 +11,17 @@ from torch import nn
 
 from mpitrain.comm.session import Session
 from mpitrain.config import RunConfig
+from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.errors import ConfigError, MissingDependencyError
 from mpitrain.models.dense_chain import dense_chain_of
-from mpitrain.train.checkpoint.compatibility import DTYPES
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
+from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.cuda_graph import CudaGraphEngine
 from mpitrain.train.engines.ddp import DdpEngine
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.reference import ReferenceEngine
+from mpitrain.train.engines.standard import EngineInputs
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
@@ -34,11 +37,27 @@ class EngineChoice:
     kernel: ctypes.CDLL | None = None
     is_second_best: bool = False
 
-    def build(self, parts: EngineParts) -> StandardEngine:
+    @property
+    def words(self) -> str:
+        """The engine, and why."""
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know: that another engine would have been faster."""
+        return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
+
+    def build(self, parts: EngineInputs) -> StepEngine:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""
+        if self.name == "reference":
+            return ReferenceEngine(parts)
         if self.network is not None and self.kernel is not None:
             return CompiledEngine(parts, self.network, self.kernel)
-        engines = {"eager": EagerEngine, "ddp": DdpEngine, "cuda_graph": CudaGraphEngine}
+        engines: dict[str, Callable[[EngineInputs], StepEngine]] = {
+            "eager": EagerEngine,
+            "ddp": DdpEngine,
+            "cuda_graph": CudaGraphEngine,
+        }
         return engines[self.name](parts)
 
 
@@ -47,6 +66,8 @@ def choose_engine(config: RunConfig, session: Session, model: nn.Module, resumed
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
+    if config.semantics == "reference":
+        return EngineChoice("reference", "")
     asked = requested_engine(config)
     if asked == "auto" and resumed_engine:
         asked = resumed_engine
@@ -105,4 +126,4 @@ def dense_network_of(config: RunConfig, model: nn.Module) -> DenseNetwork:
     if chain is None:
         raise TypeError(f"{type(model).__name__} is no chain of dense layers")
     hidden, output = (name.replace("none", "identity") for name in (chain.hidden_activation, chain.output_activation))
-    return DenseNetwork(chain.sizes, hidden, output, config.training.loss_function, DTYPES[config.training.dtype])
+    return DenseNetwork(chain.sizes, hidden, output, config.training.loss_function, torch_dtype(config))

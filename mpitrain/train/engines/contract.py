@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -33,6 +33,8 @@ class StepEngine(Protocol):
 
     steps_per_epoch: int
     global_batch_size: int
+    optimizer: Any
+    """What updates the parameters: one of torch's optimisers, or an engine's own with the same state."""
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the batches of `epoch` (from 0) from step `first_step` on, and forget the last epoch's losses."""

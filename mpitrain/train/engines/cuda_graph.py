@@ -11,7 +11,7 @@ from mpitrain.data.dataset.batches import Slice, join_slices
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EXTRA_ENTRIES, EagerEngine
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 
 _WARM_UP_STEPS = 3
 
@@ -19,7 +19,7 @@ _WARM_UP_STEPS = 3
 class CudaGraphEngine(EagerEngine):
     """`StepEngine` that replays `EagerEngine`'s step, forward to optimiser, from fixed memory; reduction "any" only."""
 
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineInputs) -> None:
         super().__init__(parts)
         if self._draws_numbers or self._batch_norm.num_sums or self._precision.scaler.is_enabled():
             raise ConfigError(
@@ -73,7 +73,7 @@ class CudaGraphEngine(EagerEngine):
         self._write_partials([Slice(virtual_rank, *self._memory)], 0)
         self._partials[:, -1] = self._stop_flag
         self.loss_sums[:1] += self._partials[:, -EXTRA_ENTRIES:-1]
-        total = self._reducer.reduce(self._partials)
+        total = self.reducer.reduce(self._partials)
         self._total.copy_(total[-EXTRA_ENTRIES:])
         gradient = total[:-EXTRA_ENTRIES] / total[-2]
         self._clip(gradient)

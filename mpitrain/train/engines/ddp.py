@@ -19,7 +19,7 @@ from mpitrain.models.build import random_layers
 from mpitrain.train.engines.batch_norm import SliceBatchNorm
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.network import network_of
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import kept_random_state, seed_stream
 
@@ -27,7 +27,7 @@ from mpitrain.train.random_streams import kept_random_state, seed_stream
 class DdpEngine(StandardEngine):
     """`StepEngine` over DistributedDataParallel with the options of the section `distributed`; reduction "any" only."""
 
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineInputs) -> None:
         super().__init__(parts)
         self._precision = Precision(parts.config, self.session.device)
         self._draws_numbers = random_layers(parts.model)

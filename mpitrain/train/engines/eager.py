@@ -16,7 +16,7 @@ from mpitrain.models.build import random_layers
 from mpitrain.train.engines.batch_norm import SliceBatchNorm
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.network import network_of
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import kept_random_state, seed_stream
 
@@ -33,16 +33,16 @@ class EagerEngine(StandardEngine):
     With "any" a rank computes its slices in one product, and the library adds the ranks' sums as it likes.
     """
 
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineInputs) -> None:
         super().__init__(parts)
         self._joins = self.session.reduction == "any"
-        self._reducer: Reducer = (
+        self.reducer: Reducer = (
             LibraryReducer(self.session.data, narrow_wire(parts)) if self._joins else self.fixed_tree
         )
         self._precision = Precision(parts.config, self.session.device)
         self._forward = network_of(parts)
         self._draws_numbers = random_layers(parts.model)
-        self._batch_norm = SliceBatchNorm(parts, self._reducer)
+        self._batch_norm = SliceBatchNorm(parts, self.reducer)
         self._num_gradient_entries = sum(parameter.numel() for parameter in self.parameters)
         num_entries = self._num_gradient_entries + self._batch_norm.num_sums + EXTRA_ENTRIES
         self._partials = self.parameters[0].new_zeros((1 if self._joins else len(parts.batches), num_entries))
@@ -53,7 +53,7 @@ class EagerEngine(StandardEngine):
         self._write_partials([join_slices(pieces)] if self._joins else pieces, step_in_epoch)
         self._partials[:, -1] = float(stop_requested)
         self.loss_sums[: len(self._partials)] += self._partials[:, -EXTRA_ENTRIES:-1]
-        total = self._reducer.reduce(self._partials)
+        total = self.reducer.reduce(self._partials)
         loss_sum, weight_sum, stop_flags = total[-EXTRA_ENTRIES:].tolist()
         self._batch_norm.update(total[self._num_gradient_entries : -EXTRA_ENTRIES])
         self._update(total[: self._num_gradient_entries] / weight_sum, learning_rate)
@@ -127,7 +127,7 @@ class EagerEngine(StandardEngine):
         self._precision.restore(state.get("loss_scale"))
 
 
-def narrow_wire(parts: EngineParts) -> NarrowWire | None:
+def narrow_wire(parts: EngineInputs) -> NarrowWire | None:
     """Return how gradients travel with `distributed.fp16_allreduce`: as parts of the batch's mean; None without it."""
     if not parts.config.distributed.fp16_allreduce:
         return None

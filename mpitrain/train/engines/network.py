@@ -9,10 +9,10 @@ from torch import nn
 
 from mpitrain.comm.data_parallel import data_parallel
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 
 
-def network_of(parts: EngineParts) -> nn.Module:
+def network_of(parts: EngineInputs) -> nn.Module:
     """Return the module to call: the model itself, compiled, checkpointed or spread over GPUs as configured."""
     training = parts.config.training
     if training.gradient_checkpointing:

@@ -5,14 +5,14 @@ n  samples of this rank, the same on every rank      P  ranks      F  input feat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
-from mpitrain.comm.session import Session
-from mpitrain.data.dataset.reference import ReferenceData
 from mpitrain.train.engines.contract import OneByOne, StepResult
+from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.optimizers import build_optimizer
 
 
 class ReferenceEngine(OneByOne):
@@ -20,13 +20,14 @@ class ReferenceEngine(OneByOne):
 
     steps_per_epoch = 1
 
-    def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, data: ReferenceData, session: Session
-    ) -> None:
-        self._model, self._optimizer, self._data, self._session = model, optimizer, data, session
-        self.global_batch_size = data.num_samples
+    def __init__(self, inputs: EngineInputs) -> None:
+        self._model, self._session = inputs.model, inputs.session
+        self.optimizer = build_optimizer(inputs.model.parameters(), inputs.config.training.optimizer, "reference")
+        self._share = inputs.batches[0].slice(0)
+        self.global_batch_size = inputs.plan.num_samples
         # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
-        self._divisor = float(data.inputs.shape[1] * session.ranks.world_size)
+        self.divisor = float(self._share.inputs.shape[1] * inputs.session.ranks.world_size)
+        self.mean_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.mse_loss
         self._local_loss = 0.0
         self._root_loss = torch.zeros(1, dtype=torch.float64)
 
@@ -35,17 +36,17 @@ class ReferenceEngine(OneByOne):
 
     def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.step`; the loss is rank 0's local one. Collective."""
-        outputs = self._model(self._data.inputs)
-        loss = nn.functional.mse_loss(outputs.view(-1), self._data.targets.view(-1))
-        self._optimizer.zero_grad()
+        outputs = self._model(self._share.inputs)
+        loss = self.mean_loss(outputs.view(-1), self._share.targets.view(-1))
+        self.optimizer.zero_grad()
         loss.backward()
         for parameter in self._model.parameters():
             if parameter.grad is not None:
                 self._session.all_reduce(parameter.grad)
-                parameter.grad /= self._divisor
-        for group in self._optimizer.param_groups:
+                parameter.grad /= self.divisor
+        for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self._optimizer.step()
+        self.optimizer.step()
         self._local_loss = float(loss.detach())
         return self._agree(stop_requested)
 

@@ -23,7 +23,7 @@ from mpitrain.train.optimizers import build_optimizer
 
 
 @dataclass(frozen=True)
-class EngineParts:
+class EngineInputs:
     """What an engine is built from; `batches` and `validation` hold one source for each owned virtual rank."""
 
     model: nn.Module
@@ -38,7 +38,7 @@ class EngineParts:
 class StandardEngine(OneByOne):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineInputs) -> None:
         self.parts = parts
         self.plan, self.session, self.training = parts.plan, parts.session, parts.config.training
         self.steps_per_epoch, self.global_batch_size = parts.plan.steps_per_epoch, parts.plan.global_batch_size

@@ -1,4 +1,4 @@
-"""What every reader offers: the variables of one open file, and a part of one of them."""
+"""What every kind of file offers: its variables, and a part of one of them as it is stored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 Slices = tuple[slice, ...]
@@ -73,17 +74,8 @@ class FieldFile(Protocol):
         """Close the file."""
 
 
-def read(file: FieldFile, name: str, slices: Slices) -> npt.NDArray[Any]:
-    """Return a part of a variable as float32 or float64, NaN where there is no measurement (see `decoding`)."""
-    from mpitrain.data.files.decoding import decode
-
-    return decode(file.read_stored(name, slices), file.variables[name])
-
-
 def plain_attribute(value: Any) -> Attribute | None:
     """Return an attribute's value as plain Python that can be pickled; None for what no reader uses."""
-    import numpy as np
-
     if isinstance(value, bytes | np.bytes_):
         return value.decode("utf-8", "replace")
     if isinstance(value, str | int | float):

@@ -1,0 +1,121 @@
+"""What a run trains on, whatever holds it: in memory, streamed from files, or shared out as the C++ program does.
+
+F  input features      O  targets      C  the F inputs and O targets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.comm.session import Session
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, SliceSource
+from mpitrain.data.moments import Moments
+from mpitrain.errors import DataError
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Mean and standard deviation of each input (F,) and target (O,), dtype of the model, the same on all ranks."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    output_mean: torch.Tensor
+    output_std: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """Numbers about all ranks' samples, the same on all ranks.
+
+    `num_validation_samples` None: nothing can be held out (`reference`). `moments` (C,) are float64 statistics of the
+    training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts for each
+    input and target the selected values that are no measurement. `largest_share` is the most samples that a virtual
+    rank trains on, None where they are shared out evenly.
+    """
+
+    num_training_samples: int
+    num_validation_samples: int | None
+    num_dropped_samples: int
+    normalization: Normalization
+    moments: Moments | None
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    num_missing: tuple[int, ...] = ()
+    largest_share: int | None = None
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there are validation samples."""
+        return bool(self.num_validation_samples)
+
+    @property
+    def target_mean(self) -> npt.NDArray[np.float64]:
+        """Mean of each target over the training samples (O,); NaN where there are no moments."""
+        if self.moments is None:
+            return np.full(len(self.target_names), np.nan)
+        return self.moments.mean[len(self.input_names) :]
+
+    @property
+    def constant_features(self) -> tuple[str, ...]:
+        """Names of the inputs and targets that have one value only."""
+        if self.moments is None:
+            return ()
+        names = (*self.input_names, *self.target_names)
+        return tuple(name for name, constant in zip(names, is_constant(self.moments), strict=True) if constant)
+
+
+class Dataset(Protocol):
+    """The samples of one run, of which this rank owns those of its virtual ranks (`reference`: its own share)."""
+
+    @property
+    def summary(self) -> DataSummary:
+        """Numbers about all ranks' samples."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know about how the samples are held."""
+
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> Sequence[SliceSource]:
+        """Return where each owned virtual rank's microbatches come from, in order."""
+
+    def evaluation(self, held_out: bool = True) -> Sequence[EvaluationSource]:
+        """Return each owned virtual rank's held-out samples, or those that it trains on."""
+
+    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+        """Return the squared error of answering the training means, over the samples that losses are over. Collective.
+
+        In units of `output_std` (O,) or (). None where that would take one more pass over the files, or in `reference`.
+        """
+
+
+def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
+    """Tell which features (C,) have one value only.
+
+    The range tells it exactly; the standard deviation may come out as rounding noise.
+    """
+    constant: npt.NDArray[np.bool_] = moments.minimum >= moments.maximum
+    return constant
+
+
+def normalization_of(moments: Moments, num_inputs: int, device: torch.device, dtype: torch.dtype) -> Normalization:
+    """Return what normalises `num_inputs` inputs and the targets after them.
+
+    A constant feature carries nothing: it is centred, and dividing by 1 keeps it finite.
+    """
+    std = np.where(is_constant(moments), 1.0, moments.std)
+    parts = (moments.mean[:num_inputs], std[:num_inputs], moments.mean[num_inputs:], std[num_inputs:])
+    return Normalization(*(torch.from_numpy(part).to(device, dtype) for part in parts))
+
+
+def check_some_are_left(num_selected: int, num_dropped: int, num_training: int) -> None:
+    """Raise DataError where no sample is left to train on."""
+    if num_training == 0:
+        raise DataError(
+            f"{num_selected} samples selected, {num_dropped} dropped as NaN or fill value: none is left to train on"
+        )

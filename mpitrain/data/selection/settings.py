@@ -1,0 +1,83 @@
+"""What a source is asked for: the files, and which variables, times and points of them are samples."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.config import DomainSection, RunConfig
+from mpitrain.errors import DataError
+
+_PATTERN = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The settings that decide what a source reads; `config.data`, `variables` and `domain` say what each means.
+
+    `files` are paths and patterns. Without names, inputs and targets are those of a CICE history file, or the columns
+    of a table. `max_patterns` None: no limit.
+    """
+
+    files: tuple[str, ...]
+    domain: DomainSection
+    input_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+    kind: str = "points"
+    is_area_weighted: bool = False
+    thin_fraction: float = 1.0
+    max_patterns: int | None = None
+    seed: int = 0
+    dtype: str = "float32"
+
+
+def selection_of(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
+    """Return what `config` asks for, from `files` in place of its own `data.data_path`."""
+    data, variables = config.data, config.variables
+    return Selection(
+        files=tuple(data.entries if files is None else files),
+        domain=config.domain,
+        input_names=tuple(variables.input_variables) if variables.input_variables else None,
+        target_names=tuple(variables.output_variables) if variables.output_variables else None,
+        kind=data.samples,
+        is_area_weighted=data.area_weighted,
+        thin_fraction=data.thin_fraction,
+        max_patterns=config.most_samples,
+        seed=config.seed,
+        dtype=config.training.dtype,
+    )
+
+
+def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files of paths and of patterns such as "year_*.nc", each file once.
+
+    The matches of a pattern are in natural order (year_2 before year_10); the entries of a list keep theirs. Raises
+    DataError for a path that is not there and for a pattern that matches nothing.
+    """
+    if not entries:
+        raise DataError("data.data_path is not set; name a file, a pattern such as 'year_*.nc', or a list of these")
+    files = dict.fromkeys(path for entry in entries for path in _matches(entry))
+    return tuple(files)
+
+
+def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Return what sorts names as people do: digits by their value."""
+    words = re.split(r"(\d+)", str(path))
+    return tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in words if word)
+
+
+def _matches(entry: str) -> list[Path]:
+    path = Path(entry).expanduser()
+    if path.is_file():  # also where its name holds a character of patterns
+        return [path]
+    if not _PATTERN.search(entry):
+        problem = "a folder; add a pattern such as '*.nc'" if path.is_dir() else "no such file"
+        raise DataError(f"{entry}: {problem}; set data.data_path to an existing file, a pattern or a list of these")
+    found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=natural_key)
+    files = [file for file in found if file.is_file()]
+    if not files:
+        raise DataError(f"{entry}: no file matches this pattern; set data.data_path to one that does")
+    return files

@@ -1,0 +1,36 @@
+"""The stages of a run as the recorder takes them, each of which a test of the harness may replace by a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from mpitrain.comm.session import Session
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import RunConfig
+from mpitrain.data.dataset.dataset import DataSummary
+from mpitrain.data.open_dataset import HeldDataset, hold_samples
+from mpitrain.data.samples import Samples
+from mpitrain.data.selection.settings import Selection
+from mpitrain.models.jacobian import scalar_jacobian
+from mpitrain.runs.model import build_model
+from mpitrain.train.engines.contract import StepEngine
+
+
+@dataclass(frozen=True)
+class Stages:
+    """One function a stage, the package's own by default.
+
+    `select` may change what is read, `adjust_engine` an engine that has been built; it may also give the engine another
+    session.
+    """
+
+    select: Callable[[Selection], Selection] = lambda selection: selection
+    hold_samples: Callable[[RunConfig, Samples, VirtualRanks, Session], HeldDataset] = hold_samples
+    build_model: Callable[[RunConfig, DataSummary, Session], nn.Module] = build_model
+    session_of_engine: Callable[[Session], Session] = lambda session: session
+    adjust_engine: Callable[[StepEngine], None] = lambda engine: None
+    jacobian: Callable[[nn.Module, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = scalar_jacobian
