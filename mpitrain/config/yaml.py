@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -222,9 +223,9 @@ class _NodeReader:
 
     def __init__(self, source: str, where: Callable[[int], str]) -> None:
         self._source, self._where = source, where
-        self._values: dict[int, Any] = {}
-        self._pairs: dict[int, _Pairs] = {}
         self._key: KeyPath = ()
+        self._value = cache(self._read_value)
+        self._keys = cache(self._read_keys)
 
     def settings(self, root: Node, above: KeyPath) -> tuple[Setting, ...]:
         """Return one setting for each key below the root that holds no keys itself; `above` is the root's own key."""
@@ -249,12 +250,7 @@ class _NodeReader:
         for key, (key_node, value_node) in self._keys(node).items():
             yield from self._leaves(value_node, (*spelled, key), (*lines, line_of(key_node)))
 
-    def _value(self, node: Node) -> Any:
-        if id(node) not in self._values:
-            self._values[id(node)] = self._build(node)
-        return self._values[id(node)]
-
-    def _build(self, node: Node) -> Any:
+    def _read_value(self, node: Node) -> Any:
         if isinstance(node, SequenceNode) and node.tag == _LIST:
             return [self._value(item) for item in node.value]
         if isinstance(node, MappingNode) and node.tag == _MAPPING:
@@ -278,27 +274,20 @@ class _NodeReader:
         except ValueError:
             self.refuse(node, f"{shown} cannot be read as {tag.removeprefix(_STANDARD)}; write a plain value")
 
-    def _keys(self, node: MappingNode) -> _Pairs:
-        """Return key -> (key node, value node); its own keys win over merged ones."""
-        if id(node) not in self._pairs:
-            merged = _Pairs()
-            for key_node, value_node in node.value:
-                if key_node.tag == _MERGE:
-                    merged = self._merged(value_node) | merged
-            self._pairs[id(node)] = merged | self._own_keys(node)
-        return self._pairs[id(node)]
-
-    def _own_keys(self, node: MappingNode) -> _Pairs:
-        own = _Pairs()
+    def _read_keys(self, node: MappingNode) -> _Pairs:
+        """Return key -> (key node, value node); a mapping's own keys win over those that it merges."""
+        own, merged = _Pairs(), _Pairs()
         for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                merged = self._merged(value_node) | merged
+                continue
             if not isinstance(key_node, ScalarNode):
                 self.refuse(key_node, f"a key is {_kind_of(key_node)}; keys are names")
             if key_node.value in own:
                 self._key = (*self._key, key_node.value)
                 self.refuse(key_node, f"given twice, first at line {line_of(own[key_node.value][0])}; keep one")
-            if key_node.tag != _MERGE:
-                own[key_node.value] = (key_node, value_node)
-        return own
+            own[key_node.value] = (key_node, value_node)
+        return merged | own
 
     def _merged(self, node: Node) -> _Pairs:
         """Return what `<<` brings: one mapping's keys, or those of several, of which the first wins."""
