@@ -28,7 +28,7 @@ _TWO_BATCH_SIZES = {("training", "batch_size"), ("training", "global_batch_size"
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A checked configuration, and the lines that the user is told once about how it was read."""
+    """A checked configuration, and notices about how it was read, each to be printed once."""
 
     config: RunConfig
     notices: tuple[str, ...]
