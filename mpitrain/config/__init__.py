@@ -4,8 +4,7 @@ from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.load import LoadedConfig, load_run_config
 from mpitrain.config.model import ModelSection
 from mpitrain.config.output import OutputSection, PredictionSection
-from mpitrain.config.render import render_schema, render_yaml
-from mpitrain.config.run import RunConfig
+from mpitrain.config.run import RunConfig, render_schema
 from mpitrain.config.training import (
     ComputeSection,
     DistributedSection,
@@ -13,6 +12,7 @@ from mpitrain.config.training import (
     SchedulerSection,
     TrainingSection,
 )
+from mpitrain.config.yaml import render_yaml
 
 __all__ = [
     "ComputeSection",

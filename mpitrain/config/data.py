@@ -63,7 +63,7 @@ class DataSection(Section):
     area_weighted: bool = False
     """Weigh the statistics of the normalisation by the cosine of the latitude."""
     num_workers: CountOrZero = 0
-    """While streaming: threads that read ahead beside each rank's computation; 0 means one."""
+    """While streaming: threads of each rank that read ahead while it computes; 0 means one."""
     num_samples: Count | None = None
     """Number of synthetic samples, where there is no data_path; null means one time level's."""
     max_patterns: Count | None = None

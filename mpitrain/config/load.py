@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from mpitrain.config.checks import implies_any_reduction
+from mpitrain.config.checks import cause_of_any_reduction
 from mpitrain.config.messages import explain
-from mpitrain.config.overrides import apply_overrides
 from mpitrain.config.run import RunConfig
-from mpitrain.config.section import Section
-from mpitrain.config.settings import KeyPath, Setting
-from mpitrain.config.spellings import implied_semantics, refuse_given_twice, to_current_spelling, without_unused
-from mpitrain.config.yaml_source import read_settings
+from mpitrain.config.spellings import (
+    current_path,
+    implied_semantics,
+    overlap,
+    refuse_given_twice,
+    to_current_spelling,
+    without_unused,
+)
+from mpitrain.config.yaml import COMMAND_LINE, KeyPath, Setting, parse_settings, read_settings, shorten
+from mpitrain.errors import ConfigError
+
+_TWO_BATCH_SIZES = {("training", "batch_size"), ("training", "global_batch_size")}
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A checked configuration, and the lines that the user is told once about how it was read."""
+    """A checked configuration, and notices about how it was read, each to be printed once."""
 
     config: RunConfig
     notices: tuple[str, ...]
@@ -35,28 +42,50 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
     """
     file = to_current_spelling(read_settings(path) if path is not None else ())
     refuse_given_twice(file)
-    settings, unused = without_unused(apply_overrides(file, overrides))
+    settings, unused = without_unused(_override(file, overrides))
     # A C++ key names the semantics also where the command line replaces its value.
     semantics, implied = implied_semantics((*file, *settings))
     config, resolved = _resolved(_validated((*settings, *semantics)))
     return LoadedConfig(config, (*unused, *implied, *resolved))
 
 
+def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Setting, ...]:
+    """Return the settings with the overrides in the place of the file's. Of two overrides the later wins.
+
+    An override sets its whole key: `training.optimizer={type: adam}` leaves nothing of the file's optimiser.
+    Raises ConfigError for an override that is not KEY=VALUE, or whose value is not YAML.
+    """
+    from_command_line: tuple[Setting, ...] = ()
+    for override in overrides:
+        key, written = _parse(override)
+        new = to_current_spelling(written)
+        replaced = {current_path(key), *(setting.path for setting in new)}
+        from_command_line = (*_without(from_command_line, replaced), *new)
+        # One batch size on the command line replaces both of the file's: they are two ways to say one thing.
+        if any(setting.path in _TWO_BATCH_SIZES and setting.value is not None for setting in new):
+            replaced |= _TWO_BATCH_SIZES
+        file = _without(file, replaced)
+    return (*file, *from_command_line)
+
+
+def _parse(override: str) -> tuple[KeyPath, tuple[Setting, ...]]:
+    dotted, equals, text = override.partition("=")
+    key = tuple(name.strip() for name in dotted.split("."))
+    shown = shorten(override)
+    if not equals or not all(key):
+        raise ConfigError(f"{COMMAND_LINE}: {shown}: not a setting; write KEY=VALUE, such as training.epochs=50")
+    return key, parse_settings(text, COMMAND_LINE, lambda line: f"{COMMAND_LINE}: {shown}", above=key)
+
+
+def _without(settings: Iterable[Setting], paths: set[KeyPath]) -> tuple[Setting, ...]:
+    return tuple(setting for setting in settings if not any(overlap(setting.path, path) for path in paths))
+
+
 def _validated(settings: Sequence[Setting]) -> RunConfig:
-    # A section without keys, `training:` with all its lines commented out, is an empty one.
-    sections = set(_sections(RunConfig, ()))
-    kept = [setting for setting in settings if setting.path not in sections or setting.value not in (None, {})]
     try:
-        return RunConfig.model_validate(_nested(kept))
+        return RunConfig.model_validate(_nested(settings))
     except ValidationError as error:
-        raise explain(error, kept) from None
-
-
-def _sections(model: type[BaseModel], above: KeyPath) -> Iterator[KeyPath]:
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield (*above, name)
-            yield from _sections(field.annotation, (*above, name))
+        raise explain(error, settings) from None
 
 
 def _nested(settings: Sequence[Setting]) -> dict[str, Any]:
@@ -70,19 +99,18 @@ def _nested(settings: Sequence[Setting]) -> dict[str, Any]:
 
 
 def _resolved(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the configuration with what some settings imply written out, and a notice for each."""
-    notices: tuple[str, ...] = ()
-    cause = implies_any_reduction(config)
+    """Return the configuration with what its settings imply written out, and a notice of it."""
+    cause = cause_of_any_reduction(config.training, config.distributed)
     if config.semantics == "reference":
         if config.compute.backend == "nccl_if_available":
-            config = _with(config, "compute", backend="auto")
-            notices += ("compute.backend=nccl_if_available: semantics reference needs MPI; read as auto",)
+            notice = "compute.backend=nccl_if_available: semantics reference needs MPI; read as auto"
+            return _with(config, "compute", backend="auto"), (notice,)
     elif cause is not None and config.training.reduction is None:
-        config = _with(config, "training", reduction="any")
-        notices += (f"{cause}: implies training.reduction=any: results are equal to rounding only",)
-    return config, notices
+        notice = f"{cause}: implies training.reduction=any: results are equal to rounding only"
+        return _with(config, "training", reduction="any"), (notice,)
+    return config, ()
 
 
 def _with(config: RunConfig, section: str, **values: Any) -> RunConfig:
-    changed: BaseModel = getattr(config, section).model_copy(update=values)
-    return config.model_copy(update={section: changed})
+    """Return a configuration, checked like any other, with other values in one section."""
+    return RunConfig.model_validate({**dict(config), section: {**dict(getattr(config, section)), **values}})

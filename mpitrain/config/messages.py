@@ -2,112 +2,111 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
-from yaml import ScalarNode, SequenceNode
+from pydantic_core import ErrorDetails
+from yaml import ScalarNode
 
-from mpitrain.config.allowed import KeySchema
 from mpitrain.config.checks import CROSS_CHECK, Problem
 from mpitrain.config.run import RunConfig
-from mpitrain.config.settings import KeyPath, Setting
-from mpitrain.config.show import one_line, shorten, show_value
-from mpitrain.config.yaml_nodes import line_of
+from mpitrain.config.yaml import KeyPath, Setting, line_of, one_line, shorten, show_value
 from mpitrain.errors import ConfigError, LaunchError
 
-Location = tuple[int | str, ...]
+_Schema = dict[str, Any]
 
 _KIND_WORDS = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+# Other trainers' short names that no measure of likeness finds.
+_SYNONYMS = {"lr": "training.optimizer.learning_rate", "max_epochs": "training.epochs", "batch": "training.batch_size"}
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """One thing that is wrong: its place in reading order, its text when wanted, and whether it concerns the launch."""
+    """One thing that is wrong: today's key, the setting to name, pydantic's type of error, and which item of a list."""
 
-    order: tuple[bool, int]
-    text: Callable[[], str]
-    launch: bool = False
+    path: KeyPath
+    setting: Setting
+    kind: str
+    item: int | None = None
+    problem: Problem | None = None
 
 
 def explain(error: ValidationError, settings: Sequence[Setting]) -> ConfigError | LaunchError:
     """Return the exception to raise for pydantic's findings: the first in the file, then those of the command line."""
-    keys = _known_keys()
-    findings: dict[object, _Finding] = {}
+    findings: dict[KeyPath, _Finding] = {}
     for details in error.errors(include_url=False):
-        if details["type"] == CROSS_CHECK:
-            problems: tuple[Problem, ...] = details["ctx"]["problems"]
-            findings.update({problem: _cross_finding(problem, settings) for problem in problems})
-        else:
-            path, rest = _split(details["loc"], keys)
-            findings.setdefault(path, _finding(path, rest, details["type"], settings, keys))
-    first, *others = sorted(findings.values(), key=lambda finding: finding.order)
-    more = f" (and {len(others)} more)" if others else ""
-    return (LaunchError if first.launch else ConfigError)(one_line(first.text()) + more)
+        for finding in _findings(details, settings):
+            # Pydantic reports a value once for each alternative that it does not fit.
+            findings.setdefault(finding.path, finding)
+    first = min(findings.values(), key=lambda finding: finding.setting.order)
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    kind = LaunchError if first.problem and first.problem.launch else ConfigError
+    return kind(one_line(_text(first)) + more)
 
 
-@cache
-def _known_keys() -> KeySchema:
-    return KeySchema(RunConfig.model_json_schema())
+def _findings(details: ErrorDetails, settings: Sequence[Setting]) -> Iterator[_Finding]:
+    kind = details["type"]
+    if kind == CROSS_CHECK:
+        for problem in details["ctx"]["problems"]:
+            path = tuple(problem.key.split("."))
+            yield _Finding(path, _setting_at(path, settings), kind, problem=problem)
+        return
+    path, rest = _split(details["loc"])
+    item = rest[0] if rest and isinstance(rest[0], int) else None
+    yield _Finding(path, _setting_at(path[:-1] if kind == "missing" else path, settings), kind, item)
 
 
-def _split(location: Location, keys: KeySchema) -> tuple[KeyPath, Location]:
+def _split(location: tuple[int | str, ...]) -> tuple[KeyPath, tuple[int | str, ...]]:
     """Return the key, and what pydantic adds to it: the alternative of a union, the index in a list."""
-    length = 1
-    while length < len(location) and keys.is_section(tuple(map(str, location[:length]))):
+    names, length = tuple(map(str, location)), 1
+    while length < len(names) and _is_section(names[:length]):
         length += 1
-    return tuple(map(str, location[:length])), location[length:]
+    return names[:length], location[length:]
 
 
-def _finding(path: KeyPath, rest: Location, kind: str, settings: Sequence[Setting], keys: KeySchema) -> _Finding:
-    if kind == "missing":
-        setting, up = _at_or_below(path[:-1], settings)
-        place = f"{setting.origin.where(up)}: {'.'.join(path)}"
-        return _Finding(setting.origin.order(up), lambda: f"{place}: missing; give {keys.allowed(path)}")
-    setting, up = _at_or_below(path, settings)
-    if kind == "extra_forbidden":
-        noun = "section" if up and len(path) == 1 else "key"
-        place = f"{setting.origin.where(up)}: {setting.origin.key(up)}"
-        return _Finding(setting.origin.order(up), lambda: f"{place}: unknown {noun}; {keys.suggestion(path)}")
-    return _Finding(setting.origin.order(up), lambda: _refused_value(setting, up, rest, keys.allowed(path)))
-
-
-def _cross_finding(problem: Problem, settings: Sequence[Setting]) -> _Finding:
-    setting, up = _at_or_below(tuple(problem.key.split(".")), settings)
-    return _Finding(setting.origin.order(up), lambda: _placed(setting, up, problem.what, joint=": "), problem.launch)
-
-
-def _at_or_below(path: KeyPath, settings: Sequence[Setting]) -> tuple[Setting, int]:
-    """Return the setting at a key, or the first below it, and how many names below it stands."""
+def _setting_at(path: KeyPath, settings: Sequence[Setting]) -> Setting:
+    """Return the setting at a key; at a section's, the section as it stands above its first setting."""
     found = next(setting for setting in settings if setting.path[: len(path)] == path)
-    return found, len(found.path) - len(path)
+    levels_up = len(found.path) - len(path)
+    return found.section(levels_up) if levels_up else found
 
 
-def _refused_value(setting: Setting, up: int, rest: Location, allowed: str) -> str:
-    """Say what is wrong with a value; a list is told by its first wrong item, at that item's line."""
-    index = rest[0] if rest and isinstance(rest[0], int) else None
-    if index is not None and not up and isinstance(setting.origin.node, SequenceNode):
-        return _refused_value(_item(setting, index), 0, (), "text, not empty")
-    value: Any = {} if up else setting.value
-    if isinstance(value, bool | int | float) and allowed.startswith("text"):
-        reads = f"{_KIND_WORDS[type(value)]} to YAML"
-        return _placed(setting, up, f'{reads}; put it in quotes for text: "{_as_written(setting)}"')
-    return _placed(setting, up, f"{_verdict(value, allowed)}; give {allowed}")
+def _text(finding: _Finding) -> str:
+    path, setting = finding.path, finding.setting
+    if finding.problem:
+        return _placed(setting, finding.problem.what, joint=": ")
+    if finding.kind == "missing":
+        return f"{setting.where}: {'.'.join(path)}: missing; give {_allowed(path)}"
+    if finding.kind == "extra_forbidden":
+        noun = "section" if len(path) == 1 and isinstance(setting.value, dict) else "key"
+        return f"{setting.where}: {setting.key}: unknown {noun}; {_suggestion(path)}"
+    if finding.item is not None and isinstance(setting.value, list):
+        return _refused_value(_item(setting, finding.item), _allowed_item(path))
+    return _refused_value(setting, _allowed(path))
 
 
 def _item(setting: Setting, index: int) -> Setting:
-    origin = setting.origin
-    node = origin.node.value[index]
-    spelled = (*origin.spelled[:-1], f"{origin.spelled[-1]}[{index}]")
-    lines = (*origin.lines[:-1], line_of(node))
-    return replace(setting, value=setting.value[index], origin=replace(origin, spelled=spelled, lines=lines, node=node))
+    """Return an item of a list as if it were a setting, at its own line."""
+    node = setting.node.value[index]
+    spelled = (*setting.spelled[:-1], f"{setting.spelled[-1]}[{index}]")
+    lines = (*setting.lines[:-1], line_of(node))
+    return replace(setting, value=setting.value[index], node=node, spelled=spelled, lines=lines)
+
+
+def _refused_value(setting: Setting, allowed: str) -> str:
+    if isinstance(setting.value, bool | int | float) and allowed.startswith("text"):
+        reads = f"{_KIND_WORDS[type(setting.value)]} to YAML"
+        return _placed(setting, f'{reads}; put it in quotes for text: "{_as_written(setting)}"')
+    return _placed(setting, f"{_verdict(setting.value, allowed)}; give {allowed}")
 
 
 def _verdict(value: object, allowed: str) -> str:
-    """Say what a value is, where that is what is wrong with it."""
+    """Return what a value is, or `not allowed` where its kind is right."""
     if isinstance(value, float) and not math.isfinite(value):
         return "not a finite number"
     if isinstance(value, float) and "a number" not in allowed and "whole number" in allowed:
@@ -118,19 +117,96 @@ def _verdict(value: object, allowed: str) -> str:
     return "not allowed" if fits or not kind else kind
 
 
-def _placed(setting: Setting, up: int, what: str, joint: str = " is ") -> str:
-    """Join place, key, value and what is wrong; an override is shown as it was typed."""
-    origin, value = setting.origin, "a mapping" if up else _as_written(setting)
-    if origin.from_command_line and not up:
-        return f"{origin.where()}: {origin.key()}={value}: {what}"
-    if up:
-        return f"{origin.where(up)}: {origin.key(up)}: {what}"
-    return f"{origin.where()}: {origin.key()}: {value}{joint}{what}"
+def _placed(setting: Setting, what: str, joint: str = " is ") -> str:
+    """Return place, key, value and what is wrong; an override is shown as it was typed, and of a mapping its key."""
+    if isinstance(setting.value, dict):
+        return f"{setting.where}: {setting.key}: {what}"
+    if setting.from_command_line:
+        return f"{setting.where}: {setting.key}={_as_written(setting)}: {what}"
+    return f"{setting.where}: {setting.key}: {_as_written(setting)}{joint}{what}"
 
 
 def _as_written(setting: Setting) -> str:
-    node = setting.origin.node
+    node = setting.node
     if not isinstance(node, ScalarNode) or node.value == "":
         return '""' if setting.value == "" else show_value(setting.value)
     quoted = isinstance(setting.value, str) and node.style is not None
     return f'"{shorten(node.value)}"' if quoted else shorten(node.value)
+
+
+@cache
+def _known_keys() -> dict[KeyPath, list[_Schema]]:
+    """Return every section and key of a run with the alternatives that the JSON schema has for it."""
+    schema = RunConfig.model_json_schema()
+    return dict(_walk(schema, (), schema["$defs"]))
+
+
+def _walk(schema: _Schema, above: KeyPath, definitions: _Schema) -> Iterator[tuple[KeyPath, list[_Schema]]]:
+    for name, field in schema.get("properties", {}).items():
+        options = field.get("anyOf", [field])
+        options = [definitions[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in options]
+        yield (*above, name), options
+        for option in options:
+            yield from _walk(option, (*above, name), definitions)
+
+
+def _is_section(path: KeyPath) -> bool:
+    return any("properties" in option for option in _known_keys().get(path, ()))
+
+
+def _allowed(path: KeyPath) -> str:
+    """Return what a key allows, such as `a whole number, at least 1, or null`."""
+    return ", or ".join(map(_describe, _known_keys()[path]))
+
+
+def _allowed_item(path: KeyPath) -> str:
+    """Return what each item of a list must be."""
+    return next(_describe(option["items"]) for option in _known_keys()[path] if "items" in option)
+
+
+def _describe(schema: _Schema) -> str:
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    if "enum" in schema:
+        return "one of " + ", ".join(schema["enum"])
+    if "const" in schema:
+        return str(schema["const"])
+    match schema["type"]:
+        case "integer":
+            return f"a whole number{_bounds(schema)}"
+        case "number":
+            return f"a number{_bounds(schema)}"
+        case "object":
+            return f"a mapping of keys such as {next(iter(schema['properties']))}"
+        case "array":
+            return f"a list of {schema['minItems']} numbers" if "maxItems" in schema else "a list of names"
+        case kind:
+            return {"null": "null", "boolean": "true or false", "string": "text, not empty"}[kind]
+
+
+def _bounds(schema: _Schema) -> str:
+    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    # The largest 64-bit number bounds every whole number: worth no words.
+    bounds = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema and schema[key] < 2**62]
+    return ", " + " and ".join(bounds) if bounds else ""
+
+
+def _suggestion(path: KeyPath) -> str:
+    """Return the advice for an unknown key: the nearest name in its section, else elsewhere, else all of them."""
+    name, keys = path[-1], {".".join(key): key for key in _known_keys()}
+    siblings = [key[-1] for key in keys.values() if key[:-1] == path[:-1]]
+    if name in keys and "." in name:
+        section, _, key = name.rpartition(".")
+        return f"write '{key}' below '{section.replace('.', ': ')}:'"
+    names = [*keys, *(key[-1] for key in keys.values())]
+    # Its section's names first, then this very name in any section, then all that is like it.
+    near = _SYNONYMS.get(name) or _nearest(name, siblings)
+    if near is None:
+        like = name if name in names else _nearest(name, names)
+        near = next((dotted for dotted, key in keys.items() if like in (key[-1], dotted)), None)
+    return f"did you mean '{near}'?" if near else f"allowed: {', '.join(siblings)}"
+
+
+def _nearest(name: str, names: Sequence[str]) -> str | None:
+    close = difflib.get_close_matches(name.lower().replace(" ", "_").replace("-", "_"), names, n=1)
+    return close[0] if close else next((known for known in names if len(name) > 3 and name in known), None)

@@ -36,13 +36,13 @@ class ModelSection(Section):
     output_size: Count | None = None
     """Number of output features; null means as many as the data has."""
     hidden_activation: Activation | None = None
-    """Function behind each hidden layer; null means none for icenet, as in the C++ program, and relu for the others."""
+    """Function after each hidden layer; null means none for icenet, as in the C++ program, and relu for the others."""
     output_activation: Activation | None = None
-    """Function behind the last layer; null means sigmoid for icenet and none for the others."""
+    """Function after the last layer; null means sigmoid for icenet and none for the others."""
     dropout: Probability = 0.0
     """Probability with which a hidden unit (cnn, unet: a channel) is left out of a training step."""
     batch_norm: bool = False
-    """Normalise each hidden layer over the batch: each virtual rank's slice by itself, or all with
+    """Normalise each hidden layer over the batch: each virtual rank's microbatch by itself, or all with
     distributed.sync_batch_norm."""
     normalize_outputs: bool | None = None
     """Learn (y - mean) / std of the targets; model.pt answers in physical units. Null means true, but

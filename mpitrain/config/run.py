@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mpitrain.config.checks import CROSS_CHECK, find_problems
+from mpitrain.config.checks import CROSS_CHECK, Problem, network_problems, reference_problems, training_problems
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.model import ModelSection, normalizes_outputs
 from mpitrain.config.output import OutputSection, PredictionSection
@@ -75,7 +77,18 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
-        problems = find_problems(self)
+        problems = tuple(self._problems())
         if problems:
             raise PydanticCustomError(CROSS_CHECK, "{text}", {"text": str(problems[0]), "problems": problems})
         return self
+
+    def _problems(self) -> Iterator[Problem]:
+        yield from training_problems(self.training, self.distributed)
+        yield from network_problems(self.model, self.variables)
+        if self.semantics == "reference":
+            yield from reference_problems(self)
+
+
+def render_schema() -> str:
+    """Return the JSON schema of a configuration, with the description of every key."""
+    return json.dumps(RunConfig.model_json_schema(), indent=2) + "\n"

@@ -6,10 +6,9 @@ Values are checked strictly: no number is read from text, no boolean from a numb
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1
 LARGEST_VIRTUAL_RANKS = 65536
@@ -25,7 +24,7 @@ Names = Annotated[list[Text], Field(min_length=1)]
 
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
-        raise PydanticCustomError("power_of_two", "not a power of two")
+        raise ValueError("not a power of two")
     return value
 
 
@@ -50,3 +49,9 @@ class Section(BaseModel):
         protected_namespaces=(),
         defer_build=True,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_means_defaults(cls, values: Any) -> Any:
+        # A section without keys, `training:` with all its lines commented out, is null in YAML.
+        return {} if values is None else values

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import NoReturn
 
-from mpitrain.config.settings import KeyPath, Setting
-from mpitrain.config.show import show_value
+from mpitrain.config.yaml import KeyPath, Setting, show_value
 from mpitrain.errors import ConfigError
 
 SEMANTICS: KeyPath = ("semantics",)
@@ -56,10 +56,11 @@ def overlap(one: KeyPath, other: KeyPath) -> bool:
 
 def refuse_given_twice(settings: Sequence[Setting]) -> None:
     """Raise ConfigError where one file gives the same thing under two spellings."""
-    for index, later in enumerate(settings):
-        for earlier in settings[:index]:
-            if overlap(earlier.path, later.path):
-                _refuse_pair(*sorted((earlier, later), key=lambda setting: setting.origin.line()))
+    for one, other in combinations(settings, 2):
+        if overlap(one.path, other.path):
+            earlier, later = sorted((one, other), key=lambda setting: setting.lines[-1])
+            first = f"{earlier.key} at line {earlier.lines[-1]}"
+            raise ConfigError(f"{later.where}: {later.key}: the same setting as {first}; keep one of them")
 
 
 def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
@@ -67,16 +68,16 @@ def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tu
     kept = tuple(setting for setting in settings if setting.path != UNUSED_BATCH_SIZE)
     dropped = (setting for setting in settings if setting.path == UNUSED_BATCH_SIZE)
     why = "read, not used, as in the C++ program: each epoch is one full-batch step"
-    return kept, tuple(f"{setting.origin.key()}={show_value(setting.value)}: {why}" for setting in dropped)
+    return kept, tuple(f"{setting.key}={show_value(setting.value)}: {why}" for setting in dropped)
 
 
 def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
     """Return `semantics: reference` and its notice where a key of the C++ program was used and no semantics named."""
-    cpp = [setting for setting in settings if _modern_section(setting.origin.spelled) in CPP_KEYS]
+    cpp = [setting for setting in settings if _modern_section(setting.spelled) in CPP_KEYS]
     if not cpp or any(setting.path[:1] == SEMANTICS for setting in settings):
         return (), ()
-    notice = f"semantics=reference: implied by {cpp[0].origin.key()}, a key of the C++ program; set semantics to choose"
-    return (Setting(SEMANTICS, "reference", cpp[0].origin),), (notice,)
+    notice = f"semantics=reference: implied by {cpp[0].key}, a key of the C++ program; set semantics to choose"
+    return (replace(cpp[0], path=SEMANTICS, value="reference"),), (notice,)
 
 
 def _modern_section(path: KeyPath) -> KeyPath:
@@ -93,7 +94,7 @@ def _respelled(setting: Setting) -> Setting:
 def _converted(path: KeyPath, setting: Setting) -> object:
     if path == USE_CUDA:
         if not isinstance(setting.value, bool):
-            where, key = setting.origin.where(), setting.origin.key()
+            where, key = setting.where, setting.key
             raise ConfigError(f"{where}: {key}: {show_value(setting.value)} is not allowed; give true or false")
         return "auto" if setting.value else "cpu"
     # An older file asks for nccl and still runs where there is no GPU.
@@ -104,9 +105,4 @@ def _refuse_unknown(setting: Setting) -> NoReturn:
     names = [path[1] for path in CPP_KEYS if path[0] == "ffnn"]
     near = difflib.get_close_matches(setting.path[-1], names, n=1)
     advice = f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(names)}"
-    raise ConfigError(f"{setting.origin.where()}: {setting.origin.key()}: unknown key; {advice}")
-
-
-def _refuse_pair(earlier: Setting, later: Setting) -> NoReturn:
-    first = f"{earlier.origin.key()} at line {earlier.origin.line()}"
-    raise ConfigError(f"{later.origin.where()}: {later.origin.key()}: the same setting as {first}; keep one of them")
+    raise ConfigError(f"{setting.where}: {setting.key}: unknown key; {advice}")

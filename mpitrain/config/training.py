@@ -55,16 +55,16 @@ class TrainingSection(Section):
     global_batch_size: Count | Literal["full"] | None = None
     """Samples per step over all ranks; results do not depend on the number of ranks. Null for both means 64."""
     virtual_ranks: PowerOfTwo = 8
-    """Number of slices of a batch that are added in a fixed order; results are equal up to this many ranks."""
+    """Number of microbatches of a batch, added in a fixed order: results are equal on up to this many ranks."""
     reduction: Literal["fixed", "any"] | None = None
-    """`fixed` adds gradients in one order for any rank count, `any` as the library likes; null means fixed on CPUs."""
+    """`fixed` adds gradients in one order on any number of ranks, `any` in the library's own; null: fixed on CPUs."""
     engine: Literal["auto", "eager", "compiled", "ddp", "cuda_graph"] = "auto"
-    """What computes a step: `compiled` is fastest on CPUs, `eager` the plain definition, `ddp` DistributedDataParallel,
-    `cuda_graph` replays a recorded step; `auto` takes the fastest that serves."""
+    """What computes a step: `compiled` is fastest on CPUs, `eager` is plain PyTorch, `ddp` DistributedDataParallel,
+    `cuda_graph` replays a recorded step; `auto` takes the fastest that can do what the other settings ask."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None
-    """Threads of each rank; null means 1 where the bits of the result are promised."""
+    """Threads of each rank; null means 1 where results are promised to be equal bit for bit."""
     shuffle: bool | None = None
     """Draw a new order of the samples in each epoch; null means true in `standard`, false in `reference`."""
     max_steps: Count | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.functional_validators import AfterValidator
 
-from mpitrain.config.show import show_value
+from mpitrain.config.yaml import show_value
 from mpitrain.errors import UserError
 from mpitrain.launch.grammar import (
     AccountName,

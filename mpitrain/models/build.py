@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mpitrain.config.model import ModelSection, find_model_problems, model_name
-from mpitrain.config.show import show_value
+from mpitrain.config.yaml import show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import use_virtual_batch_norm
 from mpitrain.models.cnn import CnnNetwork

@@ -31,6 +31,7 @@ BAD_FILES = [
     ("training.epochs: 3", "@:1: training.epochs: unknown key; write 'epochs' below 'training:'"),
     ("ffnn: {inputsize: 7}", "@:1: ffnn.inputsize: unknown key; did you mean 'inputSize'?"),
     ("ffnn: 3", "@:1: ffnn: unknown key; allowed: inputSize, outputSize, hiddenSize, load model"),
+    ("model: {training: 3}", "@:1: model.training: unknown key; did you mean 'training'?"),
     # wrong kinds and values
     ("training: {epochs: -5}", "@:1: training.epochs: -5 is not allowed; give a whole number, at least 1"),
     ("training: {epochs: true}", "@:1: training.epochs: true is a boolean; give a whole number, at least 1"),
@@ -40,6 +41,7 @@ BAD_FILES = [
     ("training: {epochs: null}", "@:1: training.epochs: null is not allowed; give a whole number, at least 1"),
     ("training: {epochs: [1, 2]}", "@:1: training.epochs: [1, 2] is a list; give a whole number, at least 1"),
     ("training:\n  epochs:\n    a: 1", "@:2: training.epochs: a mapping; give a whole number, at least 1"),
+    ("training: {epochs: {}}", "@:1: training.epochs: a mapping; give a whole number, at least 1"),
     ("training: 3", "@:1: training: 3 is a number; give a mapping of keys such as epochs"),
     (
         "training: {batch_size: 0}",
@@ -55,6 +57,7 @@ BAD_FILES = [
     ),
     ("training: {virtual_ranks: 6}", "@:1: training.virtual_ranks: 6 is not allowed; give a power of two, 1 to 65536"),
     ("domain: {clean_data: 1}", "@:1: domain.clean_data: 1 is a number; give true or false"),
+    ("domain: {latitude_range: [a, 90]}", "@:1: domain.latitude_range[0]: a is text; give a number"),
     ("domain: {pole: west}", "@:1: domain.pole: west is not allowed; give one of north, south, both"),
     ("use_cuda: maybe", "@:1: use_cuda: maybe is not allowed; give true or false"),
     (
@@ -128,6 +131,14 @@ BAD_FILES = [
     (
         "semantics: reference\ntraining:\n  shuffle: true\n  batch_size: 4",
         f"@:3: training.shuffle: true: {REFERENCE}; give false or semantics: standard (and 1 more)",
+    ),
+    (
+        "semantics: reference\ndomain: {latitude_range: [50, 90]}",
+        f"@:2: domain.latitude_range: [50, 90]: {REFERENCE}; give null or semantics: standard",
+    ),
+    (
+        "semantics: reference\nmodel: {hidden_layers: 2}",
+        f"@:2: model.hidden_layers: 2: {REFERENCE}; give 1 or semantics: standard",
     ),
 ]
 

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from mpitrain.config.show import one_line
+from mpitrain.config.yaml import one_line
 from mpitrain.errors import OutputError
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mpitrain.config import DistributedSection, RunConfig, TrainingSection
-from mpitrain.config.show import show_value
+from mpitrain.config.yaml import show_value
 from mpitrain.errors import LaunchError
 
 _OF_DDP_ONLY = (

@@ -1,0 +1,338 @@
+"""YAML text as a flat list of settings, each with the line it stands on; and a configuration as YAML text.
+
+Numbers are those of YAML 1.2's core schema. PyYAML follows YAML 1.1, where `3e-4` is text, `12:30:00` is 45000 and
+`010` is 8; a number that the two versions read differently is refused here. `on`, `off`, `yes` and `no` stay booleans,
+since older files use them so; where text is expected, the message is to put them in quotes.
+Nothing is ever constructed from a tag.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import yaml
+from pydantic import BaseModel
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+
+from mpitrain.errors import ConfigError
+
+COMMAND_LINE = "command line"
+LARGEST_FILE_BYTES = 1 << 20
+LARGEST_NUMBER_OF_SETTINGS = 1000
+LONGEST_VALUE_CHARACTERS = 60
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key that is not a section, its value, and where it was written."""
+
+    path: KeyPath
+    """The words of today's key."""
+    value: Any
+    node: Node
+    """The value as YAML parsed it."""
+    source: str
+    """The file's name, or `command line`."""
+    spelled: KeyPath
+    """The words of the key as it was written."""
+    lines: tuple[int, ...]
+    """The line of each word."""
+
+    @property
+    def from_command_line(self) -> bool:
+        """Whether this was an override."""
+        return self.source == COMMAND_LINE
+
+    @property
+    def where(self) -> str:
+        """Where the key was written: `file:line`, or `command line`."""
+        return self.source if self.from_command_line else f"{self.source}:{self.lines[-1]}"
+
+    @property
+    def key(self) -> str:
+        """The dotted key as it was written."""
+        return one_line(".".join(self.spelled))
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """A value that sorts settings: those of the file by line, then those of the command line."""
+        return self.from_command_line, self.lines[-1]
+
+    def section(self, levels_up: int) -> Setting:
+        """Return the section so many levels above the key as if it were a setting: an empty mapping at its own line."""
+        words = max(1, len(self.spelled) - levels_up)
+        return replace(self, value={}, spelled=self.spelled[:words], lines=self.lines[:words])
+
+
+def read_settings(path: Path) -> tuple[Setting, ...]:
+    """Return the settings of a YAML file in its order.
+
+    Raises ConfigError where the file cannot be read, is not UTF-8 or not a YAML mapping, gives a key twice, or holds
+    a number that YAML readers disagree about.
+    """
+    name = one_line(str(path))
+    return parse_settings(_read_text(path, name), name, lambda line: f"{name}:{line}")
+
+
+def parse_settings(text: str, source: str, where: Callable[[int], str], above: KeyPath = ()) -> tuple[Setting, ...]:
+    """Return the settings of YAML text, in order; `above` is the key that the text is the value of, if any.
+
+    `where` turns a line number into the place that an error names. Raises ConfigError like `read_settings`.
+    """
+    try:
+        root = _compose(text, where)
+        reader = _NodeReader(source, where)
+        if not above and not isinstance(root, MappingNode):
+            if root.tag == _NULL:
+                return ()
+            reader.refuse(root, f"the file holds {_kind_of(root)}; write sections of keys, such as 'training:'")
+        return reader.settings(root, above) if above or root.value else ()
+    except RecursionError:
+        raise ConfigError(f"{where(1)}: nested too deeply; a configuration has three levels") from None
+
+
+def render_yaml(config: BaseModel) -> str:
+    """Return YAML with every value of the configuration; loading it gives an equal configuration."""
+    return yaml.dump(config.model_dump(), Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
+
+
+def show_value(value: object) -> str:
+    """Return a value as YAML would write it, on one line and cut to a readable length."""
+    return shorten(_show(value))
+
+
+def shorten(text: str) -> str:
+    """Return the text on one line, cut to a readable length."""
+    text = one_line(text[: 2 * LONGEST_VALUE_CHARACTERS])
+    return text if len(text) <= LONGEST_VALUE_CHARACTERS else text[: LONGEST_VALUE_CHARACTERS - 3] + "..."
+
+
+def one_line(text: str) -> str:
+    """Return the text with every character that is not printable written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _show(value: object) -> str:
+    # Only the head of a list is looked at: aliases can make it far larger than its file.
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        head = ", ".join("a list" if isinstance(item, list) else _show(item) for item in value[:4])
+        return f"[{head}, ... {len(value)} in all]" if len(value) > 4 else f"[{head}]"
+    return str(value)
+
+
+def _read_text(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{name}: no such file; give the path of a YAML file") from None
+    except (OSError, ValueError) as error:
+        reason = one_line(getattr(error, "strerror", None) or str(error))
+        raise ConfigError(f"{name}: cannot be read: {reason}; give the path of a readable YAML file") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise ConfigError(f"{name}: larger than {LARGEST_FILE_BYTES} bytes; a configuration is a short YAML file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}:{line}: not UTF-8 text; save the file as UTF-8") from None
+
+
+def _compose(text: str, where: Callable[[int], str]) -> Node:
+    """Return the node tree; of empty text, null."""
+    try:
+        # Composing only builds nodes, never the objects that tags ask for.
+        root = yaml.compose(text, Loader=_StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = one_line(" ".join(part for part in (error.context, error.problem) if part))
+        quote_or_indent = (
+            "indent with spaces, not tabs" if r"\t" in what else "put text with special characters in quotes"
+        )
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{where(line)}: not valid YAML: {what}; {quote_or_indent}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{where(line)}: not valid YAML: a character that cannot be printed; remove it") from None
+    return root or ScalarNode(_NULL, "", yaml.Mark("", 0, 0, 0, "", 0))
+
+
+_STANDARD = "tag:yaml.org,2002:"
+_NULL = _STANDARD + "null"
+_BOOL, _INT, _FLOAT, _TEXT = (_STANDARD + name for name in ("bool", "int", "float", "str"))
+_LIST, _MAPPING, _MERGE = (_STANDARD + name for name in ("seq", "map", "merge"))
+_AMBIGUOUS = "ambiguous number"
+
+# What an unquoted word is: the first tag whose pattern it matches, else text.
+_PATTERNS = {
+    _NULL: re.compile(r"(?:~|null|Null|NULL|)\Z"),
+    _BOOL: re.compile(r"(?:true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)\Z"),
+    # Octal 010 and 0o10, hexadecimal, binary, and underscores.
+    _AMBIGUOUS: re.compile(r"[-+]?(?:0[0-9_]+|0[xob][0-9a-fA-F_]+|[0-9][0-9_]*_[0-9_]*(?:\.[0-9_]*)?)\Z"),
+    _INT: re.compile(r"[-+]?[0-9]+\Z"),
+    _FLOAT: re.compile(
+        r"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
+    ),
+    _MERGE: re.compile(r"<<\Z"),
+}
+_READERS: dict[str, Callable[[str], Any]] = {
+    _NULL: lambda text: None,
+    _BOOL: lambda text: text.lower() in ("true", "yes", "on"),
+    _INT: int,
+    # Python writes `inf` and `nan` without YAML's point.
+    _FLOAT: lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
+    _TEXT: str,
+    _MERGE: str,
+}
+
+
+class _Cycle(Node):
+    """What stands in the place of an alias to the list or mapping that the alias is in."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """PyYAML's safe loader with the numbers of YAML 1.2, and without cycles among its nodes."""
+
+    # One list under `None`: tried for a word with any first character.
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {None: list(_PATTERNS.items())}  # type: ignore[misc]
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Return the next node, or `_Cycle`: a node without an end is one that is still being composed."""
+        node = super().compose_node(parent, index)
+        return node if node is None or node.end_mark else _Cycle(node.tag, None, node.start_mark, None)
+
+
+_Pairs = dict[str, tuple[Node, Node]]
+
+
+class _NodeReader:
+    """Reads plain values, each node once however many aliases name it. `where` turns a line into a place."""
+
+    def __init__(self, source: str, where: Callable[[int], str]) -> None:
+        self._source, self._where = source, where
+        self._key: KeyPath = ()
+        self._value = cache(self._read_value)
+        self._keys = cache(self._read_keys)
+
+    def settings(self, root: Node, above: KeyPath) -> tuple[Setting, ...]:
+        """Return one setting for each key below the root that holds no keys itself; `above` is the root's own key."""
+        leaves = self._leaves(root, above, (line_of(root),) * len(above))
+        found = tuple(islice(leaves, LARGEST_NUMBER_OF_SETTINGS + 1))
+        if len(found) > LARGEST_NUMBER_OF_SETTINGS:
+            self._key = ()
+            self.refuse(root, f"more than {LARGEST_NUMBER_OF_SETTINGS} settings; a configuration has about a hundred")
+        return found
+
+    def refuse(self, node: Node, what: str) -> NoReturn:
+        """Raise ConfigError at the node's line, naming the key that is being read."""
+        key = f"{one_line('.'.join(self._key))}: " if self._key else ""
+        what = "an alias refers to what it stands in; write the values out" if isinstance(node, _Cycle) else what
+        raise ConfigError(f"{self._where(line_of(node))}: {key}{what}")
+
+    def _leaves(self, node: Node, spelled: KeyPath, lines: tuple[int, ...]) -> Iterator[Setting]:
+        self._key = spelled
+        if not isinstance(node, MappingNode) or node.tag != _MAPPING or not node.value:
+            yield Setting(spelled, self._value(node), node, self._source, spelled, lines)
+            return
+        for key, (key_node, value_node) in self._keys(node).items():
+            yield from self._leaves(value_node, (*spelled, key), (*lines, line_of(key_node)))
+
+    def _read_value(self, node: Node) -> Any:
+        if isinstance(node, SequenceNode) and node.tag == _LIST:
+            return [self._value(item) for item in node.value]
+        if isinstance(node, MappingNode) and node.tag == _MAPPING:
+            return {key: self._value(value_node) for key, (_, value_node) in self._keys(node).items()}
+        if not isinstance(node, ScalarNode):
+            self.refuse(node, f"the tag {shorten(node.tag)} is not read; remove it")
+        return self._scalar(node)
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        """Return None, a bool, int, float or str."""
+        tag, shown = node.tag, shorten(node.value)
+        if tag == _AMBIGUOUS:
+            advice = f'write a plain decimal number, or "{shown}" in quotes for text'
+            self.refuse(node, f"{shown} is read differently by different YAML readers; {advice}")
+        if tag not in _READERS:
+            self.refuse(node, f"the tag {shorten(tag)} is not read; remove it")
+        try:
+            if tag in _PATTERNS and not _PATTERNS[tag].match(node.value):
+                raise ValueError(node.value)
+            return _READERS[tag](node.value)
+        except ValueError:
+            self.refuse(node, f"{shown} cannot be read as {tag.removeprefix(_STANDARD)}; write a plain value")
+
+    def _read_keys(self, node: MappingNode) -> _Pairs:
+        """Return key -> (key node, value node); a mapping's own keys win over those that it merges."""
+        own, merged = _Pairs(), _Pairs()
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                merged = self._merged(value_node) | merged
+                continue
+            if not isinstance(key_node, ScalarNode):
+                self.refuse(key_node, f"a key is {_kind_of(key_node)}; keys are names")
+            if key_node.value in own:
+                self._key = (*self._key, key_node.value)
+                self.refuse(key_node, f"given twice, first at line {line_of(own[key_node.value][0])}; keep one")
+            own[key_node.value] = (key_node, value_node)
+        return merged | own
+
+    def _merged(self, node: Node) -> _Pairs:
+        """Return what `<<` brings: one mapping's keys, or those of several, of which the first wins."""
+        merged = _Pairs()
+        for item in reversed(node.value) if isinstance(node, SequenceNode) else [node]:
+            if not isinstance(item, MappingNode):
+                self.refuse(item, "'<<' merges a mapping or a list of mappings; give an alias such as '<<: *name'")
+            merged |= self._keys(item)
+        return merged
+
+
+def line_of(node: Node) -> int:
+    """Return the line of a node, counted from 1."""
+    return int(node.start_mark.line) + 1
+
+
+def _kind_of(node: Node) -> str:
+    if isinstance(node, ScalarNode):
+        return f"'{shorten(node.value)}'"
+    return "a list" if isinstance(node, SequenceNode) else "a mapping"
+
+
+# What no YAML reader takes for anything but text, and no reader of this file for a number: all else is quoted.
+_PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_SHORT_BOOLEANS = ("y", "Y", "n", "N")
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """Writes text in quotes unless it can be nothing else, and lists on one line."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write the same list twice rather than an alias."""
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
+    # PyYAML knows the words of YAML 1.1, such as `off`, that another reader of this file may take for a boolean.
+    resolved = dumper.resolve(ScalarNode, text, (True, False))
+    plain = _PLAIN_TEXT.fullmatch(text) and resolved == _TEXT and text not in _SHORT_BOOLEANS
+    return dumper.represent_scalar(_TEXT, text, style=None if plain else '"')
+
+
+def _represent_list(dumper: yaml.SafeDumper, items: list[object]) -> SequenceNode:
+    return dumper.represent_sequence(_LIST, items, flow_style=True)
+
+
+_QuotingDumper.add_representer(str, _represent_text)
+_QuotingDumper.add_representer(list, _represent_list)
