@@ -18,7 +18,7 @@ from mpitrain.train.compiled.build import Combination, DenseNetwork, KernelStep,
 from mpitrain.train.compiled.crew import open_crew
 from mpitrain.train.compiled.node_sum import NodeSum, can_share
 from mpitrain.train.compiled.optimizer import KernelOptimizer
-from mpitrain.train.engines.contract import StepResult, StepsTaken
+from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EXTRA_ENTRIES, narrow_wire
 from mpitrain.train.engines.standard import EngineParts, StandardEngine
 
@@ -131,29 +131,15 @@ class CompiledEngine(StandardEngine):
         self._epoch_has_steps = False
         self._rows.start_epoch()
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        if self._is_self_contained:
-            taken = self._take_steps(step_in_epoch, 1, learning_rate, stop_requested)
-            return StepResult(taken.losses[0], taken.stop_requested)
-        self._kernel.sum_slices(self._step_address, self._rows.order_address(step_in_epoch), stop_requested)
-        total = self._reducer.reduce(self._sent)
-        self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
-        loss, stop_flags = self._loss_and_stop.tolist()
-        return StepResult(loss, stop_flags > 0)
-
-    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`. Collective."""
-        if not self._is_self_contained:
-            return super().take_steps(first_step, num_steps, learning_rate, stop_requested)
-        return self._take_steps(first_step, min(num_steps, self._most_steps), learning_rate, stop_requested)
-
-    def _take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
         order = self._rows.order_address(first_step)  # from files: read before the others are waited for
+        if not self._is_self_contained:
+            return self._take_one_step(order, learning_rate, stop_requested)
         shared = self._node_sum.address if self._node_sum is not None else None
         arguments = (
-            self._step_address, shared, order, self._rows.order_step, num_steps, stop_requested, learning_rate,
-            self._losses.data_ptr(),
+            self._step_address, shared, order, self._rows.order_step, min(num_steps, self._most_steps), stop_requested,
+            learning_rate, self._losses.data_ptr(),
         )  # fmt: skip
         with waiting_in("take_steps", self.session.control.notes):
             if self._crew is None:
@@ -161,7 +147,15 @@ class CompiledEngine(StandardEngine):
             else:
                 num_taken = self._kernel.take_steps_by_crew(self._crew_address, *arguments)
         self._epoch_has_steps = True
-        return StepsTaken(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
+        return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
+
+    def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """Take a step whose sums travel as messages. Collective."""
+        self._kernel.sum_slices(self._step_address, order, stop_requested)
+        total = self._reducer.reduce(self._sent)
+        self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
+        loss, stop_flags = self._loss_and_stop.tolist()
+        return StepResult([loss], stop_flags > 0)
 
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +39,11 @@ class EngineChoice:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""
         if self.network is not None and self.kernel is not None:
             return CompiledEngine(parts, self.network, self.kernel)
-        engines = {"eager": EagerEngine, "ddp": DdpEngine, "cuda_graph": CudaGraphEngine}
+        engines: dict[str, Callable[[EngineParts], StandardEngine]] = {
+            "eager": EagerEngine,
+            "ddp": DdpEngine,
+            "cuda_graph": CudaGraphEngine,
+        }
         return engines[self.name](parts)
 
 

@@ -32,9 +32,9 @@ class CudaGraphEngine(EagerEngine):
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stop_flag, self._total = (torch.zeros(size, device=self.session.device) for size in ((), EXTRA_ENTRIES))
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        piece = join_slices(self.slices(step_in_epoch))
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        piece = join_slices(self.slices(first_step))
         if self._graph is None:
             self._graph = self._record(piece)
         for fixed, given in zip(self._memory, (piece.inputs, piece.targets, piece.weights), strict=True):
@@ -43,7 +43,7 @@ class CudaGraphEngine(EagerEngine):
         self._stop_flag.fill_(float(stop_requested))
         self._graph.replay()
         loss_sum, weight_sum, stop_flags = self._total.tolist()
-        return StepResult(loss_sum / weight_sum, stop_flags > 0)
+        return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
     def _record(self, piece: Slice) -> torch.cuda.CUDAGraph:
         """Record a step on copies of `piece`; weights and optimiser are then what they were before. Collective."""

@@ -40,20 +40,20 @@ class DdpEngine(StandardEngine):
             torch.zeros(count, dtype=torch.float64, device=self.session.device) for count in (2, 1)
         )
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        piece = join_slices(self.slices(step_in_epoch))
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        piece = join_slices(self.slices(first_step))
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         # Where gradients are views of DDP's buckets they must not be given away.
         self.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
         with kept_random_state(self.session.device, self._draws_numbers):
-            self._loss[0] = self._accumulate(piece, step_in_epoch, weight)
+            self._loss[0] = self._accumulate(piece, first_step, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
         self.session.all_reduce(self._loss)
         self._update()
-        return StepResult(float(self._loss) / weight, stop_flags > 0)
+        return StepResult([float(self._loss) / weight], stop_flags > 0)
 
     def _agree_on_weight(self, piece: Slice, stop_requested: bool) -> tuple[float, float]:
         """Return W and the number of ranks that ask to stop. Collective."""

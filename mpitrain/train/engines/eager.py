@@ -47,17 +47,17 @@ class EagerEngine(StandardEngine):
         num_entries = self._num_gradient_entries + self._batch_norm.num_sums + EXTRA_ENTRIES
         self._partials = self.parameters[0].new_zeros((1 if self._joins else len(parts.batches), num_entries))
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        pieces = self.slices(step_in_epoch)
-        self._write_partials([join_slices(pieces)] if self._joins else pieces, step_in_epoch)
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        pieces = self.slices(first_step)
+        self._write_partials([join_slices(pieces)] if self._joins else pieces, first_step)
         self._partials[:, -1] = float(stop_requested)
         self.loss_sums[: len(self._partials)] += self._partials[:, -EXTRA_ENTRIES:-1]
         total = self._reducer.reduce(self._partials)
         loss_sum, weight_sum, stop_flags = total[-EXTRA_ENTRIES:].tolist()
         self._batch_norm.update(total[self._num_gradient_entries : -EXTRA_ENTRIES])
         self._update(total[: self._num_gradient_entries] / weight_sum, learning_rate)
-        return StepResult(loss_sum / weight_sum, stop_flags > 0)
+        return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
     def _write_partials(self, pieces: Sequence[Slice], step_in_epoch: int) -> None:
         bodies = [

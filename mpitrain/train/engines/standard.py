@@ -17,7 +17,7 @@ from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
-from mpitrain.train.engines.contract import OneByOne
+from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
 
@@ -35,7 +35,7 @@ class EngineParts:
     config: RunConfig
 
 
-class StandardEngine(OneByOne):
+class StandardEngine(StepEngine):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
     def __init__(self, parts: EngineParts) -> None:
