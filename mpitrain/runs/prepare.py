@@ -38,7 +38,7 @@ from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.engines.choose import EngineChoice, choose_engine
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.reference import ReferenceEngine
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.engines.strategy import check_strategy, set_switches, strategy_notices
 from mpitrain.train.optimizers import OptimizerState, build_optimizer
 
@@ -241,7 +241,7 @@ def _build_engine(
 ) -> StandardEngine:  # fmt: skip
     batches = data.slice_sources(plan, config.seed, config.shuffle)
     session.together(lambda: check_output_shape(model_name(config.model), model, batches[0]))
-    parts = EngineParts(model, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
+    parts = EngineInputs(model, batches, data.evaluation_sources(), plan, virtual_ranks, session, config)
     return session.together(lambda: choice.build(parts))
 
 

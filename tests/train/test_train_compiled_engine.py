@@ -21,7 +21,7 @@ from mpitrain.train.compiled.build import load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.engines.choose import choose_engine, dense_network_of
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
 
 V = 8
@@ -52,7 +52,7 @@ class Trained:
         plan = plan_batches(data.summary.num_training_samples, 48, V)
         more = (dense_network_of(config, self.model), kernel) if kernel else ()
         sources = (data.slice_sources(plan, config.seed, True), data.evaluation_sources())
-        parts = EngineParts(self.model, *sources, plan, layout, session, config)
+        parts = EngineInputs(self.model, *sources, plan, layout, session, config)
         self.engine = engine_class(parts, *more)
         self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
 

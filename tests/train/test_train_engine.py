@@ -18,7 +18,7 @@ from mpitrain.data.dataset.ownership import take_run
 from mpitrain.data.samples import Samples
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts, sum_losses
+from mpitrain.train.engines.standard import EngineInputs, sum_losses
 from mpitrain.train.losses import WeightedLoss
 
 V, SEED = 8, 3
@@ -52,7 +52,7 @@ class Played:
         batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
         config = load_run_config(None, [f"seed={SEED}", "training.optimizer.type=sgd"]).config
         self.engine = EagerEngine(
-            EngineParts(self.model, batches, held_out, self.plan, self.layout, self.session, config)
+            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.session, config)
         )
 
     def flat(self, what="data"):

@@ -12,7 +12,7 @@ from mpitrain.config import RunConfig, SchedulerSection, load_run_config
 from mpitrain.errors import ConfigError
 from mpitrain.train.checkpoint.compatibility import check_batches, global_batch_size
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.losses import element_losses
 from mpitrain.train.optimizers import build_optimizer
 from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
@@ -29,7 +29,7 @@ class Configured(Played):
     def make_engine(self):
         batches, held_out = self.data.slice_sources(self.plan, SEED, True), self.data.evaluation_sources()
         self.engine = EagerEngine(
-            EngineParts(self.model, batches, held_out, self.plan, self.layout, self.session, self.config)
+            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.session, self.config)
         )
 
     def step(self):

@@ -20,7 +20,7 @@ from mpitrain.train.compiled.node_sum import NodeSum, can_share
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EXTRA_ENTRIES, narrow_wire
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
 MOST_STEPS_A_CALL = 1024
@@ -39,21 +39,21 @@ class CompiledEngine(StandardEngine):
 
     optimizer: KernelOptimizer
 
-    def __init__(self, parts: EngineParts, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
-        super().__init__(parts)
+    def __init__(self, inputs: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
+        super().__init__(inputs)
         self._kernel, self._epoch_has_steps = kernel, False
-        is_fixed, wire = self.session.reduction == "fixed", narrow_wire(parts)
+        is_fixed, wire = self.session.reduction == "fixed", narrow_wire(inputs)
         self._reducer: Reducer = self.fixed_tree if is_fixed else LibraryReducer(self.session.data, wire)
-        self._crew = open_crew(parts, kernel, MOST_STEPS_A_CALL) if wire is None else None
+        self._crew = open_crew(inputs, kernel, MOST_STEPS_A_CALL) if wire is None else None
         if self._crew is not None:
             self.small_sums = self._crew
             self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
         else:
-            self._rows = rows_of(parts.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
+            self._rows = rows_of(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
         num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._rows.num_slices, num_entries))
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
-        self._gathers = is_fixed and self._crew is None and not parts.virtual_ranks.is_even
+        self._gathers = is_fixed and self._crew is None and not inputs.virtual_ranks.is_even
         self._sent = self._partials if self._gathers else self._partials[:1]
         self._node_sum = self._open_node_sum() if wire is None else None
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
@@ -69,7 +69,7 @@ class CompiledEngine(StandardEngine):
 
     def _open_node_sum(self) -> NodeSum | None:
         """Return where the ranks add up, if they share a node's memory. Collective."""
-        session, layout, crew = self.session, self.parts.virtual_ranks, self._crew
+        session, layout, crew = self.session, self.inputs.virtual_ranks, self._crew
         if crew is not None:
             num_ranks = num_rows = crew.num_members
             first_row = crew.index or 0
@@ -89,7 +89,7 @@ class CompiledEngine(StandardEngine):
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
         # An aligned start, for the workspace is read in whole vectors.
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
-        self._statistics = _statistics_of(self.parts.model, network.sizes[-1])
+        self._statistics = _statistics_of(self.inputs.model, network.sizes[-1])
         optimizer, settings = self.optimizer, self.training.optimizer
         sums = self.loss_sums
         if self._crew is not None:
@@ -166,8 +166,8 @@ class CompiledEngine(StandardEngine):
 
     def sum_validation_losses(self) -> torch.Tensor:
         """See `StandardEngine.sum_validation_losses`."""
-        sums = torch.zeros((len(self.parts.validation), 2), dtype=torch.float64)
-        for row, own in zip(sums, self.parts.validation, strict=True):
+        sums = torch.zeros((len(self.inputs.validation), 2), dtype=torch.float64)
+        for row, own in zip(sums, self.inputs.validation, strict=True):
             for block in map(packed, own.blocks()):
                 source = (ctypes.c_void_p * 3)(*addresses_of(block))
                 self._kernel.add_losses(self._step_address, source, len(block.inputs), row.data_ptr())
@@ -184,9 +184,9 @@ class CompiledEngine(StandardEngine):
 
     def _failed_slices(self) -> list[int]:
         if self._crew is not None and self._rows.num_slices == 1:
-            return self._crew.failed_among(self.parts.virtual_ranks.owned)
+            return self._crew.failed_among(self.inputs.virtual_ranks.owned)
         failed = super()._failed_slices()
-        return list(self.parts.virtual_ranks.owned) if failed and self._rows.num_slices == 1 else failed
+        return list(self.inputs.virtual_ranks.owned) if failed and self._rows.num_slices == 1 else failed
 
 
 def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:

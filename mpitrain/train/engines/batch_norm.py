@@ -21,18 +21,18 @@ from mpitrain.models.batch_norm import (
     update_running_statistics,
 )
 from mpitrain.train.engines.slice_rounds import SliceRounds, summed
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 
 
 class SliceBatchNorm:
     """What the batch-norm layers of a model need from the engine; of no effect for a model without any."""
 
-    def __init__(self, parts: EngineParts, reducer: Reducer) -> None:
-        self._model = parts.model
-        self._layers, self._context = batch_norm_layers(parts.model), find_batch_context(parts.model)
-        self.num_sums = moment_length(parts.model)
-        self._no_sums = next(parts.model.parameters()).new_zeros(0)
-        self.is_synchronised = self._context is not None and parts.config.distributed.sync_batch_norm
+    def __init__(self, inputs: EngineInputs, reducer: Reducer) -> None:
+        self._model = inputs.model
+        self._layers, self._context = batch_norm_layers(inputs.model), find_batch_context(inputs.model)
+        self.num_sums = moment_length(inputs.model)
+        self._no_sums = next(inputs.model.parameters()).new_zeros(0)
+        self.is_synchronised = self._context is not None and inputs.config.distributed.sync_batch_norm
         self._rounds = SliceRounds(reducer) if self.is_synchronised else None
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:

@@ -19,7 +19,7 @@ from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.engines.cuda_graph import CudaGraphEngine
 from mpitrain.train.engines.ddp import DdpEngine
 from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
@@ -35,16 +35,16 @@ class EngineChoice:
     kernel: ctypes.CDLL | None = None
     is_second_best: bool = False
 
-    def build(self, parts: EngineParts) -> StandardEngine:
+    def build(self, inputs: EngineInputs) -> StandardEngine:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""
         if self.network is not None and self.kernel is not None:
-            return CompiledEngine(parts, self.network, self.kernel)
-        engines: dict[str, Callable[[EngineParts], StandardEngine]] = {
+            return CompiledEngine(inputs, self.network, self.kernel)
+        engines: dict[str, Callable[[EngineInputs], StandardEngine]] = {
             "eager": EagerEngine,
             "ddp": DdpEngine,
             "cuda_graph": CudaGraphEngine,
         }
-        return engines[self.name](parts)
+        return engines[self.name](inputs)
 
 
 def choose_engine(config: RunConfig, session: Session, model: nn.Module, resumed_engine: str | None) -> EngineChoice:

@@ -11,7 +11,7 @@ from mpitrain.data.dataset.batches import Slice, join_slices
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EXTRA_ENTRIES, EagerEngine
-from mpitrain.train.engines.standard import EngineParts
+from mpitrain.train.engines.standard import EngineInputs
 
 _WARM_UP_STEPS = 3
 
@@ -19,8 +19,8 @@ _WARM_UP_STEPS = 3
 class CudaGraphEngine(EagerEngine):
     """`StepEngine` that replays `EagerEngine`'s step, forward to optimiser, from fixed memory; reduction "any" only."""
 
-    def __init__(self, parts: EngineParts) -> None:
-        super().__init__(parts)
+    def __init__(self, inputs: EngineInputs) -> None:
+        super().__init__(inputs)
         if self._draws_numbers or self._batch_norm.num_sums or self._precision.scaler.is_enabled():
             raise ConfigError(
                 "training.engine=cuda_graph: records no dropout, batch norm or float16 scale; use training.engine=eager"

@@ -19,7 +19,7 @@ from mpitrain.models.build import random_layers
 from mpitrain.train.engines.batch_norm import SliceBatchNorm
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.network import network_of
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import kept_random_state, seed_stream
 
@@ -27,15 +27,15 @@ from mpitrain.train.random_streams import kept_random_state, seed_stream
 class DdpEngine(StandardEngine):
     """`StepEngine` over DistributedDataParallel with the options of the section `distributed`; reduction "any" only."""
 
-    def __init__(self, parts: EngineParts) -> None:
-        super().__init__(parts)
-        self._precision = Precision(parts.config, self.session.device)
-        self._draws_numbers = random_layers(parts.model)
-        self._batch_norm = SliceBatchNorm(parts, LibraryReducer(self.session.data))
-        self._wrapped = distributed_data_parallel(network_of(parts), self.session, parts.config.distributed)
+    def __init__(self, inputs: EngineInputs) -> None:
+        super().__init__(inputs)
+        self._precision = Precision(inputs.config, self.session.device)
+        self._draws_numbers = random_layers(inputs.model)
+        self._batch_norm = SliceBatchNorm(inputs, LibraryReducer(self.session.data))
+        self._wrapped = distributed_data_parallel(network_of(inputs), self.session, inputs.config.distributed)
         self._batch_norm_sums = self.parameters[0].new_zeros(self._batch_norm.num_sums)
         # torch learns a static graph from the first backward pass, which must be one that sends.
-        self._sends_each_part = parts.config.distributed.static_graph
+        self._sends_each_part = inputs.config.distributed.static_graph
         self._weight_and_stop, self._loss = (
             torch.zeros(count, dtype=torch.float64, device=self.session.device) for count in (2, 1)
         )
@@ -47,7 +47,7 @@ class DdpEngine(StandardEngine):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         # Where gradients are views of DDP's buckets they must not be given away.
-        self.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
+        self.optimizer.zero_grad(set_to_none=not self.inputs.config.distributed.gradient_as_bucket_view)
         with kept_random_state(self.session.device, self._draws_numbers):
             self._loss[0] = self._accumulate(piece, first_step, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
@@ -74,7 +74,7 @@ class DdpEngine(StandardEngine):
         self._batch_norm_sums.zero_()
         for number, part in enumerate(parts):
             if self._draws_numbers:
-                seed_stream(self.parts.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, number)
+                seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, number)
             # Gradients travel once, with the last part's; sent more often, means of means add up to the same.
             sends = self._sends_each_part or number == len(parts) - 1
             with nullcontext() if sends else self._wrapped.no_sync():
@@ -103,8 +103,8 @@ class DdpEngine(StandardEngine):
     def validation_loss(self) -> float | None:
         """See `StepEngine.validation_loss`. Collective."""
         # DistributedDataParallel does this before forward passes that train only.
-        if self.parts.config.distributed.broadcast_buffers:
-            for buffer in self.parts.model.buffers():
+        if self.inputs.config.distributed.broadcast_buffers:
+            for buffer in self.inputs.model.buffers():
                 self.session.data.broadcast(buffer)
         return super().validation_loss()
 
@@ -123,9 +123,9 @@ class DdpEngine(StandardEngine):
 
         With views of buckets a gradient is never missing: then DDP itself complains, in the next step.
         """
-        options = self.parts.config.distributed
+        options = self.inputs.config.distributed
         missing = {
-            name: one for name, one in self.parts.model.named_parameters() if one.requires_grad and one.grad is None
+            name: one for name, one in self.inputs.model.named_parameters() if one.requires_grad and one.grad is None
         }
         if missing and not (options.find_unused_parameters or options.static_graph):
             raise _unused_error(" ".join(missing))
@@ -142,7 +142,7 @@ class DdpEngine(StandardEngine):
         scaler.update()
 
     def _failed_slices(self) -> list[int]:
-        return list(self.parts.virtual_ranks.owned) if super()._failed_slices() else []
+        return list(self.inputs.virtual_ranks.owned) if super()._failed_slices() else []
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums, and the loss scale of float16. Collective."""

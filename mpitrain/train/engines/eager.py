@@ -16,7 +16,7 @@ from mpitrain.models.build import random_layers
 from mpitrain.train.engines.batch_norm import SliceBatchNorm
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.network import network_of
-from mpitrain.train.engines.standard import EngineParts, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import kept_random_state, seed_stream
 
@@ -33,19 +33,19 @@ class EagerEngine(StandardEngine):
     With "any" a rank computes its slices in one product, and the library adds the ranks' sums as it likes.
     """
 
-    def __init__(self, parts: EngineParts) -> None:
-        super().__init__(parts)
+    def __init__(self, inputs: EngineInputs) -> None:
+        super().__init__(inputs)
         self._joins = self.session.reduction == "any"
         self._reducer: Reducer = (
-            LibraryReducer(self.session.data, narrow_wire(parts)) if self._joins else self.fixed_tree
+            LibraryReducer(self.session.data, narrow_wire(inputs)) if self._joins else self.fixed_tree
         )
-        self._precision = Precision(parts.config, self.session.device)
-        self._forward = network_of(parts)
-        self._draws_numbers = random_layers(parts.model)
-        self._batch_norm = SliceBatchNorm(parts, self._reducer)
+        self._precision = Precision(inputs.config, self.session.device)
+        self._forward = network_of(inputs)
+        self._draws_numbers = random_layers(inputs.model)
+        self._batch_norm = SliceBatchNorm(inputs, self._reducer)
         self._num_gradient_entries = sum(parameter.numel() for parameter in self.parameters)
         num_entries = self._num_gradient_entries + self._batch_norm.num_sums + EXTRA_ENTRIES
-        self._partials = self.parameters[0].new_zeros((1 if self._joins else len(parts.batches), num_entries))
+        self._partials = self.parameters[0].new_zeros((1 if self._joins else len(inputs.batches), num_entries))
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
@@ -72,7 +72,7 @@ class EagerEngine(StandardEngine):
         parts = split_slice(piece, self.training.gradient_accumulation_steps)
         for part_number, part in enumerate(parts):
             if self._draws_numbers:
-                seed_stream(self.parts.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, part_number)
+                seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, part_number)
             entries = self._entries(part, number)
             # One part is copied, not added: 0 + x would turn -0 into +0.
             row.copy_(entries) if len(parts) == 1 else row.add_(entries)
@@ -115,7 +115,7 @@ class EagerEngine(StandardEngine):
 
     def _failed_slices(self) -> list[int]:
         failed = super()._failed_slices()
-        return list(self.parts.virtual_ranks.owned) if failed and self._joins else failed
+        return list(self.inputs.virtual_ranks.owned) if failed and self._joins else failed
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums, and the loss scale of float16. Collective."""
@@ -127,8 +127,8 @@ class EagerEngine(StandardEngine):
         self._precision.restore(state.get("loss_scale"))
 
 
-def narrow_wire(parts: EngineParts) -> NarrowWire | None:
+def narrow_wire(inputs: EngineInputs) -> NarrowWire | None:
     """Return how gradients travel with `distributed.fp16_allreduce`: as parts of the batch's mean; None without it."""
-    if not parts.config.distributed.fp16_allreduce:
+    if not inputs.config.distributed.fp16_allreduce:
         return None
-    return NarrowWire(torch.float16, EXTRA_ENTRIES, 1 / parts.plan.global_batch_size)
+    return NarrowWire(torch.float16, EXTRA_ENTRIES, 1 / inputs.plan.global_batch_size)

@@ -1,4 +1,4 @@
-"""What all engines of `standard` semantics have in common: their parts, the epoch's losses, validation, failures.
+"""What all engines of `standard` semantics have in common: the epoch's losses, validation, failures.
 
 V  virtual ranks      k  slices of this rank
 """
@@ -23,7 +23,7 @@ from mpitrain.train.optimizers import build_optimizer
 
 
 @dataclass(frozen=True)
-class EngineParts:
+class EngineInputs:
     """What an engine is built from; `batches` and `validation` hold one source for each owned virtual rank."""
 
     model: nn.Module
@@ -38,37 +38,37 @@ class EngineParts:
 class StandardEngine(StepEngine):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
-    def __init__(self, parts: EngineParts) -> None:
-        self.parts = parts
-        self.plan, self.session, self.training = parts.plan, parts.session, parts.config.training
-        self.steps_per_epoch, self.global_batch_size = parts.plan.steps_per_epoch, parts.plan.global_batch_size
-        self.loss = loss_of(self.training.loss_function, parts.model)
-        self.parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+    def __init__(self, inputs: EngineInputs) -> None:
+        self.inputs = inputs
+        self.plan, self.session, self.training = inputs.plan, inputs.session, inputs.config.training
+        self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
+        self.loss = loss_of(self.training.loss_function, inputs.model)
+        self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.epoch = 0
-        self.fixed_tree = FixedTreeReducer(parts.session.data, parts.virtual_ranks)
+        self.fixed_tree = FixedTreeReducer(inputs.session.data, inputs.virtual_ranks)
         # An engine that has a faster way for the sums at an epoch's end brings it.
         self.small_sums: Reducer = self.fixed_tree
         self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
-        self.loss_sums = torch.zeros((len(parts.batches), 2), dtype=torch.float64, device=parts.session.device)
+        self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.session.device)
 
     def make_optimizer(self) -> Any:
         """Return what updates `parameters`: one of torch's optimisers, unless the engine has its own."""
         # Fused is several times faster, and other in the last bits than the plain formula.
         is_fused = self.session.reduction == "any"
-        return build_optimizer(self.parts.model.parameters(), self.training.optimizer, "standard", is_fused)
+        return build_optimizer(self.inputs.model.parameters(), self.training.optimizer, "standard", is_fused)
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         self.epoch = epoch
         self.loss_sums.zero_()
-        for source in self.parts.batches:
+        for source in self.inputs.batches:
             source.start_epoch(epoch, first_step)
 
     def slices(self, step: int) -> list[Slice]:
         """Return the owned virtual ranks' slices of a step."""
-        return [source.slice(step) for source in self.parts.batches]
+        return [source.slice(step) for source in self.inputs.batches]
 
     def close(self) -> None:
         """See `StepEngine.close`."""
@@ -88,9 +88,9 @@ class StandardEngine(StepEngine):
 
     def sum_validation_losses(self) -> torch.Tensor:
         """Return the sums of losses and weights of each owned virtual rank's held-out samples (k, 2), float64."""
-        self.parts.model.eval()
-        sums = torch.stack([sum_losses(self.parts.model, self.loss, own) for own in self.parts.validation])
-        self.parts.model.train()
+        self.inputs.model.eval()
+        sums = torch.stack([sum_losses(self.inputs.model, self.loss, own) for own in self.inputs.validation])
+        self.inputs.model.train()
         return sums.to(self.session.device)
 
     def describe_failure(self) -> str:
@@ -105,15 +105,15 @@ class StandardEngine(StepEngine):
     def _failed_slices(self) -> list[int]:
         """Return the owned virtual ranks whose loss is not finite."""
         finite = torch.isfinite(self.loss_sums).all(dim=1).tolist()
-        return [v for v, is_fine in zip(self.parts.virtual_ranks.owned, finite, strict=True) if not is_fine]
+        return [v for v, is_fine in zip(self.inputs.virtual_ranks.owned, finite, strict=True) if not is_fine]
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums (V, 2) float64. Collective."""
-        return {"epoch_loss_sums": self.session.data.all_gather(self.loss_sums, self.parts.virtual_ranks.counts).cpu()}
+        return {"epoch_loss_sums": self.session.data.all_gather(self.loss_sums, self.inputs.virtual_ranks.counts).cpu()}
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `StepEngine.restore_state`."""
-        owned = self.parts.virtual_ranks.owned
+        owned = self.inputs.virtual_ranks.owned
         self.loss_sums.copy_(state["epoch_loss_sums"][owned.start : owned.stop])
 
 
