@@ -133,7 +133,7 @@ def half_precision(session):
 
 def static_graph(session):
     engine = ddp(session, *EXACT, "distributed.static_graph=true").engine
-    return [bool(engine._wrapped.static_graph), bool(ddp(session, *EXACT).engine._wrapped.static_graph)]
+    return [bool(engine._network.static_graph), bool(ddp(session, *EXACT).engine._network.static_graph)]
 
 
 def buffers(session, *settings):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from mpitrain.comm.reduction import LibraryReducer, Reducer
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.errors import LaunchError
 from mpitrain.train.compiled.addresses import LaidOutRows, RowsOnTheWay, addresses_of, packed, rows_of
@@ -19,8 +18,7 @@ from mpitrain.train.compiled.crew import open_crew
 from mpitrain.train.compiled.node_sum import NodeSum, can_share
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.engines.contract import StepResult
-from mpitrain.train.engines.eager import EXTRA_ENTRIES, narrow_wire
-from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
 MOST_STEPS_A_CALL = 1024
@@ -43,13 +41,13 @@ class CompiledEngine(StandardEngine):
         super().__init__(inputs)
         self._kernel, self._epoch_has_steps = kernel, False
         is_fixed, wire = self.session.reduction == "fixed", narrow_wire(inputs)
-        self._reducer: Reducer = self.fixed_tree if is_fixed else LibraryReducer(self.session.data, wire)
         self._crew = open_crew(inputs, kernel, MOST_STEPS_A_CALL) if wire is None else None
         if self._crew is not None:
             self.small_sums = self._crew
             self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
         else:
             self._rows = rows_of(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
+        self.joins_slices = self._rows.num_slices < len(inputs.batches)  # slices from files are never joined
         num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._rows.num_slices, num_entries))
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
@@ -152,7 +150,7 @@ class CompiledEngine(StandardEngine):
     def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Take a step whose sums travel as messages. Collective."""
         self._kernel.sum_slices(self._step_address, order, stop_requested)
-        total = self._reducer.reduce(self._sent)
+        total = self.reducer.reduce(self._sent)
         self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
         loss, stop_flags = self._loss_and_stop.tolist()
         return StepResult([loss], stop_flags > 0)
@@ -185,8 +183,7 @@ class CompiledEngine(StandardEngine):
     def _failed_slices(self) -> list[int]:
         if self._crew is not None and self._rows.num_slices == 1:
             return self._crew.failed_among(self.inputs.virtual_ranks.owned)
-        failed = super()._failed_slices()
-        return list(self.inputs.virtual_ranks.owned) if failed and self._rows.num_slices == 1 else failed
+        return super()._failed_slices()
 
 
 def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:

@@ -10,8 +10,8 @@ import torch
 from mpitrain.data.dataset.batches import Slice, join_slices
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
-from mpitrain.train.engines.eager import EXTRA_ENTRIES, EagerEngine
-from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.engines.eager import EagerEngine, clip
+from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs
 
 _WARM_UP_STEPS = 3
 
@@ -73,9 +73,10 @@ class CudaGraphEngine(EagerEngine):
         self._write_partials([Slice(virtual_rank, *self._memory)], 0)
         self._partials[:, -1] = self._stop_flag
         self.loss_sums[:1] += self._partials[:, -EXTRA_ENTRIES:-1]
-        total = self._reducer.reduce(self._partials)
+        total = self.reducer.reduce(self._partials)
         self._total.copy_(total[-EXTRA_ENTRIES:])
         gradient = total[:-EXTRA_ENTRIES] / total[-2]
-        self._clip(gradient)
+        if self.training.gradient_clip_norm is not None:
+            clip(gradient, self.training.gradient_clip_norm)
         self._assign_gradients(gradient)
         self.optimizer.step()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.comm.reduction import FixedTreeReducer, Reducer
+from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, NarrowWire, Reducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
@@ -35,6 +35,10 @@ class EngineInputs:
     config: RunConfig
 
 
+# Behind the gradient of a partial sum come its loss, its weight and a stop flag: all in the same message.
+EXTRA_ENTRIES = 3
+
+
 class StandardEngine(StepEngine):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
@@ -46,7 +50,10 @@ class StandardEngine(StepEngine):
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.epoch = 0
+        # With "any" a rank's slices are one.
+        self.joins_slices = self.session.reduction == "any"
         self.fixed_tree = FixedTreeReducer(inputs.session.data, inputs.virtual_ranks)
+        self.reducer = self.make_reducer()
         # An engine that has a faster way for the sums at an epoch's end brings it.
         self.small_sums: Reducer = self.fixed_tree
         self._holds_out = True  # until the ranks have found together that none does
@@ -58,6 +65,12 @@ class StandardEngine(StepEngine):
         # Fused is several times faster, and other in the last bits than the plain formula.
         is_fused = self.session.reduction == "any"
         return build_optimizer(self.inputs.model.parameters(), self.training.optimizer, "standard", is_fused)
+
+    def make_reducer(self) -> Reducer:
+        """Return what adds up gradients: in the fixed tree, or as the library likes."""
+        if not self.joins_slices:
+            return self.fixed_tree
+        return LibraryReducer(self.session.data, narrow_wire(self.inputs))
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
@@ -103,9 +116,12 @@ class StandardEngine(StepEngine):
         )
 
     def _failed_slices(self) -> list[int]:
-        """Return the owned virtual ranks whose loss is not finite."""
+        """Return the owned virtual ranks whose loss is not finite: all, where their slices are one."""
         finite = torch.isfinite(self.loss_sums).all(dim=1).tolist()
-        return [v for v, is_fine in zip(self.inputs.virtual_ranks.owned, finite, strict=True) if not is_fine]
+        owned = self.inputs.virtual_ranks.owned
+        if self.joins_slices:
+            return [] if all(finite) else list(owned)
+        return [v for v, is_fine in zip(owned, finite, strict=True) if not is_fine]
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums (V, 2) float64. Collective."""
@@ -124,3 +140,10 @@ def sum_losses(model: nn.Module, loss: WeightedLoss, own: EvaluationSource) -> t
     for block in own.blocks():
         total = total.to(block.targets.device) + loss.double_sums(model(block.inputs), block)
     return total
+
+
+def narrow_wire(inputs: EngineInputs) -> NarrowWire | None:
+    """Return how gradients travel with `distributed.fp16_allreduce`: as parts of the batch's mean; None without it."""
+    if not inputs.config.distributed.fp16_allreduce:
+        return None
+    return NarrowWire(torch.float16, EXTRA_ENTRIES, 1 / inputs.plan.global_batch_size)
