@@ -35,11 +35,10 @@ from mpitrain.train.checkpoint.compatibility import (
     global_batch_size,
 )
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.engines.choose import EngineChoice, choose_engine
+from mpitrain.train.engines.choose import EngineChoice, check_strategy, choose_engine, set_switches, strategy_notices
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.reference import ReferenceEngine
 from mpitrain.train.engines.standard import EngineInputs, StandardEngine
-from mpitrain.train.engines.strategy import check_strategy, set_switches, strategy_notices
 from mpitrain.train.optimizers import OptimizerState, build_optimizer
 
 StandardData = TrainingData | StreamedData
