@@ -23,9 +23,8 @@ from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model
 from mpitrain.train.checkpoint.compatibility import check_fits, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.engines.choose import EngineChoice, choose_engine
+from mpitrain.train.engines.choose import EngineChoice, choose_engine, set_switches, strategy_notices
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.engines.strategy import set_switches, strategy_notices
 
 
 @dataclass(frozen=True)

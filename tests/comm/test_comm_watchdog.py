@@ -19,12 +19,11 @@ from mpitrain.comm.watch.stall_report import Position, describe_stall, render_po
 
 # Runs the command with a stall on rank RANK before optimiser step STEP; the file FAULT_AT tells when.
 STALLING_PROGRAM = """
-import functools, os, signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 
 kind, rank, step_number, fault_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 from mpitrain.cli.main import main
-from mpitrain.train.engines.contract import OneByOne
 from mpitrain.train.trainer import Trainer
 
 def linger():
@@ -38,12 +37,11 @@ def stall(session):
 
 fit = Trainer.fit
 def stalling_fit(self):
-    step = self._engine.step
-    def stalling_step(*arguments):
+    take_steps = self._engine.take_steps
+    def stalling_steps(first_step, num_steps, *arguments):
         if self._session.ranks.rank == rank and self.state.global_step == step_number: stall(self._session)
-        return step(*arguments)
-    self._engine.step = stalling_step
-    self._engine.take_steps = functools.partial(OneByOne.take_steps, self._engine)
+        return take_steps(first_step, 1, *arguments)
+    self._engine.take_steps = stalling_steps
     fit(self)
 Trainer.fit = stalling_fit
 sys.exit(main(sys.argv[5:]))

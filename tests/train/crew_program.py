@@ -97,7 +97,7 @@ def diverged(session, rank):
     for reduction in ("fixed", "any"):
         run = Run(session, f"training.reduction={reduction}")
         lent = run.engine._crew.tables if run.engine._crew else None
-        for batches in run.engine.parts.batches if session.ranks.rank == rank else ():
+        for batches in run.engine.inputs.batches if session.ranks.rank == rank else ():
             batches.samples.padded_inputs.fill_(math.nan)
             if lent:
                 crew._lend([batches], lent["sample_counts"].tolist(), lent)

@@ -16,7 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from networks_of_users import Branching  # noqa: F401  (named by a setting)
-from played_runs import COMMON, MLP, RATE, points
+from played_runs import COMMON, MLP, RATE, one_step, points
 
 from mpitrain.comm.mpi.process_group import MpiProcessGroup
 from mpitrain.comm.session import open_session
@@ -51,7 +51,7 @@ class Run:
     def steps(self, count=3):
         for _ in range(count):
             SENT.clear()
-            self.losses.append(self.engine.step(len(self.losses), RATE, False).loss)
+            self.losses.append(one_step(self.engine, len(self.losses), RATE).loss)
             self.calls.append(list(SENT))
             self.gradients.append(torch.cat([p.grad.detach().reshape(-1).clone() for p in self.model.parameters()]))
         return self
@@ -133,7 +133,7 @@ def half_precision(session):
 
 def static_graph(session):
     engine = ddp(session, *EXACT, "distributed.static_graph=true").engine
-    return [bool(engine._wrapped.static_graph), bool(ddp(session, *EXACT).engine._wrapped.static_graph)]
+    return [bool(engine._network.static_graph), bool(ddp(session, *EXACT).engine._network.static_graph)]
 
 
 def buffers(session, *settings):

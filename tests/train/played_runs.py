@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.state import named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
@@ -51,6 +52,20 @@ def fields(num_samples: int = 20, num_rows: int = 6, num_columns: int = 8) -> Sa
     is_ocean = generator.random((num_rows, num_columns)) > 0.3
     weights = np.broadcast_to(is_ocean, targets.shape).astype(np.float32)
     return Samples(inputs, targets, np.arange(num_samples), ("a", "b"), ("c",), weights)
+
+
+class OneStep(NamedTuple):
+    """What `one_step` gives back."""
+
+    loss: float
+    stop_requested: bool
+
+
+def one_step(engine: StepEngine, step: int, rate: float = RATE, stop_requested: bool = False) -> OneStep:
+    """Train on one batch of the epoch that has begun; return its loss, and whether any rank asks to stop."""
+    taken = engine.take_steps(step, 1, rate, stop_requested)
+    (loss,) = taken.losses
+    return OneStep(loss, taken.stop_requested)
 
 
 class Run:
@@ -90,7 +105,7 @@ class Run:
         """Train on the first steps of an epoch; return their losses."""
         self.engine.start_epoch(epoch)
         count = self.engine.steps_per_epoch if num_steps is None else num_steps
-        return [self.engine.step(step, RATE, False).loss for step in range(count)]
+        return [one_step(self.engine, step, RATE).loss for step in range(count)]
 
     def fit(self) -> Run:
         self.trainer.fit()

@@ -75,7 +75,7 @@ def measure_training(folder: Path) -> tuple[float, float]:
     def body(communicator):
         engine = load_and_build(config, config.data.entries, played_session(communicator), None).engine
         times_s = []
-        for run_step in (engine.slices, lambda step: engine.step(step, 1e-3, False)):
+        for run_step in (engine.slices, lambda step: engine.take_steps(step, 1, 1e-3, False)):
             started = time.perf_counter()
             engine.start_epoch(0)
             for step in range(engine.steps_per_epoch):

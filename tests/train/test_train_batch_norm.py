@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from played_runs import MLP, RATE, Run, fitted_hashes, in_turns, points, record_sent, run_alone, runs
+from played_runs import MLP, RATE, Run, fitted_hashes, in_turns, one_step, points, record_sent, run_alone, runs
 from torch import nn
 
 from mpitrain.data.dataset.batches import join_slices
@@ -49,7 +49,7 @@ def test_synchronised_moments_are_torch_s_over_the_whole_batch(num_samples):
         plain = torchs_own(run)
         inputs, targets = real_rows(join_slices(run.engine.slices(step)))
         (summed_loss(plain, inputs, targets) / targets.numel()).backward()
-        run.engine.step(step, RATE, False)
+        one_step(run.engine, step, RATE)
         torch.testing.assert_close(run.gradient(), flat_gradient(plain), rtol=1e-10, atol=1e-13)
         torch.testing.assert_close(statistics(run.model), statistics(plain), rtol=1e-10, atol=1e-13)
 
@@ -67,7 +67,7 @@ def test_without_synchronisation_each_slice_is_normalised_by_itself(num_samples)
         inputs = (torch.cat([piece[0] for piece in pieces]) - run.model.input_mean) / run.model.input_std
         with torch.no_grad():
             expected = 0.9 * before + 0.1 * run.model.network.layers[0].linear(inputs).mean(0)
-        run.engine.step(step, RATE, False)
+        one_step(run.engine, step, RATE)
         torch.testing.assert_close(run.gradient(), flat_gradient(plain), rtol=1e-10, atol=1e-13)
         torch.testing.assert_close(first.running_mean, expected, rtol=1e-10, atol=1e-13)
 

@@ -1,14 +1,11 @@
 """What the loop decides on all ranks together: learning rates by their formulas, and when to stop."""
 
-import functools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
-from played_runs import MLP, Run, in_turns, record_sent, run_alone, runs
-
-from mpitrain.train.engines.contract import OneByOne
+from played_runs import MLP, Run, in_turns, one_step, record_sent, run_alone, runs
 
 BASE = 0.01
 SCHEDULED = ("training.epochs=8", f"training.optimizer.learning_rate={BASE}")
@@ -108,23 +105,22 @@ def test_real_validation_losses_agree_on_all_ranks():
 def test_the_rate_reaches_the_weights():
     """Plain descent: a step is the rate times the gradient."""
     run = run_alone("training.optimizer.type=sgd", "training.epochs=1", *MLP, "training.learning_rate_scaling=linear")
-    seen, step = [], run.engine.step
+    seen, take_steps = [], run.engine.take_steps
 
-    def recorded(number, rate, stop):
+    def recorded(first_step, num_steps, rate, stop):
         before = torch.cat([parameter.detach().reshape(-1).clone() for parameter in run.model.parameters()])
-        result = step(number, rate, stop)
+        result = take_steps(first_step, 1, rate, stop)
         after = torch.cat([parameter.detach().reshape(-1) for parameter in run.model.parameters()])
         seen.append(SimpleNamespace(rate=rate, change=float((after - before).norm())))
         return result
 
-    run.engine.step = recorded
-    run.engine.take_steps = functools.partial(OneByOne.take_steps, run.engine)
+    run.engine.take_steps = recorded
     run.fit()
     assert {one.rate for one in seen} == {0.0005}
     double = run_alone("training.optimizer.type=sgd", *MLP)
     double.engine.start_epoch(0)
     before = double.weights()
-    double.engine.step(0, 0.001, False)
+    one_step(double.engine, 0, 0.001)
     assert float((double.weights() - before).norm()) == pytest.approx(2 * seen[0].change, rel=1e-3)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from played_ranks import on_played_ranks, played_session
+from played_runs import RATE, one_step
 from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -20,7 +21,7 @@ from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs, sum_losses
 from mpitrain.train.losses import WeightedLoss
 
-V, SEED, RATE = 8, 3, 0.05
+V, SEED = 8, 3
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -88,7 +89,7 @@ def test_the_applied_gradient_is_the_exact_mean_over_the_batch(num_samples, batc
             loss = mean_loss(played.model, inputs, targets)
             expected = torch.cat([g.view(-1) for g in torch.autograd.grad(loss, list(played.model.parameters()))])
             before = played.flat()
-            result = played.engine.step(step, RATE, False)
+            result = one_step(played.engine, step, RATE)
             torch.testing.assert_close(played.flat("grad"), expected, rtol=1e-11, atol=1e-15)
             torch.testing.assert_close(before - played.flat(), RATE * expected, rtol=1e-9, atol=1e-15)
             assert result.loss == pytest.approx(loss.item(), rel=1e-13)
@@ -106,7 +107,7 @@ def test_a_full_batch_is_the_gradient_of_the_whole_training_set():
         assert played.plan.global_batch_size > len(targets), "no slice is padded"
         expected = torch.autograd.grad(mean_loss(played.model, inputs, targets), list(played.model.parameters()))
         played.engine.start_epoch(0)
-        played.engine.step(0, RATE, False)
+        one_step(played.engine, 0, RATE)
         torch.testing.assert_close(
             played.flat("grad"), torch.cat([g.view(-1) for g in expected]), rtol=1e-11, atol=1e-15
         )
@@ -120,7 +121,7 @@ def two_epochs(num_ranks, reduction="fixed", num_samples=203):
         losses = []
         for epoch in range(2):
             played.engine.start_epoch(epoch)
-            losses += [played.engine.step(step, RATE, False).loss for step in range(played.engine.steps_per_epoch)]
+            losses += [one_step(played.engine, step, RATE).loss for step in range(played.engine.steps_per_epoch)]
             losses += [played.engine.epoch_loss(), played.engine.validation_loss()]
         return played.flat(), losses, played.engine.gather_state()["epoch_loss_sums"]
 
@@ -152,7 +153,7 @@ def test_losses_of_an_epoch_are_over_all_samples():
         for step in range(played.engine.steps_per_epoch):
             batch = played.batch(step)
             expected += mean_loss(played.model, *batch).item() * len(batch[1])
-            played.engine.step(step, RATE, False)
+            one_step(played.engine, step, RATE)
         assert played.engine.epoch_loss() == pytest.approx(
             expected / played.data.summary.num_training_samples, rel=1e-12
         )
@@ -177,7 +178,8 @@ def test_one_ranks_request_stops_all(asking_rank):
         engine = Played(communicator, 40, 16, torch.float32).engine
         engine.start_epoch(0)
         return [
-            engine.step(step, RATE, communicator.rank == asking_rank and step == 1).stop_requested for step in (0, 1)
+            one_step(engine, step, RATE, communicator.rank == asking_rank and step == 1).stop_requested
+            for step in (0, 1)
         ]
 
     assert on_played_ranks(3, body) == [[False, True]] * 3
@@ -187,7 +189,7 @@ def test_losses_survive_a_checkpoint_on_another_number_of_ranks():
     def first(communicator):
         engine = Played(communicator, 203, 48, torch.float32).engine
         engine.start_epoch(0)
-        engine.step(0, RATE, False)
+        one_step(engine, 0, RATE)
         return engine.gather_state()["epoch_loss_sums"], engine.epoch_loss()
 
     def second(communicator):
@@ -210,7 +212,7 @@ def test_a_failure_names_rank_and_virtual_ranks():
             played.data.training[2].padded_inputs.fill_(math.nan)
             played.make_engine()
         played.engine.start_epoch(0)
-        result = played.engine.step(0, RATE, False)
+        result = one_step(played.engine, 0, RATE)
         return math.isnan(result.loss), played.engine.describe_failure()
 
     assert on_played_ranks(2, body) == [(True, "rank 1 on here, virtual ranks [6]")] * 2

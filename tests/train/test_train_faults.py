@@ -19,13 +19,12 @@ from many_runs import run_many
 
 # Runs the command with a fault on rank RANK before optimiser step STEP; the file FAULT_AT tells when.
 FAULTY_PROGRAM = """
-import functools, os, signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 
 kind, rank, step_number, fault_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 from mpitrain.cli.main import main
 from mpitrain.errors import DataError
-from mpitrain.train.engines.contract import OneByOne
 from mpitrain.train.trainer import Trainer
 
 def fail():
@@ -40,12 +39,11 @@ def fail():
 
 fit = Trainer.fit
 def faulty_fit(self):
-    step = self._engine.step
-    def faulty_step(*arguments):
+    take_steps = self._engine.take_steps
+    def faulty_steps(first_step, num_steps, *arguments):
         if self._session.ranks.rank == rank and self.state.global_step == step_number: fail()
-        return step(*arguments)
-    self._engine.step = faulty_step
-    self._engine.take_steps = functools.partial(OneByOne.take_steps, self._engine)
+        return take_steps(first_step, 1, *arguments)
+    self._engine.take_steps = faulty_steps
     fit(self)
 Trainer.fit = faulty_fit
 sys.exit(main(sys.argv[5:]))
@@ -169,14 +167,14 @@ def _weights_line(folder: Path) -> str:
 # Makes the training samples that rank RANK owns NaN, behind every check: the loss is not finite because of one rank.
 POISONED_PROGRAM = """
 import sys
-from mpitrain.train import setup
-share_out = setup.share_out
+from mpitrain.runs import prepare
+share_out = prepare.share_out
 def poisoned(samples, session, *arguments):
     data = share_out(samples, session, *arguments)
     if session.ranks.rank == int(rank):
         for own in data.training: own.inputs.fill_(float("nan"))
     return data
-setup.share_out = poisoned
+prepare.share_out = poisoned
 rank = sys.argv.pop(1)
 from mpitrain.cli.main import main
 sys.exit(main())

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from played_ranks import on_played_ranks
+from played_runs import one_step
 from test_train_engine import RATE, SEED, Played
 
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
@@ -35,7 +36,7 @@ class Configured(Played):
         """Return the change of the weights in one step of plain descent, over the learning rate: the gradient."""
         before = self.flat()
         self.engine.start_epoch(0)
-        self.engine.step(0, RATE, False)
+        one_step(self.engine, 0, RATE)
         return (before - self.flat()) / RATE
 
 

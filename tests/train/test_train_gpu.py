@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from played_ranks import PlayedCommunicator
-from played_runs import COMMON, MLP, RATE, points
+from played_runs import COMMON, MLP, RATE, one_step, points
 
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.session import Session
@@ -39,7 +39,7 @@ class GpuRun:
 
     def steps(self, count=4, epoch=0):
         self.engine.start_epoch(epoch)
-        return [self.engine.step(step, RATE, False).loss for step in range(count)]
+        return [one_step(self.engine, step, RATE).loss for step in range(count)]
 
     def weights(self):
         return torch.cat([parameter.detach().cpu().double().reshape(-1) for parameter in self.model.parameters()])

@@ -16,7 +16,7 @@ from mpitrain.config import RunConfig, TrainingSection, load_run_config
 from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
 from mpitrain.models.icenet import build_icenet
-from mpitrain.train.engines.contract import OneByOne, StepResult
+from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.jacobian import MOST_SAMPLES, JacobianWatch, build_jacobian_watch
 from mpitrain.train.state import TrainingState, relative_change
 from mpitrain.train.stop_request import StopRequest
@@ -113,7 +113,7 @@ def test_changes_are_relative_to_the_newer_one():
     assert TrainingState.from_manifest(json.loads(json.dumps(state.to_manifest()))) == state
 
 
-class Scripted(OneByOne):
+class Scripted:
     """Engine, watcher, store and Jacobian of a training whose Jacobians the test writes."""
 
     steps_per_epoch, global_batch_size = 1, 64
@@ -124,8 +124,8 @@ class Scripted(OneByOne):
     def mean(self):
         return [next(self.jacobians)]
 
-    def step(self, step_in_epoch, learning_rate, stop_requested):
-        return StepResult(0.5, False)
+    def take_steps(self, first_step, num_steps, learning_rate, stop_requested):
+        return StepResult([0.5], False)
 
     epoch_loss = lambda self: 0.5  # noqa: E731
     validation_loss = lambda self: None  # noqa: E731

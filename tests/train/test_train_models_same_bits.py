@@ -90,7 +90,7 @@ def test_the_loss_of_fields_is_over_ocean_points_only():
     (loss,) = run.steps(1)
     # Batch 0 is each virtual rank's first two samples: the first 16.
     fresh = run_alone(*UNET, "training.dtype=float64", samples=samples)
-    piece = [fresh.engine.parts.batches[v].samples for v in range(8)]
+    piece = [fresh.engine.inputs.batches[v].samples for v in range(8)]
     squares, weight = 0.0, 0.0
     for own in piece:
         errors = (fresh.model(own.inputs[:2]).detach() - own.targets[:2]) / fresh.model.output_std.view(-1, 1, 1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from played_ranks import on_played_ranks, played_session
-from played_runs import fitted_hashes, run_alone
+from played_runs import fitted_hashes, one_step, run_alone
 from torch._dynamo.utils import counters
 
 from mpitrain.config import load_run_config
@@ -20,7 +20,7 @@ def kept_in_a_step(*settings):
     run, kept = run_alone(*DEEP, *settings), []
     run.engine.start_epoch(0)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(1) or tensor, lambda tensor: tensor):
-        run.engine.step(0, 0.05, False)
+        one_step(run.engine, 0, 0.05)
     return len(kept) / 8
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from played_runs import MLP, Run, fitted_hashes, in_turns, points, run_alone, with_values
+from played_runs import MLP, Run, fitted_hashes, in_turns, one_step, points, run_alone, with_values
 from torch import nn
 
 from mpitrain.errors import ConfigError, StoppedError
@@ -79,7 +79,7 @@ def test_one_slice_s_overflow_skips_the_step_on_all_ranks_and_halves_the_scale()
         set_scale(run, 2.0**13)
         run.engine.start_epoch(0)
         for _ in range(6):
-            loss = run.engine.step(0, 0.05, False).loss
+            loss = one_step(run.engine, 0, 0.05).loss
             is_finite = bool(torch.isfinite(run.engine._partials).all())
             trail.append((loss, is_finite, scale_of(run)[0], torch.equal(run.weights(), before)))
         return trail, run.sha256()
@@ -101,7 +101,7 @@ def test_the_scale_grows_after_enough_good_steps():
     set_scale(run, 8, GROWTH_INTERVAL - 2)
     run.steps(1)
     assert scale_of(run) == (8, GROWTH_INTERVAL - 1)
-    run.engine.step(1, 0.05, False)
+    one_step(run.engine, 1, 0.05)
     assert scale_of(run) == (16, 0)
 
 

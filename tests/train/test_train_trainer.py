@@ -11,14 +11,14 @@ from mpitrain.comm.agreement import is_agreed
 from mpitrain.config import RunConfig, SchedulerSection, TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.engines.contract import OneByOne, StepResult
+from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 
 STEPS = 3
 
 
-class ScriptedEngine(OneByOne):
+class ScriptedEngine:
     """An engine whose losses the test writes; each step adds 1 to the weight."""
 
     steps_per_epoch, global_batch_size = STEPS, 64
@@ -31,13 +31,13 @@ class ScriptedEngine(OneByOne):
         self.calls.append(("start", epoch))
         self.loss_sums = 0.0
 
-    def step(self, step_in_epoch, learning_rate, stop_requested):
-        self.calls.append((step_in_epoch, learning_rate))
+    def take_steps(self, first_step, num_steps, learning_rate, stop_requested):
+        self.calls.append((first_step, learning_rate))
         number = sum(call[0] != "start" for call in self.calls)
         with torch.no_grad():
             self.model.weight += 1
         self.loss_sums += 1
-        return StepResult(self.losses.pop(0) if self.losses else 0.5, stop_requested or number == self.stop_at)
+        return StepResult([self.losses.pop(0) if self.losses else 0.5], stop_requested or number == self.stop_at)
 
     def epoch_loss(self):
         return self.loss_sums / STEPS
@@ -179,7 +179,8 @@ def test_a_signal_on_one_rank_stops_all_with_a_checkpoint(at_step):
         request = StopRequest()
         loop = Loop(communicator, {"stop_at": at_step}, request, epochs=5)
         if communicator.rank == 1:
-            loop.engine.step = _after(loop.engine.step, at_step, lambda: setattr(request, "signal_name", "SIGUSR1"))
+            count_down = _after(loop.engine.take_steps, at_step, lambda: setattr(request, "signal_name", "SIGUSR1"))
+            loop.engine.take_steps = count_down
         with pytest.raises(StoppedError) as raised:
             loop.trainer.fit()
         return str(raised.value), loop.seen.saves

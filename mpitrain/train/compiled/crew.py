@@ -148,19 +148,19 @@ class Crew:
         self._memory.close()
 
 
-def open_crew(parts: EngineInputs, kernel: ctypes.CDLL, most_steps: int) -> Crew | None:
+def open_crew(inputs: EngineInputs, kernel: ctypes.CDLL, most_steps: int) -> Crew | None:
     """Return the crew of a node whose ranks outnumber its cores; None where all ranks shall take steps. Collective."""
-    session = parts.session
+    session = inputs.session
     if not session.shares_memory or session.ranks.world_size <= session.node_cores:
         return None
-    own = [source for source in parts.batches if isinstance(source, VirtualRankBatches)]
-    if not all(session.gather_object(len(own) == len(parts.batches))):
+    own = [source for source in inputs.batches if isinstance(source, VirtualRankBatches)]
+    if not all(session.gather_object(len(own) == len(inputs.batches))):
         return None  # samples from files come to the rank that reads them
-    members = choose_members(session.gather_object(detect_affinity()), _most_members(parts))
+    members = choose_members(session.gather_object(detect_affinity()), _most_members(inputs))
     while len(members) > 2 and not can_share(session, kernel, len(members)):
         members = members[: len(members) // 2]  # many rows, or long ones: fewer members write fewer
     counts = [count for rank in session.gather_object([len(source.samples) for source in own]) for count in rank]
-    shapes = _shapes(parts, own[0], counts, kernel, most_steps)
+    shapes = _shapes(inputs, own[0], counts, kernel, most_steps)
     if not can_share(session, kernel, len(members)) or _num_bytes(shapes) > LARGEST_LENT_BYTES:
         return None
     try:
@@ -200,20 +200,20 @@ def choose_members(affinities: Sequence[frozenset[int]], most: int) -> list[int]
     return members[: 2 ** int(math.log2(max(1, len(members))))]
 
 
-def _most_members(parts: EngineInputs) -> int:
-    return min(parts.session.node_cores, parts.plan.num_virtual_ranks)
+def _most_members(inputs: EngineInputs) -> int:
+    return min(inputs.session.node_cores, inputs.plan.num_virtual_ranks)
 
 
 def _shapes(
-    parts: EngineInputs, source: VirtualRankBatches, counts: Sequence[int], kernel: ctypes.CDLL, most_steps: int
+    inputs: EngineInputs, source: VirtualRankBatches, counts: Sequence[int], kernel: ctypes.CDLL, most_steps: int
 ) -> Shapes:
-    samples, plan = source.samples, parts.plan
+    samples, plan = source.samples, inputs.plan
     num_rows, num_virtual_ranks = sum(counts) + len(counts), plan.num_virtual_ranks
     real, num_parameters = samples.padded_inputs.dtype, kernel.parameter_count()
     meeting = ((kernel.meeting_bytes(),), torch.uint8)
     return {
         **dict.fromkeys(("begin", "end", "reduction"), meeting),
-        "stop_flags": ((parts.session.ranks.world_size,), torch.float64),
+        "stop_flags": ((inputs.session.ranks.world_size,), torch.float64),
         "losses": ((most_steps,), torch.float64),
         "loss_and_stop": ((2,), torch.float64),
         "num_taken": ((1,), torch.int64),

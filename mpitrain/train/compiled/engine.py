@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from mpitrain.comm.reduction import LibraryReducer, Reducer
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.errors import LaunchError
 from mpitrain.train.compiled.addresses import LaidOutRows, RowsOnTheWay, addresses_of, packed, rows_of
@@ -18,9 +17,8 @@ from mpitrain.train.compiled.build import Combination, DenseNetwork, KernelStep,
 from mpitrain.train.compiled.crew import open_crew
 from mpitrain.train.compiled.node_sum import NodeSum, can_share
 from mpitrain.train.compiled.optimizer import KernelOptimizer
-from mpitrain.train.engines.contract import StepResult, StepsTaken
-from mpitrain.train.engines.eager import EXTRA_ENTRIES, narrow_wire
-from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
 MOST_STEPS_A_CALL = 1024
@@ -39,21 +37,21 @@ class CompiledEngine(StandardEngine):
 
     optimizer: KernelOptimizer
 
-    def __init__(self, parts: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
-        super().__init__(parts)
+    def __init__(self, inputs: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
+        super().__init__(inputs)
         self._kernel, self._epoch_has_steps = kernel, False
-        is_fixed, wire = self.session.reduction == "fixed", narrow_wire(parts)
-        self._reducer: Reducer = self.fixed_tree if is_fixed else LibraryReducer(self.session.data, wire)
-        self._crew = open_crew(parts, kernel, MOST_STEPS_A_CALL) if wire is None else None
+        is_fixed, wire = self.session.reduction == "fixed", narrow_wire(inputs)
+        self._crew = open_crew(inputs, kernel, MOST_STEPS_A_CALL) if wire is None else None
         if self._crew is not None:
             self.small_sums = self._crew
             self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
         else:
-            self._rows = rows_of(parts.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
+            self._rows = rows_of(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
+        self.joins_slices = self._rows.num_slices < len(inputs.batches)  # slices from files are never joined
         num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._rows.num_slices, num_entries))
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
-        self._gathers = is_fixed and self._crew is None and not parts.virtual_ranks.is_even
+        self._gathers = is_fixed and self._crew is None and not inputs.virtual_ranks.is_even
         self._sent = self._partials if self._gathers else self._partials[:1]
         self._node_sum = self._open_node_sum() if wire is None else None
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
@@ -69,7 +67,7 @@ class CompiledEngine(StandardEngine):
 
     def _open_node_sum(self) -> NodeSum | None:
         """Return where the ranks add up, if they share a node's memory. Collective."""
-        session, layout, crew = self.session, self.parts.virtual_ranks, self._crew
+        session, layout, crew = self.session, self.inputs.virtual_ranks, self._crew
         if crew is not None:
             num_ranks = num_rows = crew.num_members
             first_row = crew.index or 0
@@ -89,7 +87,7 @@ class CompiledEngine(StandardEngine):
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
         # An aligned start, for the workspace is read in whole vectors.
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
-        self._statistics = _statistics_of(self.parts.model, network.sizes[-1])
+        self._statistics = _statistics_of(self.inputs.model, network.sizes[-1])
         optimizer, settings = self.optimizer, self.training.optimizer
         sums = self.loss_sums
         if self._crew is not None:
@@ -131,29 +129,15 @@ class CompiledEngine(StandardEngine):
         self._epoch_has_steps = False
         self._rows.start_epoch()
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        if self._is_self_contained:
-            taken = self._take_steps(step_in_epoch, 1, learning_rate, stop_requested)
-            return StepResult(taken.losses[0], taken.stop_requested)
-        self._kernel.sum_slices(self._step_address, self._rows.order_address(step_in_epoch), stop_requested)
-        total = self._reducer.reduce(self._sent)
-        self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
-        loss, stop_flags = self._loss_and_stop.tolist()
-        return StepResult(loss, stop_flags > 0)
-
-    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`. Collective."""
-        if not self._is_self_contained:
-            return super().take_steps(first_step, num_steps, learning_rate, stop_requested)
-        return self._take_steps(first_step, min(num_steps, self._most_steps), learning_rate, stop_requested)
-
-    def _take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
         order = self._rows.order_address(first_step)  # from files: read before the others are waited for
+        if not self._is_self_contained:
+            return self._take_one_step(order, learning_rate, stop_requested)
         shared = self._node_sum.address if self._node_sum is not None else None
         arguments = (
-            self._step_address, shared, order, self._rows.order_step, num_steps, stop_requested, learning_rate,
-            self._losses.data_ptr(),
+            self._step_address, shared, order, self._rows.order_step, min(num_steps, self._most_steps), stop_requested,
+            learning_rate, self._losses.data_ptr(),
         )  # fmt: skip
         with waiting_in("take_steps", self.session.control.notes):
             if self._crew is None:
@@ -161,7 +145,15 @@ class CompiledEngine(StandardEngine):
             else:
                 num_taken = self._kernel.take_steps_by_crew(self._crew_address, *arguments)
         self._epoch_has_steps = True
-        return StepsTaken(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
+        return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
+
+    def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """Take a step whose sums travel as messages. Collective."""
+        self._kernel.sum_slices(self._step_address, order, stop_requested)
+        total = self.reducer.reduce(self._sent)
+        self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
+        loss, stop_flags = self._loss_and_stop.tolist()
+        return StepResult([loss], stop_flags > 0)
 
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""
@@ -172,8 +164,8 @@ class CompiledEngine(StandardEngine):
 
     def sum_validation_losses(self) -> torch.Tensor:
         """See `StandardEngine.sum_validation_losses`."""
-        sums = torch.zeros((len(self.parts.validation), 2), dtype=torch.float64)
-        for row, own in zip(sums, self.parts.validation, strict=True):
+        sums = torch.zeros((len(self.inputs.validation), 2), dtype=torch.float64)
+        for row, own in zip(sums, self.inputs.validation, strict=True):
             for block in map(packed, own.blocks()):
                 source = (ctypes.c_void_p * 3)(*addresses_of(block))
                 self._kernel.add_losses(self._step_address, source, len(block.inputs), row.data_ptr())
@@ -190,9 +182,8 @@ class CompiledEngine(StandardEngine):
 
     def _failed_slices(self) -> list[int]:
         if self._crew is not None and self._rows.num_slices == 1:
-            return self._crew.failed_among(self.parts.virtual_ranks.owned)
-        failed = super()._failed_slices()
-        return list(self.parts.virtual_ranks.owned) if failed and self._rows.num_slices == 1 else failed
+            return self._crew.failed_among(self.inputs.virtual_ranks.owned)
+        return super()._failed_slices()
 
 
 def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:

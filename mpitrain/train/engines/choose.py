@@ -1,4 +1,7 @@
-"""Which step engine a run uses, and why: decided from things that do not depend on the number of ranks."""
+"""Which step engine a run uses, and why: decided from things that do not depend on the number of ranks.
+
+Also what `distributed.strategy` asks of the launch, and the switches of torch that a run sets for its whole process.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import torch
 from torch import nn
 
 from mpitrain.comm.session import Session
-from mpitrain.config import RunConfig
+from mpitrain.config import DistributedSection, RunConfig, TrainingSection
+from mpitrain.config.messages import show_value
 from mpitrain.data.open_dataset import torch_dtype
-from mpitrain.errors import ConfigError, MissingDependencyError
+from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
 from mpitrain.models.dense_chain import dense_chain_of
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
@@ -25,6 +29,9 @@ from mpitrain.train.engines.standard import EngineInputs
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
+_OF_DDP_ONLY = (
+    "find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb", "static_graph",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,18 +54,17 @@ class EngineChoice:
         """What the user should know: that another engine would have been faster."""
         return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
 
-    def build(self, parts: EngineInputs) -> StepEngine:
+    def build(self, inputs: EngineInputs) -> StepEngine:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""
-        if self.name == "reference":
-            return ReferenceEngine(parts)
         if self.network is not None and self.kernel is not None:
-            return CompiledEngine(parts, self.network, self.kernel)
+            return CompiledEngine(inputs, self.network, self.kernel)
         engines: dict[str, Callable[[EngineInputs], StepEngine]] = {
+            "reference": ReferenceEngine,
             "eager": EagerEngine,
             "ddp": DdpEngine,
             "cuda_graph": CudaGraphEngine,
         }
-        return engines[self.name](parts)
+        return engines[self.name](inputs)
 
 
 def choose_engine(config: RunConfig, session: Session, model: nn.Module, resumed_engine: str | None) -> EngineChoice:
@@ -127,3 +133,35 @@ def dense_network_of(config: RunConfig, model: nn.Module) -> DenseNetwork:
         raise TypeError(f"{type(model).__name__} is no chain of dense layers")
     hidden, output = (name.replace("none", "identity") for name in (chain.hidden_activation, chain.output_activation))
     return DenseNetwork(chain.sizes, hidden, output, config.training.loss_function, torch_dtype(config))
+
+
+def check_strategy(config: RunConfig, world_size: int) -> None:
+    """Raise LaunchError where `single` or `dp`, which are one process each, meet several ranks."""
+    strategy = config.distributed.strategy
+    if strategy in ("single", "dp") and world_size > 1:
+        raise LaunchError(
+            f"distributed.strategy={strategy}: is one process, this run has {world_size} ranks; start one, or give "
+            "distributed.strategy=auto"
+        )
+
+
+def strategy_notices(config: RunConfig, engine: str) -> list[str]:
+    """Return a line for each option of DistributedDataParallel that is set in a run without it."""
+    defaults = DistributedSection()
+    if engine == "ddp":
+        return []
+    return [
+        f"distributed.{key}={show_value(getattr(config.distributed, key))}: an option of DistributedDataParallel, of "
+        "no effect without distributed.strategy=ddp"
+        for key in _OF_DDP_ONLY
+        if getattr(config.distributed, key) != getattr(defaults, key)
+    ]
+
+
+def set_switches(training: TrainingSection) -> None:
+    """Set what is torch's own, for the whole process: deterministic algorithms, TensorFloat32 products."""
+    # Asking for what is so already would load torch's compiler: a second or two on each rank.
+    if torch.are_deterministic_algorithms_enabled() != training.deterministic:
+        torch.use_deterministic_algorithms(training.deterministic)
+    torch.backends.cuda.matmul.allow_tf32 = training.allow_tf32
+    torch.backends.cudnn.allow_tf32 = training.allow_tf32

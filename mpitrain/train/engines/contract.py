@@ -11,14 +11,6 @@ import torch
 
 @dataclass(frozen=True)
 class StepResult:
-    """The mean loss of the batch before the step, and whether any rank asks to stop; the same on all ranks."""
-
-    loss: float
-    stop_requested: bool
-
-
-@dataclass(frozen=True)
-class StepsTaken:
     """The mean losses of one or more batches, each before its step, and whether any rank asks to stop after the last.
 
     The same on all ranks.
@@ -39,10 +31,7 @@ class StepEngine(Protocol):
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the batches of `epoch` (from 0) from step `first_step` on, and forget the last epoch's losses."""
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """Train on one batch. Collective; all but `stop_requested` must agree on all ranks."""
-
-    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Train on the next batches, at least one and at most `num_steps`, in as few calls as the engine can.
 
         Ends early after a loss that is not finite, and when a rank asks to stop. Collective; all but `stop_requested`
@@ -66,16 +55,3 @@ class StepEngine(Protocol):
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Set what `gather_state` gave, on any number of ranks that keeps the promise of this engine."""
-
-
-class OneByOne:
-    """`StepEngine.take_steps` for engines that have only `step`."""
-
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        raise NotImplementedError
-
-    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepsTaken:
-        """See `StepEngine.take_steps`: one step. Collective."""
-        result = self.step(first_step, learning_rate, stop_requested)
-        return StepsTaken([result.loss], result.stop_requested)

@@ -10,8 +10,8 @@ import torch
 from mpitrain.data.dataset.batches import Slice, join_slices
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
-from mpitrain.train.engines.eager import EXTRA_ENTRIES, EagerEngine
-from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.engines.eager import EagerEngine, clip
+from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs
 
 _WARM_UP_STEPS = 3
 
@@ -19,8 +19,8 @@ _WARM_UP_STEPS = 3
 class CudaGraphEngine(EagerEngine):
     """`StepEngine` that replays `EagerEngine`'s step, forward to optimiser, from fixed memory; reduction "any" only."""
 
-    def __init__(self, parts: EngineInputs) -> None:
-        super().__init__(parts)
+    def __init__(self, inputs: EngineInputs) -> None:
+        super().__init__(inputs)
         if self._draws_numbers or self._batch_norm.num_sums or self._precision.scaler.is_enabled():
             raise ConfigError(
                 "training.engine=cuda_graph: records no dropout, batch norm or float16 scale; use training.engine=eager"
@@ -32,9 +32,9 @@ class CudaGraphEngine(EagerEngine):
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stop_flag, self._total = (torch.zeros(size, device=self.session.device) for size in ((), EXTRA_ENTRIES))
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        piece = join_slices(self.slices(step_in_epoch))
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        piece = join_slices(self.slices(first_step))
         if self._graph is None:
             self._graph = self._record(piece)
         for fixed, given in zip(self._memory, (piece.inputs, piece.targets, piece.weights), strict=True):
@@ -43,7 +43,7 @@ class CudaGraphEngine(EagerEngine):
         self._stop_flag.fill_(float(stop_requested))
         self._graph.replay()
         loss_sum, weight_sum, stop_flags = self._total.tolist()
-        return StepResult(loss_sum / weight_sum, stop_flags > 0)
+        return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
     def _record(self, piece: Slice) -> torch.cuda.CUDAGraph:
         """Record a step on copies of `piece`; weights and optimiser are then what they were before. Collective."""
@@ -76,6 +76,7 @@ class CudaGraphEngine(EagerEngine):
         total = self.reducer.reduce(self._partials)
         self._total.copy_(total[-EXTRA_ENTRIES:])
         gradient = total[:-EXTRA_ENTRIES] / total[-2]
-        self._clip(gradient)
+        if self.training.gradient_clip_norm is not None:
+            clip(gradient, self.training.gradient_clip_norm)
         self._assign_gradients(gradient)
         self.optimizer.step()

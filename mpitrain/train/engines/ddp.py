@@ -6,54 +6,51 @@ P  ranks      W  weight of the whole batch
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from contextlib import nullcontext
 
 import torch
 
 from mpitrain.comm.data_parallel import distributed_data_parallel
-from mpitrain.comm.reduction import LibraryReducer
+from mpitrain.comm.reduction import LibraryReducer, Reducer
 from mpitrain.data.dataset.batches import Slice, join_slices, split_slice
 from mpitrain.errors import ConfigError
-from mpitrain.models.build import random_layers
-from mpitrain.train.engines.batch_norm import SliceBatchNorm
+from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult
-from mpitrain.train.engines.network import network_of
-from mpitrain.train.engines.standard import EngineInputs, StandardEngine
-from mpitrain.train.precision import Precision
-from mpitrain.train.random_streams import kept_random_state, seed_stream
+from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.random_streams import kept_random_state
 
 
-class DdpEngine(StandardEngine):
+class DdpEngine(AutogradEngine):
     """`StepEngine` over DistributedDataParallel with the options of the section `distributed`; reduction "any" only."""
 
-    def __init__(self, parts: EngineInputs) -> None:
-        super().__init__(parts)
-        self._precision = Precision(parts.config, self.session.device)
-        self._draws_numbers = random_layers(parts.model)
-        self._batch_norm = SliceBatchNorm(parts, LibraryReducer(self.session.data))
-        self._wrapped = distributed_data_parallel(network_of(parts), self.session, parts.config.distributed)
+    def __init__(self, inputs: EngineInputs) -> None:
+        super().__init__(inputs)
+        self.joins_slices = True
+        self._network = distributed_data_parallel(self._network, self.session, inputs.config.distributed)
         self._batch_norm_sums = self.parameters[0].new_zeros(self._batch_norm.num_sums)
         # torch learns a static graph from the first backward pass, which must be one that sends.
-        self._sends_each_part = parts.config.distributed.static_graph
+        self._sends_each_part = inputs.config.distributed.static_graph
         self._weight_and_stop, self._loss = (
             torch.zeros(count, dtype=torch.float64, device=self.session.device) for count in (2, 1)
         )
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`. Collective."""
-        piece = join_slices(self.slices(step_in_epoch))
+    def make_reducer(self) -> Reducer:
+        """See `StandardEngine.make_reducer`: for synchronised batch norm; gradients are DDP's."""
+        return LibraryReducer(self.session.data)
+
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        piece = join_slices(self.slices(first_step))
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
         # Where gradients are views of DDP's buckets they must not be given away.
-        self.optimizer.zero_grad(set_to_none=not self.parts.config.distributed.gradient_as_bucket_view)
+        self.optimizer.zero_grad(set_to_none=not self.inputs.config.distributed.gradient_as_bucket_view)
         with kept_random_state(self.session.device, self._draws_numbers):
-            self._loss[0] = self._accumulate(piece, step_in_epoch, weight)
+            self._loss[0] = self._accumulate(piece, first_step, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
         self.session.all_reduce(self._loss)
-        self._update()
-        return StepResult(float(self._loss) / weight, stop_flags > 0)
+        self._fill_missing_gradients()
+        self._update(learning_rate, functools.partial(torch.nn.utils.clip_grad_norm_, self.parameters))
+        return StepResult([float(self._loss) / weight], stop_flags > 0)
 
     def _agree_on_weight(self, piece: Slice, stop_requested: bool) -> tuple[float, float]:
         """Return W and the number of ranks that ask to stop. Collective."""
@@ -73,11 +70,10 @@ class DdpEngine(StandardEngine):
         losses: list[float] = []
         self._batch_norm_sums.zero_()
         for number, part in enumerate(parts):
-            if self._draws_numbers:
-                seed_stream(self.parts.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, number)
+            self._seed(piece, step_in_epoch, number)
             # Gradients travel once, with the last part's; sent more often, means of means add up to the same.
             sends = self._sends_each_part or number == len(parts) - 1
-            with nullcontext() if sends else self._wrapped.no_sync():
+            with nullcontext() if sends else self._network.no_sync():
                 self._batch_norm.run([functools.partial(self._pass, part, weight, losses)])
         self._sends_each_part = False
         self._update_running_statistics()
@@ -85,9 +81,8 @@ class DdpEngine(StandardEngine):
 
     def _pass(self, part: Slice, weight: float, losses: list[float]) -> None:
         with self._batch_norm.slice(0, part):
-            outputs = self._outputs(part)
-            self._batch_norm_sums += self._batch_norm.take_sums()
-            loss_sum, _ = self.loss.sums(outputs.to(part.targets.dtype), part)
+            loss_sum, _, sums = self._sums(part)
+            self._batch_norm_sums += sums
             # The wrapper divides by P, where the batch's mean needs a division by W.
             mean = loss_sum * (self.session.ranks.world_size / weight)
             self._precision.scaled(mean).backward()
@@ -103,55 +98,32 @@ class DdpEngine(StandardEngine):
     def validation_loss(self) -> float | None:
         """See `StepEngine.validation_loss`. Collective."""
         # DistributedDataParallel does this before forward passes that train only.
-        if self.parts.config.distributed.broadcast_buffers:
-            for buffer in self.parts.model.buffers():
+        if self.inputs.config.distributed.broadcast_buffers:
+            for buffer in self.inputs.model.buffers():
                 self.session.data.broadcast(buffer)
         return super().validation_loss()
 
     def _outputs(self, part: Slice) -> torch.Tensor:
         try:
-            with self._precision.forward():
-                outputs: torch.Tensor = self._wrapped(part.inputs)
+            return super()._outputs(part)
         except RuntimeError as error:
             if "finished reduction in the prior iteration" in str(error):
                 raise _unused_error("some parameters") from error
             raise
-        return outputs
 
     def _fill_missing_gradients(self) -> None:
         """Give parameters that no rank used a gradient of 0, as in other engines; raise ConfigError if DDP missed any.
 
         With views of buckets a gradient is never missing: then DDP itself complains, in the next step.
         """
-        options = self.parts.config.distributed
+        options = self.inputs.config.distributed
         missing = {
-            name: one for name, one in self.parts.model.named_parameters() if one.requires_grad and one.grad is None
+            name: one for name, one in self.inputs.model.named_parameters() if one.requires_grad and one.grad is None
         }
         if missing and not (options.find_unused_parameters or options.static_graph):
             raise _unused_error(" ".join(missing))
         for parameter in missing.values():
             parameter.grad = torch.zeros_like(parameter)
-
-    def _update(self) -> None:
-        self._fill_missing_gradients()
-        optimizer, scaler, largest = self.optimizer, self._precision.scaler, self.training.gradient_clip_norm
-        scaler.unscale_(optimizer)
-        if largest is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters, largest)
-        scaler.step(optimizer)
-        scaler.update()
-
-    def _failed_slices(self) -> list[int]:
-        return list(self.parts.virtual_ranks.owned) if super()._failed_slices() else []
-
-    def gather_state(self) -> dict[str, torch.Tensor]:
-        """See `StepEngine.gather_state`: the epoch's sums, and the loss scale of float16. Collective."""
-        return super().gather_state() | self._precision.state()
-
-    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """See `StepEngine.restore_state`."""
-        super().restore_state(state)
-        self._precision.restore(state.get("loss_scale"))
 
 
 def _unused_error(names: str) -> ConfigError:

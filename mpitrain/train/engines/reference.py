@@ -5,17 +5,18 @@ n  samples of this rank, the same on every rank      P  ranks      F  input feat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
-from mpitrain.train.engines.contract import OneByOne, StepResult
+from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.optimizers import build_optimizer
 
 
-class ReferenceEngine(OneByOne):
+class ReferenceEngine:
     """`StepEngine` of one full-batch step an epoch, one Allreduce a parameter, and a division by F * P."""
 
     steps_per_epoch = 1
@@ -23,19 +24,19 @@ class ReferenceEngine(OneByOne):
     def __init__(self, inputs: EngineInputs) -> None:
         self._model, self._session = inputs.model, inputs.session
         self.optimizer = build_optimizer(inputs.model.parameters(), inputs.config.training.optimizer, "reference")
+        self.mean_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.mse_loss
         self._share = inputs.batches[0].slice(0)
         self.global_batch_size = inputs.plan.num_samples
         # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
         self.divisor = float(self._share.inputs.shape[1] * inputs.session.ranks.world_size)
-        self.mean_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.mse_loss
         self._local_loss = 0.0
         self._root_loss = torch.zeros(1, dtype=torch.float64)
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
 
-    def step(self, step_in_epoch: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """See `StepEngine.step`; the loss is rank 0's local one. Collective."""
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: the only step of an epoch; the loss is rank 0's local one. Collective."""
         outputs = self._model(self._share.inputs)
         loss = self.mean_loss(outputs.view(-1), self._share.targets.view(-1))
         self.optimizer.zero_grad()
@@ -54,8 +55,8 @@ class ReferenceEngine(OneByOne):
         # Beside the C++ program's own messages: every rank's loss and stop flag, so that all ranks decide alike.
         losses = self._session.gather_object((self._local_loss, stop_requested))
         self._root_loss[0] = losses[0][0]
-        all_finite = all(abs(loss) < float("inf") for loss, _ in losses)
-        return StepResult(losses[0][0] if all_finite else float("nan"), any(stop for _, stop in losses))
+        all_finite = all(math.isfinite(loss) for loss, _ in losses)
+        return StepResult([losses[0][0] if all_finite else math.nan], any(stop for _, stop in losses))
 
     def close(self) -> None:
         """See `StepEngine.close`."""
@@ -71,11 +72,8 @@ class ReferenceEngine(OneByOne):
     def describe_failure(self) -> str:
         """See `StepEngine.describe_failure`. Collective."""
         reports = self._session.gather_object((self._local_loss, self._session.host))
-        return "; ".join(
-            f"rank {rank} on {host}: {loss}"
-            for rank, (loss, host) in enumerate(reports)
-            if not abs(loss) < float("inf")
-        )
+        failed = ((rank, *report) for rank, report in enumerate(reports) if not math.isfinite(report[0]))
+        return "; ".join(f"rank {rank} on {host}: {loss}" for rank, loss, host in failed)
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the loss (1,) float64."""

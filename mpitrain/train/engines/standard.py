@@ -1,4 +1,4 @@
-"""What all engines of `standard` semantics have in common: their parts, the epoch's losses, validation, failures.
+"""What all engines of `standard` semantics have in common: the epoch's losses, validation, failures.
 
 V  virtual ranks      k  slices of this rank
 """
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.comm.reduction import FixedTreeReducer, Reducer
+from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, NarrowWire, Reducer
 from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
-from mpitrain.train.engines.contract import OneByOne
+from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
 
@@ -35,40 +35,53 @@ class EngineInputs:
     config: RunConfig
 
 
-class StandardEngine(OneByOne):
+# Behind the gradient of a partial sum come its loss, its weight and a stop flag: all in the same message.
+EXTRA_ENTRIES = 3
+
+
+class StandardEngine(StepEngine):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
-    def __init__(self, parts: EngineInputs) -> None:
-        self.parts = parts
-        self.plan, self.session, self.training = parts.plan, parts.session, parts.config.training
-        self.steps_per_epoch, self.global_batch_size = parts.plan.steps_per_epoch, parts.plan.global_batch_size
-        self.loss = loss_of(self.training.loss_function, parts.model)
-        self.parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+    def __init__(self, inputs: EngineInputs) -> None:
+        self.inputs = inputs
+        self.plan, self.session, self.training = inputs.plan, inputs.session, inputs.config.training
+        self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
+        self.loss = loss_of(self.training.loss_function, inputs.model)
+        self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.epoch = 0
-        self.fixed_tree = FixedTreeReducer(parts.session.data, parts.virtual_ranks)
+        # With "any" a rank's slices are one.
+        self.joins_slices = self.session.reduction == "any"
+        self.fixed_tree = FixedTreeReducer(inputs.session.data, inputs.virtual_ranks)
+        self.reducer = self.make_reducer()
         # An engine that has a faster way for the sums at an epoch's end brings it.
         self.small_sums: Reducer = self.fixed_tree
         self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
-        self.loss_sums = torch.zeros((len(parts.batches), 2), dtype=torch.float64, device=parts.session.device)
+        self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.session.device)
 
     def make_optimizer(self) -> Any:
         """Return what updates `parameters`: one of torch's optimisers, unless the engine has its own."""
         # Fused is several times faster, and other in the last bits than the plain formula.
         is_fused = self.session.reduction == "any"
-        return build_optimizer(self.parts.model.parameters(), self.training.optimizer, "standard", is_fused)
+        return build_optimizer(self.inputs.model.parameters(), self.training.optimizer, "standard", is_fused)
+
+    def make_reducer(self) -> Reducer:
+        """Return what adds up gradients: in the fixed tree, or as the library likes."""
+        if not self.joins_slices:
+            return self.fixed_tree
+        return LibraryReducer(self.session.data, narrow_wire(self.inputs))
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         self.epoch = epoch
         self.loss_sums.zero_()
-        for source in self.parts.batches:
+        for source in self.inputs.batches:
             source.start_epoch(epoch, first_step)
 
     def slices(self, step: int) -> list[Slice]:
         """Return the owned virtual ranks' slices of a step."""
-        return [source.slice(step) for source in self.parts.batches]
+        return [source.slice(step) for source in self.inputs.batches]
 
     def close(self) -> None:
         """See `StepEngine.close`."""
@@ -88,9 +101,9 @@ class StandardEngine(OneByOne):
 
     def sum_validation_losses(self) -> torch.Tensor:
         """Return the sums of losses and weights of each owned virtual rank's held-out samples (k, 2), float64."""
-        self.parts.model.eval()
-        sums = torch.stack([sum_losses(self.parts.model, self.loss, own) for own in self.parts.validation])
-        self.parts.model.train()
+        self.inputs.model.eval()
+        sums = torch.stack([sum_losses(self.inputs.model, self.loss, own) for own in self.inputs.validation])
+        self.inputs.model.train()
         return sums.to(self.session.device)
 
     def describe_failure(self) -> str:
@@ -103,17 +116,20 @@ class StandardEngine(OneByOne):
         )
 
     def _failed_slices(self) -> list[int]:
-        """Return the owned virtual ranks whose loss is not finite."""
+        """Return the owned virtual ranks whose loss is not finite: all, where their slices are one."""
         finite = torch.isfinite(self.loss_sums).all(dim=1).tolist()
-        return [v for v, is_fine in zip(self.parts.virtual_ranks.owned, finite, strict=True) if not is_fine]
+        owned = self.inputs.virtual_ranks.owned
+        if self.joins_slices:
+            return [] if all(finite) else list(owned)
+        return [v for v, is_fine in zip(owned, finite, strict=True) if not is_fine]
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums (V, 2) float64. Collective."""
-        return {"epoch_loss_sums": self.session.data.all_gather(self.loss_sums, self.parts.virtual_ranks.counts).cpu()}
+        return {"epoch_loss_sums": self.session.data.all_gather(self.loss_sums, self.inputs.virtual_ranks.counts).cpu()}
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `StepEngine.restore_state`."""
-        owned = self.parts.virtual_ranks.owned
+        owned = self.inputs.virtual_ranks.owned
         self.loss_sums.copy_(state["epoch_loss_sums"][owned.start : owned.stop])
 
 
@@ -124,3 +140,10 @@ def sum_losses(model: nn.Module, loss: WeightedLoss, own: EvaluationSource) -> t
     for block in own.blocks():
         total = total.to(block.targets.device) + loss.double_sums(model(block.inputs), block)
     return total
+
+
+def narrow_wire(inputs: EngineInputs) -> NarrowWire | None:
+    """Return how gradients travel with `distributed.fp16_allreduce`: as parts of the batch's mean; None without it."""
+    if not inputs.config.distributed.fp16_allreduce:
+        return None
+    return NarrowWire(torch.float16, EXTRA_ENTRIES, 1 / inputs.plan.global_batch_size)

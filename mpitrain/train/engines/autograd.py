@@ -1,0 +1,81 @@
+"""What the engines on autograd share: the wrapped network, its precision, batch norm and randomness, the update.
+
+m  sums of batch norm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from mpitrain.comm.data_parallel import data_parallel
+from mpitrain.data.dataset.batches import Slice
+from mpitrain.models.build import random_layers
+from mpitrain.models.checkpointing import apply_gradient_checkpointing
+from mpitrain.train.engines.batch_norm import SliceBatchNorm
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.precision import Precision
+from mpitrain.train.random_streams import seed_stream
+
+
+class AutogradEngine(StandardEngine):
+    """The part of `StepEngine` that does not depend on who adds up the gradients: the engine, or torch's wrapper."""
+
+    def __init__(self, inputs: EngineInputs) -> None:
+        super().__init__(inputs)
+        self._precision = Precision(inputs.config, self.session.device)
+        self._network: Any = wrapped_network(inputs)
+        self._draws_numbers = random_layers(inputs.model)
+        self._batch_norm = SliceBatchNorm(inputs, self.reducer)
+
+    def _seed(self, piece: Slice, step_in_epoch: int, part_number: int) -> None:
+        """Give a part of a slice the random numbers that are its own."""
+        if self._draws_numbers:
+            seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, part_number)
+
+    def _sums(self, part: Slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Run the network; return the sums of its losses and of their weights, scalars, and batch norm's (m,)."""
+        outputs = self._outputs(part)
+        sums = self._batch_norm.take_sums()
+        return *self.loss.sums(outputs.to(part.targets.dtype), part), sums
+
+    def _outputs(self, part: Slice) -> torch.Tensor:
+        with self._precision.forward():
+            outputs: torch.Tensor = self._network(part.inputs)
+        return outputs
+
+    def _update(self, learning_rate: float, clip: Callable[[float], Any]) -> None:
+        """Take an optimiser step with the parameters' gradients, the same on all ranks; `clip` shortens them."""
+        optimizer, scaler, largest = self.optimizer, self._precision.scaler, self.training.gradient_clip_norm
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        scaler.unscale_(optimizer)
+        if largest is not None:
+            clip(largest)
+        scaler.step(optimizer)
+        scaler.update()
+
+    def gather_state(self) -> dict[str, torch.Tensor]:
+        """See `StepEngine.gather_state`: the epoch's sums, and the loss scale of float16. Collective."""
+        return super().gather_state() | self._precision.state()
+
+    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """See `StepEngine.restore_state`."""
+        super().restore_state(state)
+        self._precision.restore(state.get("loss_scale"))
+
+
+def wrapped_network(inputs: EngineInputs) -> nn.Module:
+    """Return the module to call: the model itself, compiled, checkpointed or spread over GPUs as configured."""
+    training, model = inputs.config.training, inputs.model
+    if training.gradient_checkpointing:
+        apply_gradient_checkpointing(model)
+    if inputs.config.distributed.strategy == "dp":
+        model = data_parallel(model)
+    if training.torch_compile:
+        # Only a wrapper is made here; the compiler runs with the first step.
+        model = cast(nn.Module, cast(Any, torch.compile)(model))
+    return model
