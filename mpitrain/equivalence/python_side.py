@@ -12,16 +12,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from mpitrain.comm.session import Session, open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data import samples as samples_room
 from mpitrain.data.samples import Samples
-from mpitrain.equivalence.cases import TRACE_STEPS
+from mpitrain.equivalence.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.equivalence.faults import planted
 from mpitrain.equivalence.recorder import record_run, write_batch_order, write_initial_weights
 from mpitrain.equivalence.trace import write_trace
 from mpitrain.models.build import build_model
+from mpitrain.models.initial_weights import load_initial_weights
+from mpitrain.train.settings import DTYPES
 from mpitrain.train.setup import TrainingParts
 
 
@@ -69,11 +73,18 @@ def _fault(job: Mapping[str, Any]) -> Iterator[None]:
 def _write(session: Session, config: RunConfig, job: Mapping[str, Any], parts: TrainingParts, samples: Samples) -> None:
     if not session.is_root or job.get("fault"):
         return
-    if config.model.initial_weights is None:
-        model = build_model(config.model, samples.inputs.shape[1], samples.targets.shape[1], config.seed)
-        write_initial_weights(Path(job["initial_weights"]), config, model)
+    if weights_for_cpp(config) is None:
+        write_initial_weights(Path(job["initial_weights"]), config, _initial_model(config, samples))
     if parts.plan is not None:
         write_batch_order(Path(job["batch_order"]), config, parts.plan, samples, config.training.epochs)
+
+
+def _initial_model(config: RunConfig, samples: Samples) -> nn.Module:
+    num_inputs, num_targets = samples.inputs.shape[1], samples.targets.shape[1]
+    model = build_model(config.model, num_inputs, num_targets, config.seed, DTYPES[config.training.dtype])
+    if config.model.initial_weights is not None:
+        load_initial_weights(model, Path(config.model.initial_weights))
+    return model
 
 
 if __name__ == "__main__":

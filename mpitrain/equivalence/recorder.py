@@ -155,6 +155,6 @@ def _epoch_order(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_trai
 
 
 def write_initial_weights(path: Path, config: RunConfig, model: torch.nn.Module) -> None:
-    """Write the weights that the C++ program starts from, float32 as the seed draws them."""
-    arrays = {name: values.float().numpy() for name, values in named_weights(model).items()}
+    """Write the weights that the C++ program starts from, all their digits."""
+    arrays = {name: values.numpy() for name, values in named_weights(model).items()}
     write_trace(path, Trace(arrays, {"hidden_size": np.int64(config.model.hidden_size)}))

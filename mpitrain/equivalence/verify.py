@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.durable_files import write_durably
-from mpitrain.equivalence.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user
+from mpitrain.equivalence.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, weights_for_cpp
 from mpitrain.equivalence.compare import Comparison, compare_traces
 from mpitrain.equivalence.faults import FAULTS, Fault
 from mpitrain.equivalence.trace import Trace, read_trace
@@ -228,7 +228,7 @@ class _Workbench:
 def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:
     """Return the C++ program's flags for a configuration, with the files that Python's side wrote."""
     optimizer = config.training.optimizer
-    weights = config.model.initial_weights or f"{stem}.weights.nc"
+    weights = weights_for_cpp(config) or f"{stem}.weights.nc"
     order = (
         ["--batch-order", f"{stem}.order.nc"]
         if config.semantics == "standard"
