@@ -93,6 +93,7 @@ def _summarise(
     is_synthetic = config.data.data_path is None
     summary = RunSummary(
         run_folder=folder.path,
+        model_file=folder.model,
         semantics=config.semantics,
         world_size=session.ranks.world_size,
         num_virtual_ranks=parts.counts["virtual_ranks"],

@@ -91,6 +91,7 @@ def _train(
     config = _naming_its_folder(config, folder)
     checkpoint = session.on_root(lambda: _load_checkpoint(world, folder)) if request.resume else None
     with _as_before_if_refused(session, folder):
+        session.on_root(folder.check_model_file)
         files = session.on_root(lambda: _find_data(config, folder, request))
         parts = load_and_build(config, files, session, checkpoint)
         if checkpoint is not None:
@@ -213,9 +214,14 @@ def _announce(world: World, session: Session, parts: TrainingParts, files: list[
     world.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
         f"{session.backend}, {session.device.type}, "
-        f"reduction {session.reduction}, engine {parts.engine_choice}; {counts['training']} training samples of "
-        f"{' '.join(files)}; run folder {folder.path}"
+        f"reduction {_reduction(session, parts)}, engine {parts.engine_choice}; "
+        f"{counts['training']} training samples of {' '.join(files)}; run folder {folder.path}"
     )
+
+
+def _reduction(session: Session, parts: TrainingParts) -> str:
+    # The setting is of `standard`; the C++ program leaves the order of addition to the MPI library.
+    return "in MPI's order" if parts.settings["semantics"] == "reference" else session.reduction
 
 
 @contextmanager
