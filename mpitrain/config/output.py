@@ -23,7 +23,7 @@ class OutputSection(Section):
     model_dir: Text = "mpitrain_run"
     """The run folder."""
     model_file: Text = "model.pt"
-    """Name of the exported model in the run folder."""
+    """Name of the exported model in the run folder; a folder named before it must be there."""
     progress: Literal["auto", "bar", "lines"] = "auto"
     """`bar` redraws one line, `lines` prints one an epoch; `auto` looks at the terminal."""
     weights: Literal["best", "final"] | None = None

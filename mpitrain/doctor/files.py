@@ -13,7 +13,8 @@ from pathlib import Path
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.doctor.check_result import CheckResult
-from mpitrain.errors import MpitrainError
+from mpitrain.errors import MpitrainError, OutputError
+from mpitrain.train.run_folder import RunFolder
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _LOCKING = "HDF5_USE_FILE_LOCKING"
@@ -126,6 +127,10 @@ def check_run_folder(config: RunConfig) -> CheckResult:
         if any((folder / part).exists() for part in ("config.yaml", "checkpoints")):
             what = f"{folder} holds a run already"
             return CheckResult(name, "warn", what, "continue it with --resume, replace it with --overwrite")
+        RunFolder(folder, config.output.model_file).check_model_file()
+    except OutputError as error:
+        what, _, fix = str(error).rpartition("; ")
+        return CheckResult(name, "fail", what, fix)
     except OSError as error:
         return CheckResult(name, "fail", f"{folder}: cannot be written ({error.strerror} in {parent})", fix)
     return CheckResult(name, "pass", f"{folder} can be written")

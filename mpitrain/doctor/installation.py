@@ -181,7 +181,8 @@ def _first_lines_of(command: list[str]) -> str:
 def _family_of_launcher(text: str) -> str:
     if "HYDRA" in text and "Intel" not in text:
         return "mpich"
-    return library_family(text)
+    # Open MPI 4's mpirun gives its runtime's name when it is called by any other name, such as Debian's mpirun.openmpi.
+    return "openmpi" if "OpenRTE" in text else library_family(text)
 
 
 def _check_library_path(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:

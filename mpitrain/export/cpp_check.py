@@ -1,4 +1,7 @@
-"""Whether an exported network answers the same in the C++ program, where that is built."""
+"""Whether an exported network answers the same in the C++ program, where that is built.
+
+b  samples      F  input features
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from torch import nn
 
 from mpitrain.config import DomainSection, RunConfig
 from mpitrain.data.samples import Samples
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
+from mpitrain.models.activations import activation_name
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.native.build import build_program, program_path
@@ -28,14 +33,23 @@ _DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 TOLERANCE = 1e-6
 
 
-def check_from_cpp(path: Path, model: nn.Module, config: RunConfig, source: SampleSource | None, build: bool) -> str:
+def check_from_cpp(
+    path: Path, model: nn.Module, config: RunConfig, source: SampleSource | None, inputs: torch.Tensor, build: bool
+) -> str:
     """Let the C++ program predict with `path` and compare; return a line that says what was found.
 
+    `inputs` (b, F) are given to a network whose inputs are in another order than the program reads.
     Raises OutputError where it fails or answers otherwise. Where the program is not built, it is built only if `build`.
     """
     reason = _not_its_network(model)
     if reason:
         return f"C++: not checked: {reason}"
+    return _tried(path, model, config, source, inputs, build) + _not_the_originals(model, _names(source, config))
+
+
+def _tried(
+    path: Path, model: nn.Module, config: RunConfig, source: SampleSource | None, inputs: torch.Tensor, build: bool
+) -> str:
     try:
         toolchain = find_toolchain()
     except MissingDependencyError as error:
@@ -46,8 +60,8 @@ def check_from_cpp(path: Path, model: nn.Module, config: RunConfig, source: Samp
             return "C++: not checked: the C++ program is not built; --build builds it"
         program = build_program(toolchain, lambda line: None)
     with tempfile.TemporaryDirectory() as folder:
-        history = _history(source, config, Path(folder))
-        found = _predict(toolchain, program, path, history, config, Path(folder) / "prediction.nc")
+        history = _history(source, config, inputs, Path(folder))
+        found = _predict(toolchain, program, path, model, history, config, Path(folder) / "prediction.nc")
         return _compared(path, model, history, config, found)
 
 
@@ -62,8 +76,35 @@ def _not_its_network(model: nn.Module) -> str | None:
     return None
 
 
-def _history(source: SampleSource | None, config: RunConfig, folder: Path) -> Path:
-    """Return a CICE history file: the run's own, if it is one of one file, else a synthetic one."""
+def _hidden_activation(model: nn.Module) -> str:
+    return activation_name(model.get_submodule("activation"))
+
+
+def _names(source: SampleSource | None, config: RunConfig) -> tuple[str, ...]:
+    return source.input_names if source is not None else tuple(config.variables.input_variables or CICE_INPUTS)
+
+
+def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
+    """Return in words why the original program, which has no flags, would answer otherwise; "" if it would not."""
+    reasons = []
+    if _hidden_activation(model) != "none":
+        reasons.append("has no activation between the layers")
+    if names != CICE_INPUTS:
+        reasons.append(f"reads {', '.join(CICE_INPUTS)} in this order, not {', '.join(names)}")
+    if not reasons:
+        return ""
+    # It would load the file, with the side file beside it, and give wrong numbers without a word.
+    why = " and ".join(reasons)
+    return f"; the original program would answer otherwise, it {why}: load this file with torch::jit::load"
+
+
+def _history(source: SampleSource | None, config: RunConfig, inputs: torch.Tensor, folder: Path) -> Path:
+    """Return a CICE history file: the run's own, if it is one of one file, else a synthetic one.
+
+    For inputs in another order it is one that gives the program the network's own inputs.
+    """
+    if _names(source, config) != CICE_INPUTS:
+        return write_history_of(inputs, _pole(config), folder / "history.nc")
     if source is not None and len(source.files) == 1 and source.files[0].path.suffix == ".nc":
         try:
             _read(source.files[0].path, config)
@@ -78,19 +119,33 @@ def _read(history: Path, config: RunConfig) -> Samples:
     return open_source(Selection(files=(str(history),), domain=domain)).read_all()
 
 
+def write_history_of(inputs: torch.Tensor, pole: str, path: Path) -> Path:
+    """Write a history file whose selected points are `inputs` (b, F), in the columns that the C++ program reads."""
+    import netCDF4
+
+    grid = {CICE_LATITUDE: 80.0 if pole == "north" else -80.0, CICE_LONGITUDE: 0.0, CICE_OCEAN_MASK: 1.0}
+    with netCDF4.Dataset(str(path), "w") as dataset:
+        for name, length in (("time", 1), ("nj", 1), ("ni", len(inputs))):
+            dataset.createDimension(name, length)
+        for name, value in grid.items():
+            dataset.createVariable(name, "f4", ("nj", "ni"))[:] = value
+        dataset.createVariable(CICE_TARGET, "f4", ("time", "nj", "ni"))[:] = 0.5  # clean: neither 0 nor above 1
+        for name, column in zip(CICE_INPUTS, inputs.numpy().T, strict=True):
+            dataset.createVariable(name, "f4", ("time", "nj", "ni"))[:] = column
+    return path
+
+
 def _pole(config: RunConfig) -> Literal["north", "south"]:
     return config.domain.pole if config.domain.pole != "both" else "north"
 
 
 def _predict(
-    toolchain: Toolchain, program: Path, path: Path, history: Path, config: RunConfig, output: Path
+    toolchain: Toolchain, program: Path, path: Path, model: nn.Module, history: Path, config: RunConfig, output: Path
 ) -> dict[str, Any]:
     import netCDF4
 
     flags = ["--predict-only", "--history", str(history), "--model", str(path), "--prediction", str(output)]
-    flags += ["--pole", _pole(config)]
-    if config.model.hidden_activation not in (None, "none"):
-        flags += ["--hidden-activation", str(config.model.hidden_activation)]
+    flags += ["--pole", _pole(config), "--hidden-activation", _hidden_activation(model)]
     run_under_mpi(toolchain.mpirun, 1, [str(program), *flags], timeout_s=300.0)
     with netCDF4.Dataset(str(output)) as dataset:
         dataset.set_auto_maskandscale(False)
@@ -109,4 +164,6 @@ def _compared(path: Path, model: nn.Module, history: Path, config: RunConfig, fo
     if not largest <= TOLERANCE:
         raise OutputError(f"{path}: C++ answers otherwise than Python, by up to {largest:.2g}; report this")
     how = "the same bits" if largest == 0 else f"the same to {largest:.1g}"
-    return f"checked: C++ predicts {len(samples)} points and their 7 derivatives, {how}"
+    hidden = _hidden_activation(model)
+    flag = "" if hidden == "none" else f" with --hidden-activation {hidden}"
+    return f"checked: C++ predicts {len(samples)} points and their 7 derivatives{flag}, {how}"

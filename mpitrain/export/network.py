@@ -66,7 +66,7 @@ def export(request: ExportRequest, say: Say) -> None:
     say(f"{request.output}: {weights.origin}")
     for line in _check(request.output, weights.model, inputs, what):
         say(line)
-    say(check_from_cpp(request.output, weights.model, config, source, request.build))
+    say(check_from_cpp(request.output, weights.model, config, source, inputs, request.build))
 
 
 def _refuse_in_the_way(request: ExportRequest) -> None:

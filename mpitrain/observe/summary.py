@@ -17,7 +17,9 @@ class RunSummary:
     """
 
     run_folder: Path | None = None
-    """Folder that holds `model.pt`, `report.html` and `config.yaml`."""
+    """Folder that holds `report.html` and `config.yaml`."""
+    model_file: Path | None = None
+    """The exported model, in the run folder or where the settings put it."""
     semantics: str | None = None
     """`standard` or `reference`."""
     world_size: int | None = None
@@ -54,8 +56,8 @@ def render_summary(summary: RunSummary) -> str:
         ("Loss", _render_loss(summary)),
         ("", _render_comparison(summary)),
         ("Weights", _render_weights(summary)),
-        ("Model", _render_file(summary, "model.pt")),
-        ("Report", _render_file(summary, "report.html")),
+        ("Model", "" if summary.model_file is None else str(summary.model_file)),
+        ("Report", _render_report(summary)),
         *(("Next", text) for text in _next_steps(summary)),
     ]
     return "".join(f"{label:<9}{text}\n" for label, text in rows if text)
@@ -109,8 +111,8 @@ def _render_weights(summary: RunSummary) -> str:
     return f"SHA-256 {summary.weights_sha256[:12]} (all 64 digits in report.html)"
 
 
-def _render_file(summary: RunSummary, name: str) -> str:
-    return "" if summary.run_folder is None else str(summary.run_folder / name)
+def _render_report(summary: RunSummary) -> str:
+    return "" if summary.run_folder is None else str(summary.run_folder / "report.html")
 
 
 def _next_steps(summary: RunSummary) -> list[str]:

@@ -86,6 +86,7 @@ def _summarise(
     exports_best = config.exported_weights == "best" and state.best_loss is not None
     return RunSummary(
         run_folder=folder.path,
+        model_file=folder.model,
         semantics=config.semantics,
         world_size=session.ranks.world_size,
         num_virtual_ranks=None if config.semantics == "reference" else prepared.layout.virtual_ranks.num_virtual_ranks,

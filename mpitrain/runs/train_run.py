@@ -54,6 +54,7 @@ def _train(
     folder = RunFolder.of(config)
     checkpoint = session.on_root(lambda: load_newest_checkpoint(folder, world)) if request.resume else None
     with as_before_if_refused(session, folder):
+        session.on_root(folder.check_model_file)
         files = session.on_root(lambda: find_files(config, folder, request))
         source = open_source_on_root(selection_of(config, files), session)  # 3 files, 4 selection
         prepared = prepare(config, source, session, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
@@ -86,10 +87,15 @@ def _announce(
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
     world.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
-        f"{session.backend}, {session.device.type}, "
-        f"reduction {session.reduction}, engine {prepared.choice.words}; {summary.num_training_samples} training "
-        f"samples of {' '.join(files)}; run folder {folder.path}"
+        f"{session.backend}, {session.device.type}, reduction {_reduction(prepared, session)}, "
+        f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {' '.join(files)}; "
+        f"run folder {folder.path}"
     )
+
+
+def _reduction(prepared: PreparedRun, session: Session) -> str:
+    # The setting is of `standard`; the C++ program leaves the order of addition to the MPI library.
+    return "in MPI's order" if prepared.config.semantics == "reference" else session.reduction
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,19 @@ class RunFolder:
             raise OutputError(
                 f"{self.path}: holds a run already; continue it with --resume, replace it with "
                 f"--overwrite, or choose another output.model_dir"
+            )
+
+    def check_model_file(self) -> None:
+        """Raise OutputError if the model could not be written at the end of the run; its folder is not made here."""
+        parent = self.model.parent.absolute()
+        if self.model.is_dir():
+            raise OutputError(
+                f"output.model_file={self.model_file}: {self.model} is a folder; give another name, or move it away"
+            )
+        if parent != self.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise OutputError(
+                f"output.model_file={self.model_file}: the folder {parent} is not there or cannot be written; create "
+                "it, or give a name such as model.pt"
             )
 
     def create(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,3 +107,12 @@ def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
     run = Run("your run", config.semantics, training.dtype, (*overrides, "training.engine=eager"))
     claims = [("torch", "exact"), ("plain", f"close {training.dtype}")]
     return [Case(run, engine, claim) for engine, claim in claims]
+
+
+def weights_for_cpp(config: RunConfig) -> str | None:
+    """Return the run's file of initial weights where the C++ program reads it itself: NetCDF, not a model.pt.
+
+    None: Python writes the weights that it starts from as NetCDF. Told by the content, as in training.
+    """
+    given = config.model.initial_weights
+    return None if given is None or zipfile.is_zipfile(given) else given

@@ -14,8 +14,7 @@ from typing import Any
 from mpitrain.comm.session import open_session
 from mpitrain.comm.world import World, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.models.build import build_model
-from mpitrain.verify.cases import TRACE_STEPS
+from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.faults import stages_of
 from mpitrain.verify.recorder import Recorded, record_run, write_batch_order, write_initial_weights
 from mpitrain.verify.trace import write_trace
@@ -43,10 +42,8 @@ def _write(config: RunConfig, job: Mapping[str, Any], recorded: Recorded) -> Non
     write_trace(Path(job["trace"]), recorded.trace)
     if job.get("fault"):
         return
-    if config.model.initial_weights is None:
-        num_inputs, num_targets = recorded.selected.inputs.shape[1], recorded.selected.targets.shape[1]
-        model = build_model(config.model, num_inputs, num_targets, config.seed)
-        write_initial_weights(Path(job["initial_weights"]), config, model)
+    if weights_for_cpp(config) is None:
+        write_initial_weights(Path(job["initial_weights"]), config, recorded.trace)
     if config.semantics == "standard":
         write_batch_order(Path(job["batch_order"]), config, recorded)
 

@@ -150,7 +150,8 @@ def _epoch_order(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_trai
     return EpochOrder(virtual_rank, count, plan, config.seed, config.shuffle)
 
 
-def write_initial_weights(path: Path, config: RunConfig, model: torch.nn.Module) -> None:
-    """Write the weights that the C++ program starts from, float32 as the seed draws them."""
-    arrays = {name: values.float().numpy() for name, values in named_weights(model).items()}
+def write_initial_weights(path: Path, config: RunConfig, trace: Trace) -> None:
+    """Write the weights that the C++ program starts from: those that Python's side started from, all their digits."""
+    prefix = "initial."
+    arrays = {name.removeprefix(prefix): values for name, values in trace.arrays.items() if name.startswith(prefix)}
     write_trace(path, Trace(arrays, {"hidden_size": np.int64(config.model.hidden_size)}))

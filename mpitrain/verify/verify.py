@@ -16,7 +16,7 @@ from mpitrain.errors import DataError, MpitrainError, OutputError
 from mpitrain.native.build import build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
-from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user
+from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, weights_for_cpp
 from mpitrain.verify.compare import Comparison, compare_traces
 from mpitrain.verify.faults import FAULTS, Fault
 from mpitrain.verify.trace import Trace, read_trace
@@ -228,7 +228,7 @@ class _Workbench:
 def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:
     """Return the C++ program's flags for a configuration, with the files that Python's side wrote."""
     optimizer = config.training.optimizer
-    weights = config.model.initial_weights or f"{stem}.weights.nc"
+    weights = weights_for_cpp(config) or f"{stem}.weights.nc"
     order = (
         ["--batch-order", f"{stem}.order.nc"]
         if config.semantics == "standard"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -28,12 +29,37 @@ SHORT_LIMIT_S = 6.0
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No launcher's variables of an outer session, and the ranks' boards where they can be looked for."""
+    """An activated environment, no launcher's variables of an outer session, and boards that can be looked for."""
     for name in [name for name in os.environ if LAUNCHER_VARIABLES.match(name)]:
         monkeypatch.delenv(name)
+    # Whatever MPI the system has comes after the environment's own: the wrong mpirun first is a fault of its own.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     boards = tmp_path / "boards"
     boards.mkdir()
     monkeypatch.setenv("TMPDIR", str(boards))
+
+
+@pytest.fixture(params=["own MPI", "another MPI's mpirun after the own"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the system has on the PATH beside the environment: nothing that matters, or an MPI like Debian's."""
+    if request.param != "own MPI":
+        folder = write_other_mpi(tmp_path / "usr_bin")
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}")
+
+
+@functools.cache
+def loads_open_mpi() -> bool:
+    return "Open MPI" in json.loads(launch(["-m", "mpitrain.comm.mpi_library"]).stdout)["version"]
+
+
+def write_other_mpi(folder: Path, says: str | None = None) -> Path:
+    """Write stand-ins for the programs of an MPI that Python does not load; its mpirun `says` which one it is."""
+    says = says or ("HYDRA build details:" if loads_open_mpi() else "mpirun (Open MPI) 4.1.4")
+    folder.mkdir()
+    for name in ("mpirun", "mpiexec", "mpicxx"):
+        (folder / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 def doctor(*arguments: str, num_ranks: int | None = None, **options: object) -> tuple[int, dict[str, dict[str, str]]]:
@@ -78,6 +104,7 @@ def no_boards_left(tmp_path: Path) -> bool:
 # --- on a login node -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("system")
 def test_healthy_environment_without_a_launcher(tmp_path, small_history):
     code, results = doctor(f"data.data_path={small_history}", "output.model_dir=run", cwd=tmp_path)
     assert code == 0
@@ -85,6 +112,7 @@ def test_healthy_environment_without_a_launcher(tmp_path, small_history):
     assert re.search(r"(MPICH|Open MPI) [\d.]+ from /.*/libmpi.*\.so", results["MPI library"]["found"])
     assert re.search(r"cice_history.nc: \d+ samples selected", results["data file"]["found"])
     assert results["HDF5 locking"]["status"] in ("pass", "skip")
+    assert results["mpirun on the PATH"]["status"] == "pass"
     assert no_boards_left(tmp_path)
     assert not (tmp_path / "run").exists()
 
@@ -102,15 +130,50 @@ def test_wrong_library_path():
     assert_found(results, "library path", "fail", "no such file", "unset MPI4PY_LIBMPI")
 
 
-def test_second_mpi_on_the_path(tmp_path):
-    other = tmp_path / "mpirun"
-    is_open_mpi = "Open MPI" in doctor()[1]["MPI library"]["found"]
-    says = "HYDRA build details:" if is_open_mpi else "mpirun (Open MPI) 5.0.11"
-    other.write_text(f"#!/bin/sh\necho '{says}'\n")
-    other.chmod(0o755)
-    code, results = doctor(environ={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+# What the launchers of both families answer to --version, under each name that Debian gives them.
+OTHER_MPIRUNS = {
+    "MPICH": "HYDRA build details:",
+    "Open MPI": "mpirun (Open MPI) 4.1.4",
+    "Open MPI by another name": "mpirun.openmpi (OpenRTE) 4.1.4",
+}
+
+
+@pytest.mark.parametrize("says", OTHER_MPIRUNS.values(), ids=OTHER_MPIRUNS)
+def test_another_mpis_mpirun_first_on_the_path(tmp_path, says):
+    if loads_open_mpi() is not says.startswith("HYDRA"):
+        pytest.skip("says what the loaded library's own mpirun says")
+    other = write_other_mpi(tmp_path / "usr_bin", says)
+    code, results = doctor(environ={"PATH": f"{other}:{os.environ['PATH']}"})
     assert code == 3
-    assert_found(results, "mpirun on the PATH", "fail", f"{other} of .* but Python loads", "start with /.*mpirun")
+    family = "MPICH" if says.startswith("HYDRA") else "Open MPI"
+    assert_found(
+        results, "mpirun on the PATH", "fail", f"{other}/mpirun of {family}, but Python loads", "start with .*mpirun"
+    )
+    assert str(other) not in results["mpirun on the PATH"]["fix"]
+    if Path(sys.executable).with_name("mpicxx").exists():
+        assert str(other) not in results["C++ program"]["found"]
+
+
+def test_a_real_mpirun_of_another_mpi_first_on_the_path():
+    python = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
+    if python is None or loads_open_mpi():
+        pytest.skip("needs MPICH here and an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
+    own, other = Path(sys.executable).parent, Path(python).parent
+    found = f"{other}/mpirun of Open MPI, but Python loads MPICH [0-9.]+: every rank would be alone"
+    code, results = doctor(environ={"PATH": f"{other}:{os.environ['PATH']}"})
+    assert code == 3
+    assert_found(results, "mpirun on the PATH", "fail", found, f"start with {own}/mpirun")
+    code, results = doctor(environ={"PATH": f"{own}:{other}:{os.environ['PATH']}"})
+    assert code == 0
+    assert_found(results, "mpirun on the PATH", "pass", f"^{own}/mpirun of MPICH$", "^$")
+
+
+def test_a_wrong_mpirun_hides_no_fault_of_the_input(tmp_path):
+    other = write_other_mpi(tmp_path / "usr_bin")
+    code, results = doctor("data.data_path=nowhere.nc", environ={"PATH": f"{other}:{os.environ['PATH']}"})
+    assert code == 3  # the next launch would fail whatever its input
+    assert results["mpirun on the PATH"]["status"] == "fail"
+    assert_found(results, "data file", "fail", "nowhere.nc: no such file", "data.data_path")
 
 
 def test_no_compiler_unwritable_output_and_threads_that_are_no_number(tmp_path):
@@ -120,8 +183,10 @@ def test_no_compiler_unwritable_output_and_threads_that_are_no_number(tmp_path):
     assert_found(results, "C++ compiler", "warn", "torch.compile cannot work", "apt-get install g\\+\\+")
     assert_found(results, "run folder", "fail", "/proc/mpitrain_run: cannot be written", "output.model_dir")
     assert_found(results, "cores", "fail", "OMP_NUM_THREADS=many", "export OMP_NUM_THREADS=1")
+    assert_found(results, "mpirun on the PATH", "warn", "^none", "PATH|start with srun")
 
 
+@pytest.mark.usefixtures("system")
 def test_missing_variable_and_wrong_setting_are_the_users_input(tmp_path, small_history):
     incomplete = tmp_path / "incomplete.nc"
     with netCDF4.Dataset(small_history) as whole, netCDF4.Dataset(incomplete, "w") as dataset:
@@ -138,6 +203,7 @@ def test_missing_variable_and_wrong_setting_are_the_users_input(tmp_path, small_
     assert_found(results, "config", "fail", "training.epochs=-5", ".")
 
 
+@pytest.mark.usefixtures("system")
 def test_data_locked_by_its_writer(tmp_path):
     path = tmp_path / "growing.nc"
     hold = "import h5py, sys\nfile = h5py.File(sys.argv[1], 'w')\nprint('open', flush=True)\nsys.stdin.read()"
@@ -262,7 +328,7 @@ def test_blocked_network(tmp_path):
 @pytest.mark.mpi([2])
 def test_another_mpis_mpirun_and_a_rank_with_another_library(tmp_path):
     python = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
-    if python is None or "MPICH" not in doctor()[1]["MPI library"]["found"]:
+    if python is None or loads_open_mpi():
         pytest.skip("needs MPICH here and an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
     command = [find_mpirun(python), "-np", "2", sys.executable, "-m", "mpitrain", "doctor", "--json"]
     done = subprocess.run(
@@ -295,6 +361,7 @@ def test_interrupted_doctor_leaves_no_process(tmp_path):
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.usefixtures("system")
 def test_settings_that_cannot_be_read_to_the_end_do_not_hang_the_doctor(tmp_path):
     waits_for_ever = tmp_path / "config.yaml"
     os.mkfifo(waits_for_ever)

@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import REFERENCE_CASE, launch
-from cpp_program import cpp_program
+from cpp_program import cpp_program, read_arrays
 
 from mpitrain.cli.main import main
+from mpitrain.models.files.torchscript import save_model
+from mpitrain.models.icenet import build_icenet
 
 VERIFY_TIMEOUT_S = 300.0
 HISTORY = REFERENCE_CASE / "cice_history.nc"
@@ -71,6 +74,37 @@ def test_own_standard_run_with_many_settings(tmp_path: Path, small_history: Path
     )  # fmt: skip
     assert all(v["different"] == 0 for v in exact["variables"].values())
     assert "weights_step10.fc1.weight" in exact["variables"]  # more than one step an epoch
+
+
+@pytest.mark.parametrize("name", ["model.pt", "weights_of_a_run"])  # told by its content, as in `train`
+def test_own_run_from_the_weights_of_a_model_file(tmp_path: Path, name: str) -> None:
+    cpp_program()
+    model = build_icenet(7, 16, "none", seed=77)
+    save_model(model, tmp_path / "model.pt")
+    (tmp_path / "model.pt").rename(tmp_path / name)
+    settings = [f"model.initial_weights={tmp_path / name}", "training.epochs=20"]
+    flags = [f"data.data_path={HISTORY}", *settings, "--ranks", "2", "--output", str(tmp_path / "out")]
+    done = launch(["-m", "mpitrain", "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert all(case["passed"] for case in cases_of(tmp_path / "out"))
+    for side in ("python", "torch", "plain"):
+        trace = read_arrays(tmp_path / "out" / "traces" / f"your_run_np2.{side}.nc")
+        assert trace["initial.fc1.weight"].tobytes() == model.fc1.weight.detach().numpy().tobytes(), side
+
+
+def test_a_model_file_keeps_all_its_digits(tmp_path: Path) -> None:
+    """Weights of float64 reach a C++ program that trains in float64 as they are."""
+    cpp_program()
+    model = build_icenet(7, 16, "none", seed=78, dtype=torch.float64)
+    with torch.no_grad():
+        model.fc2.bias.fill_(1 / 3)
+    save_model(model, tmp_path / "model.pt")
+    settings = [f"model.initial_weights={tmp_path / 'model.pt'}", "training.dtype=float64", "training.epochs=2"]
+    flags = [f"data.data_path={HISTORY}", *settings, "--ranks", "1", "--output", str(tmp_path / "out")]
+    launch(["-m", "mpitrain", "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
+    assert {case["case"]: case["passed"] for case in cases_of(tmp_path / "out")}["your run/plain"]
+    for side in ("python", "torch", "plain"):
+        assert read_arrays(tmp_path / "out" / "traces" / f"your_run_np1.{side}.nc")["initial.fc2.bias"] == 1 / 3, side
 
 
 # The public command, with one of the faults planted in what Python's side computes.

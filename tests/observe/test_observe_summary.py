@@ -9,6 +9,7 @@ from mpitrain.observe.summary import RunSummary, render_summary
 
 WHOLE = RunSummary(
     run_folder=Path("my run"),
+    model_file=Path("my run/own/arctic.pt"),
     semantics="standard",
     world_size=1,
     num_virtual_ranks=8,
@@ -35,7 +36,7 @@ def test_whole_summary() -> None:
         "Loss     train 1.1700e-03, validation 1.3600e-03 (best: epoch 57)\n"
         "         0.0324 of the mean predictor's 4.2000e-02, 1.36 times the noise floor 1.0000e-03\n"
         "Weights  SHA-256 0123456789ab (all 64 digits in report.html)\n"
-        "Model    my run/model.pt\n"
+        "Model    my run/own/arctic.pt\n"
         "Report   my run/report.html\n"
         "Next     mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run's data was made up\n"
         "Next     mpitrain train 'my run/config.yaml' --resume --epochs 120   # go on from here\n"

@@ -171,7 +171,7 @@ def test_cpp_that_answers_otherwise_is_an_error(run: Path, tmp_path: Path, monke
 def test_other_networks_say_why_cpp_did_not_check(tmp_path: Path) -> None:
     from mpitrain.export.cpp_check import check_from_cpp
 
-    line = check_from_cpp(tmp_path / "m.pt", mlp(7), config_of(HISTORY), None, False)
+    line = check_from_cpp(tmp_path / "m.pt", mlp(7), config_of(HISTORY), None, torch.zeros(1, 7), False)
     assert line.startswith("C++: not checked: the C++ program knows IceNet of 7 inputs only")
 
 

@@ -116,3 +116,12 @@ def test_weights_of_another_rank_count_are_outside_the_bits() -> None:
     """The four golden files are four results: taking one for another would not go unseen where bits are compared."""
     golden = {num_ranks: golden_weights(num_ranks) for num_ranks in RANK_COUNTS}
     assert len({tuple(golden[num_ranks]["fc1.weight"].flatten().tolist()) for num_ranks in RANK_COUNTS}) == 4
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_the_banner_names_the_order_of_addition_that_is_used(tmp_path: Path, num_ranks: int) -> None:
+    history = f"data.data_path={REFERENCE_CASE / 'cice_history.nc'}"
+    done = train(num_ranks, tmp_path / "run", "semantics=reference", history, "training.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert ", reduction in MPI's order, engine reference; " in done.stdout
+    assert "reduction fixed" not in done.stdout

@@ -14,7 +14,7 @@ from torch import nn
 
 from mpitrain.comm.session import Session
 from mpitrain.config import DistributedSection, RunConfig, TrainingSection
-from mpitrain.config.messages import show_value
+from mpitrain.config.yaml import show_value
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
 from mpitrain.models.dense_chain import dense_chain_of
