@@ -22,7 +22,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.source import SampleSource, open_source
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.stored_network import StoredNetwork
+from mpitrain.models.stored_network import UNFITTING_INPUTS, StoredNetwork
 from mpitrain.train.prediction_rows import PredictionSink, PredictionStatistics, RowLayout
 
 _ROWS_AT_ONCE = 16_384
@@ -93,7 +93,7 @@ def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool)
                 return tuple(map(torch.cat, zip(*pairs, strict=True)))
             with torch.no_grad():
                 return (torch.cat([module(block) for block in inputs.split(rows)]),)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except UNFITTING_INPUTS as error:
             kind = "fields" if inputs.dim() > 2 else "points"
             raise DataError(
                 f"the model cannot take these {kind}, of shape {tuple(inputs.shape)}; set data.samples="
