@@ -20,7 +20,7 @@ from conftest import TESTS, TIMEOUT_S, Finished, find_mpirun, launch, launcher_e
 from history_samples import read_samples
 
 from mpitrain.config import load_run_config
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.format import weights_sha256
 
@@ -51,7 +51,7 @@ def default_run(tmp_path_factory: pytest.TempPathFactory) -> DefaultRun:
 
 
 def weights_of(model_file: Path) -> dict[str, torch.Tensor]:
-    return dict(load_model(model_file).named_parameters())
+    return dict(load_and_run_code(model_file).named_parameters())
 
 
 def files_below(folder: Path) -> set[str]:
@@ -95,7 +95,7 @@ def test_config_metrics_and_summary_tell_of_this_run(default_run: DefaultRun) ->
     digits = weights_sha256(weights_of(folder / "model.pt"))
     assert f"SHA-256 {digits[:12]}" in default_run.done.stdout
     assert digits in (folder / "report.html").read_text()
-    normalization, model = load_model(folder / "normalization.model.pt"), load_model(folder / "model.pt")
+    normalization, model = load_and_run_code(folder / "normalization.model.pt"), load_and_run_code(folder / "model.pt")
     moments = dict(normalization.named_buffers())
     assert torch.equal(moments["0"], model.input_mean)
     assert torch.equal(moments["1"], model.input_std)
@@ -106,7 +106,7 @@ def test_network_is_as_good_as_the_data_allows(default_run: DefaultRun, tmp_path
     unseen = tmp_path / "unseen.nc"
     noise_mse = write_synthetic_history(unseen, seed=1).noise_mse_north
     samples = read_samples(unseen, "north", True)
-    model = load_model(default_run.folder / "model.pt")
+    model = load_and_run_code(default_run.folder / "model.pt")
     with torch.no_grad():
         prediction = model(torch.from_numpy(samples.inputs)).view(-1).double().numpy()
     targets = samples.targets[:, 0].astype(np.float64)

@@ -17,7 +17,7 @@ from conftest import PROJECT, REFERENCE_CASE, TIMEOUT_S, find_mpirun
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import weights_sha256
 
 README = PROJECT / "README.md"
@@ -72,7 +72,7 @@ class Played:
 
     def hash_of(self, run: str) -> str:
         """Return the hash of the weights in a run's model."""
-        return weights_sha256(dict(load_model(self.folder / run / "model.pt").named_parameters()))
+        return weights_sha256(dict(load_and_run_code(self.folder / run / "model.pt").named_parameters()))
 
 
 @pytest.fixture(scope="module")

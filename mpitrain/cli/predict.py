@@ -30,6 +30,7 @@ def add_predict_command(commands: Any) -> None:
         help="the derivatives by each input (default: yes for points; fields have none)",
     )
     predict.add_argument("--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG")
+    _add_trust_flag(predict)
     predict.set_defaults(handler=_run_predict)
 
 
@@ -51,6 +52,7 @@ def add_export_command(commands: Any) -> None:
     export.add_argument(
         "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
     )
+    _add_trust_flag(export)
     export.set_defaults(handler=_run_export)
 
 
@@ -59,7 +61,17 @@ def add_report_command(commands: Any) -> None:
     text = "make a run's report.html anew, also while it goes on or after it was killed"
     report = commands.add_parser("report", help=text, description=f"{text[0].upper()}{text[1:]}.")
     report.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
+    _add_trust_flag(report)
     report.set_defaults(handler=_run_report)
+
+
+def _add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="run a network that is code, a model.pt of another program or model.name=package.module:callable; only "
+        "for sources that you trust (the package's own networks run no code of the file)",
+    )
 
 
 def _run_predict(options: argparse.Namespace) -> int:
@@ -76,6 +88,7 @@ def _run_predict(options: argparse.Namespace) -> int:
         output=Path(options.output),
         jacobian=options.jacobian,
         maps=Path(options.maps) if options.maps else None,
+        trust_code=options.trust_code,
     )
     return run_on_all_ranks(lambda world: predict(world, request))
 
@@ -89,6 +102,7 @@ def _run_export(options: argparse.Namespace) -> int:
         weights=options.weights,
         checkpoint=options.checkpoint,
         build=options.build,
+        trust_code=options.trust_code,
     )
     export(request, lambda line: print(line, flush=True))  # noqa: T201
     return 0
@@ -97,5 +111,5 @@ def _run_export(options: argparse.Namespace) -> int:
 def _run_report(options: argparse.Namespace) -> int:
     from mpitrain.inference.report import report
 
-    print(f"report: {report(Path(options.run))}", flush=True)  # noqa: T201
+    print(f"report: {report(Path(options.run), options.trust_code)}", flush=True)  # noqa: T201
     return 0

@@ -21,9 +21,12 @@ from mpitrain.errors import DataError, OutputError, UserError
 from mpitrain.export.cpp_check import check_from_cpp
 from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
 from mpitrain.inference.run_weights import describe_run, load_run, load_weights
+from mpitrain.models.files.archive import read_archive
+from mpitrain.models.files.record import is_rebuilt
+from mpitrain.models.files.stored_network import load_network
 from mpitrain.models.files.torchscript import (
     check_saved,
-    load_model,
+    load_and_run_code,
     normalization_path,
     save_model,
     save_normalization,
@@ -38,13 +41,17 @@ _DRAWN_FIELD = (32, 32)
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What the command line asks for; see `run_weights.load_weights`. `build`: build the C++ program if need be."""
+    """What the command line asks for; see `run_weights.load_weights`.
+
+    `build`: build the C++ program if need be. `trust_code`: build a network of the user's own code.
+    """
 
     run: Path
     output: Path = Path("model.pt")
     weights: str | None = None
     checkpoint: str | None = None
     build: bool = False
+    trust_code: bool = False
 
 
 def export(request: ExportRequest, say: Say) -> None:
@@ -53,7 +60,7 @@ def export(request: ExportRequest, say: Say) -> None:
     Raises UserError, CheckpointError, or OutputError where the file cannot be written or answers otherwise.
     """
     torch.set_num_threads(1)  # the C++ program's bits are those of one thread
-    run, config = load_run(request.run)
+    run, config = load_run(request.run, request.trust_code)
     weights = load_weights(run, config, request.weights, request.checkpoint)
     for line in weights.notices:
         say(f"note: {line}")
@@ -117,15 +124,26 @@ def _check(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> lis
     """Read the files again and compare bit for bit; return what was found equal. Raises OutputError."""
     check_saved(path, model, inputs)
     lines = [f"checked: forward gives the same bits for {what}"]
-    loaded = load_model(path)
+    loaded = load_and_run_code(path)
     if inputs.dim() == 2:
         _, expected = input_jacobian(model, inputs)
         if not torch.equal(loaded.jac(inputs), expected):
             raise OutputError(f"{path}: jac answers otherwise than the model that was written; write it again")
         lines.append(f"checked: jac gives the same bits for {what}")
-    side = load_model(normalization_path(path)).state_dict()
+    _check_rebuilt(path, model, inputs)
+    side = read_archive(normalization_path(path)).tensors
     if not all(
         torch.equal(side[key], model.get_buffer(name)) for key, name in (("0", "input_mean"), ("1", "input_std"))
     ):
         raise OutputError(f"{normalization_path(path)}: holds other statistics than the model; write it again")
     return [*lines, f"checked: {normalization_path(path).name} holds the model's mean and standard deviation"]
+
+
+def _check_rebuilt(path: Path, model: nn.Module, inputs: torch.Tensor) -> None:
+    """Compare with what `predict` makes of the file without its code; a user's own network is nothing but its code."""
+    if not is_rebuilt(model):
+        return
+    with torch.no_grad():
+        same = torch.equal(load_network(path).module(inputs), model(inputs))
+    if not same:
+        raise OutputError(f"{path}: its record describes otherwise than the model that was written; write it again")

@@ -14,6 +14,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, selection_to_predict
+from mpitrain.inference.run_weights import refuse_code
 from mpitrain.models.files.stored_network import StoredNetwork, load_network, takes_fields
 from mpitrain.train.run_folder import RunFolder
 
@@ -23,7 +24,10 @@ _COLUMN_MARK = "[:, "  # how columns of a table without names are called
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What the command line asks for. `jacobian` None: derivatives where there are any."""
+    """What the command line asks for.
+
+    `jacobian` None: derivatives where there are any. `trust_code`: run the code of a model that is no network of ours.
+    """
 
     model: Path
     overrides: tuple[str, ...] = ()
@@ -31,6 +35,7 @@ class PredictRequest:
     output: Path = Path("prediction.nc")
     jacobian: bool | None = None
     maps: Path | None = None
+    trust_code: bool = False
 
 
 def predict(world: World, request: PredictRequest) -> int:
@@ -66,6 +71,7 @@ def _load_settings(request: PredictRequest) -> LoadedConfig:
     if not folder.config.is_file():
         raise UserError(f"{request.model}: holds no run (no {folder.config.name}); give a run folder, or a model.pt")
     loaded = load_run_config(folder.config, request.overrides)
+    refuse_code(folder, loaded.config, request.trust_code)
     return LoadedConfig(loaded.config, ())  # the run has said its notices already
 
 
@@ -75,7 +81,7 @@ def _load_network(request: PredictRequest, config: RunConfig) -> StoredNetwork:
         path = RunFolder(path, config.output.model_file).model
         if not path.is_file():
             raise UserError(f"{path}: no such file; has the run ended? mpitrain export writes a checkpoint's model")
-    return load_network(path, config.model.hidden_activation or "none")
+    return load_network(path, config.model.hidden_activation or "none", request.trust_code)
 
 
 def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> Selection:

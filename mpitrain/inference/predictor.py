@@ -24,7 +24,7 @@ from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
-from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.models.files.stored_network import UNFITTING_INPUTS, StoredNetwork
 from mpitrain.models.jacobian import input_jacobian
 
 _ROWS_AT_ONCE = 16_384
@@ -95,7 +95,7 @@ def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool)
                 return tuple(map(torch.cat, zip(*pairs, strict=True)))
             with torch.no_grad():
                 return (torch.cat([module(block) for block in inputs.split(rows)]),)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except UNFITTING_INPUTS as error:
             kind = "fields" if inputs.dim() > 2 else "points"
             raise DataError(
                 f"the model cannot take these {kind}, of shape {tuple(inputs.shape)}; set data.samples="

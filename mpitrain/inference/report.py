@@ -30,12 +30,13 @@ _MOST_POINTS = 5000
 Points = npt.NDArray[np.float64]
 
 
-def report(folder: Path) -> Path:
+def report(folder: Path, trust_code: bool = False) -> Path:
     """Write `report.html` from a run's metrics, settings, checkpoint and data, as far as they are there; return it.
 
-    Raises UserError where there is no run, OutputError where it has no metrics yet or the page cannot be written.
+    `trust_code`: build a network of the user's own code. Raises UserError where there is no run or such a
+    network is not trusted, OutputError where it has no metrics yet or the page cannot be written.
     """
-    run, config = load_run(folder)
+    run, config = load_run(folder, trust_code)
     records = read_metrics(run.metrics)
     if not records:
         raise OutputError(f"{run.metrics}: holds no finished epoch yet; wait for the first")

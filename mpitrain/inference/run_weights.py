@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config.model import model_name
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, UserError
 from mpitrain.models.build import build_model
-from mpitrain.models.files.stored_network import load_network
+from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
 from mpitrain.train.run_folder import RunFolder
@@ -33,13 +34,26 @@ class RunWeights:
     notices: tuple[str, ...] = ()
 
 
-def load_run(folder: Path) -> tuple[RunFolder, RunConfig]:
-    """Return a run's folder and its settings. Raises UserError where there is no run."""
+def load_run(folder: Path, trust_code: bool) -> tuple[RunFolder, RunConfig]:
+    """Return a run's folder and its settings. Raises UserError as `refuse_code`, and where there is no run."""
     run = RunFolder(folder)
     if not run.config.is_file():
         raise UserError(f"{folder}: holds no run (no {run.config.name}); give the folder of a run")
     config = load_run_config(run.config).config
+    refuse_code(run, config, trust_code)
     return RunFolder(folder, config.output.model_file), config
+
+
+def refuse_code(run: RunFolder, config: RunConfig, trust_code: bool) -> None:
+    """Raise UserError where the network that a run's settings name is a user's own, unless `trust_code`.
+
+    A run folder may come from anywhere, and the name of a module is code: building the network imports it.
+    """
+    name = model_name(config.model)
+    if ":" in name and not trust_code:
+        raise UserError(
+            f"{run.config}: model.name={name} names code, which would be run; give --trust-code if you trust its source"
+        )
 
 
 def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpoint: str | None) -> RunWeights:
@@ -77,7 +91,7 @@ def describe_run(run: RunFolder, config: RunConfig, model: nn.Module, source: Sa
     num_inputs = model.get_buffer("input_mean").numel()
     if run.model.is_file():
         try:
-            found = load_network(run.model).description
+            found = read_description(run.model)
         except DataError:
             found = ModelDescription()
         if len(found.input_names) == num_inputs:

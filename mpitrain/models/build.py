@@ -10,6 +10,7 @@ from mpitrain.config.yaml import show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import use_virtual_batch_norm
 from mpitrain.models.cnn import CnnNetwork
+from mpitrain.models.files.record import remember_architecture
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import MlpNetwork
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
@@ -33,7 +34,9 @@ def build_model(
         torch.manual_seed(seed)
         # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
         model = _build(settings, num_inputs, num_outputs)
-    return use_virtual_batch_norm(model).to(dtype)
+    model = use_virtual_batch_norm(model).to(dtype)
+    remember_architecture(model, settings)
+    return model
 
 
 def random_layers(model: nn.Module) -> bool:

@@ -7,7 +7,9 @@ N  samples      F  input features      H  hidden units      O  outputs
 import torch
 from torch import nn
 
+from mpitrain.config.model import ModelSection
 from mpitrain.models.activations import ACTIVATIONS
+from mpitrain.models.files.record import remember_architecture
 from mpitrain.models.jacobian import output_gradients
 
 
@@ -79,4 +81,7 @@ def build_icenet(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
-        return IceNet(input_size, hidden_size, hidden_activation=hidden_activation).to(dtype)
+        model = IceNet(input_size, hidden_size, hidden_activation=hidden_activation).to(dtype)
+    settings = {"name": "icenet", "hidden_size": hidden_size, "hidden_activation": hidden_activation}
+    remember_architecture(model, ModelSection.model_validate(settings))
+    return model

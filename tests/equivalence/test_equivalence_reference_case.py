@@ -18,7 +18,7 @@ from conftest import REFERENCE_CASE, train
 from cpp_program import PATIENT_RANKS, START, cpp_program, openmpi_python, read_arrays, run_cpp
 from history_samples import read_samples
 
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import scalar_jacobian
 
@@ -97,13 +97,13 @@ def _one_thread() -> Iterator[None]:
 
 
 def weights_of(model: Path) -> dict[str, np.ndarray]:
-    return {name: value.detach().numpy() for name, value in load_model(model).named_parameters()}
+    return {name: value.detach().numpy() for name, value in load_and_run_code(model).named_parameters()}
 
 
 def predict(model: Path) -> tuple[np.ndarray, np.ndarray]:
     """Python's outputs (N,) and derivatives (N, 7) with the parameters and moments of a TorchScript file."""
     network = build_icenet(7, 16, "none", seed=0)
-    network.load_state_dict(load_model(model).state_dict())
+    network.load_state_dict(load_and_run_code(model).state_dict())
     samples = read_samples(HISTORY, "north", True)
     outputs, jacobian = scalar_jacobian(network, torch.from_numpy(samples.inputs))
     return outputs.numpy(), jacobian.numpy()
@@ -117,7 +117,7 @@ def test_python_and_cpp_weights_are_the_same_bits(trained: dict[int, Trained], n
         assert values.shape == cpp[f"weights_final.{name}"].shape
         assert values.tobytes() == cpp[f"weights_final.{name}"].tobytes(), name
         assert values.tobytes() != cpp[f"initial.{name}"].tobytes(), name
-    moments = dict(load_model(trained[num_ranks].python_model).named_buffers())
+    moments = dict(load_and_run_code(trained[num_ranks].python_model).named_buffers())
     for name in ("input_mean", "input_std"):
         assert moments[name].numpy().tobytes() == cpp[name].tobytes()
 
@@ -191,8 +191,8 @@ def test_cpp_predicts_the_same_bits_from_pythons_model(
 
 def test_python_predicts_the_same_bits_from_the_cpp_model(trained: dict[int, Trained]) -> None:
     run = trained[3]
-    state = load_model(run.cpp_model).state_dict()
-    side = load_model(run.cpp_model.with_name("normalization.cpp_model.pt")).state_dict()
+    state = load_and_run_code(run.cpp_model).state_dict()
+    side = load_and_run_code(run.cpp_model.with_name("normalization.cpp_model.pt")).state_dict()
     assert list(state["input_mean"].shape) == [7]
     assert torch.equal(side["0"], state["input_mean"])
     assert torch.equal(side["1"], state["input_std"])

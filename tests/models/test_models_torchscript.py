@@ -13,7 +13,7 @@ from mpitrain.models.checkpointing import apply_gradient_checkpointing
 from mpitrain.models.files.torchscript import (
     ModelDescription,
     check_saved,
-    load_model,
+    load_and_run_code,
     normalization_path,
     save_model,
     save_normalization,
@@ -38,7 +38,7 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, activation, dtype):
     with torch.no_grad():
         model.set_normalization(torch.linspace(-1, 1, 7), torch.linspace(1, 2, 7))
     save_model(model, tmp_path / "model.pt")
-    loaded = load_model(tmp_path / "model.pt")
+    loaded = load_and_run_code(tmp_path / "model.pt")
     assert list(loaded.state_dict()) == list(model.state_dict())
     for name, value in loaded.state_dict().items():
         assert value.dtype == dtype
@@ -52,14 +52,14 @@ def test_saving_leaves_the_model_as_it_was(model, tmp_path):
     model.train()
     save_model(model, tmp_path / "model.pt")
     assert model.training
-    assert not load_model(tmp_path / "model.pt").training
+    assert not load_and_run_code(tmp_path / "model.pt").training
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
 def test_the_normalization_file_holds_two_numbered_tensors(model, tmp_path):
     path = save_normalization(model.input_mean, model.input_std, tmp_path / "ice.pt")
     assert path == normalization_path(tmp_path / "ice.pt") == tmp_path / "normalization.ice.pt"
-    tensors = dict(load_model(path).named_buffers())
+    tensors = dict(load_and_run_code(path).named_buffers())
     assert list(tensors) == ["0", "1"]
     assert torch.equal(tensors["0"], model.input_mean)
     assert torch.equal(tensors["1"], model.input_std)
@@ -76,7 +76,7 @@ def test_a_failure_keeps_the_old_file_and_leaves_no_other(model, tmp_path, monke
     save_model(model, path)
     before = path.read_bytes()
 
-    def write_half(scripted, name):
+    def write_half(scripted, name, **options):
         with open(name, "wb") as file:
             file.write(b"half")
         raise RuntimeError("no space left on device")
@@ -91,8 +91,8 @@ def test_a_failure_keeps_the_old_file_and_leaves_no_other(model, tmp_path, monke
 def test_the_final_name_appears_only_when_the_file_is_whole(model, tmp_path, monkeypatch):
     path, seen, save = tmp_path / "model.pt", [], torch.jit.save
 
-    def look_while_saving(scripted, name):
-        save(scripted, name)
+    def look_while_saving(scripted, name, **options):
+        save(scripted, name, **options)
         seen.append(path.exists())
 
     monkeypatch.setattr(torch.jit, "save", look_while_saving)
@@ -149,7 +149,7 @@ def test_every_model_comes_back_with_its_jacobian_and_names(settings, dtype, tmp
     apply_gradient_checkpointing(model)
     save_model(model, tmp_path / "model.pt", DESCRIPTION)
     check_saved(tmp_path / "model.pt", model, inputs)
-    loaded = load_model(tmp_path / "model.pt")
+    loaded = load_and_run_code(tmp_path / "model.pt")
     assert list(loaded.state_dict()) == list(model.state_dict())
     assert all(
         torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), model.state_dict().values(), strict=True)
@@ -211,7 +211,7 @@ def test_an_own_network_beyond_the_compiler_is_traced(tmp_path):
     for num_rows in (1, 3, 10):
         inputs = torch.randn(num_rows, 3)
         check_saved(tmp_path / "model.pt", model, inputs)
-        loaded = load_model(tmp_path / "model.pt")
+        loaded = load_and_run_code(tmp_path / "model.pt")
         torch.testing.assert_close(loaded.jac(inputs), input_jacobian(model, inputs)[1])
     assert "network.line.weight" in loaded.state_dict()
 

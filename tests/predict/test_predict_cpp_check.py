@@ -11,9 +11,10 @@ import pytest
 import torch
 from conftest import train
 from cpp_program import cpp_program, run_cpp
+from history_samples import read_samples
 from predicting import HISTORY, config_of, golden_icenet, read, save
 
-from mpitrain.data.samples import Samples, read_samples
+from mpitrain.data.samples import Samples
 from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import OutputError
 from mpitrain.export import cpp_check

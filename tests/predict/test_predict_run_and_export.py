@@ -18,7 +18,7 @@ from mpitrain.export import network as export_module
 from mpitrain.export.network import ExportRequest, export
 from mpitrain.inference.report import report
 from mpitrain.models.files import torchscript
-from mpitrain.models.files.torchscript import load_model, normalization_path
+from mpitrain.models.files.torchscript import load_and_run_code, normalization_path
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.runs.final_prediction import check_final_prediction
 from mpitrain.train.run_folder import RunFolder
@@ -46,7 +46,7 @@ def exported(run: Path, output: Path, **options: object) -> list[str]:
 
 
 def weights_of(path: Path) -> bytes:
-    return b"".join(value.detach().numpy().tobytes() for value in load_model(path).parameters())
+    return b"".join(value.detach().numpy().tobytes() for value in load_and_run_code(path).parameters())
 
 
 def test_the_run_s_prediction_is_that_of_its_model(run: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_public_command_exports_what_it_checked(run: Path, tmp_path: Path) -
     ]
     assert re.match(r"checked: C\+\+ predicts 1513 points and their 7 derivatives, the same", lines[4])
     assert weights_of(tmp_path / "m.pt") == weights_of(run / "model.pt")
-    assert list(load_model(tmp_path / "m.pt").input_names)[:2] == ["Tair_h", "Tsfc_h"]
+    assert list(load_and_run_code(tmp_path / "m.pt").input_names)[:2] == ["Tair_h", "Tsfc_h"]
     assert left_behind(tmp_path) == ["m.pt", "normalization.m.pt"]
 
 
@@ -142,13 +142,13 @@ def test_a_file_that_answers_otherwise_is_not_believed(
 ) -> None:
     write = torchscript._write
 
-    def spoil(scripted: torch.jit.ScriptModule, path: Path) -> None:
+    def spoil(scripted: torch.jit.ScriptModule, path: Path, *record: object) -> None:
         if part == "forward" and hasattr(scripted, "fc2"):
             with torch.no_grad():
                 scripted.fc2.bias += 1e-3  # in every answer, however flat the sigmoid is there
         if part == "side file" and path == normalization_path(tmp_path / "m.pt"):
             scripted.state_dict()["0"].add_(1e-3)
-        write(scripted, path)
+        write(scripted, path, *record)
 
     monkeypatch.setattr(torchscript, "_write", spoil)
     if part == "jac":

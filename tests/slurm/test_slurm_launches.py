@@ -14,7 +14,7 @@ from conftest import Finished, find_mpirun, losses_of, train
 from slowness import assert_within
 from slurm_cluster import SlurmCluster, slurm, wait_until
 
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 
 __all__ = ["slurm"]
 
@@ -50,7 +50,7 @@ def expected(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Outco
 def outcome_of(folder: Path) -> Outcome:
     """The SHA-256 of the weights in model.pt, and every epoch's losses."""
     # Not of the file: TorchScript lists a layer's constants in an order that changes with Python's hash seed.
-    weights = load_model(folder / "model.pt").state_dict()
+    weights = load_and_run_code(folder / "model.pt").state_dict()
     digest = hashlib.sha256()
     for name, tensor in weights.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())

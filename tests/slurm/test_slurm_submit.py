@@ -9,7 +9,7 @@ import pytest
 from conftest import losses_of, train
 from slurm_cluster import SlurmCluster, slurm, wait_until
 
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 
 __all__ = ["slurm"]
 
@@ -56,6 +56,6 @@ def assert_same_result(folder: Path, settings: list[str]) -> None:
     whole = train(2, folder / "whole", *settings, timeout_s=LAUNCH_TIMEOUT_S)
     assert whole.returncode == 0, whole.stderr
     assert losses_of(folder / "run") == losses_of(folder / "whole")
-    weights, expected = (load_model(folder / name / "model.pt").state_dict() for name in ("run", "whole"))
+    weights, expected = (load_and_run_code(folder / name / "model.pt").state_dict() for name in ("run", "whole"))
     assert weights.keys() == expected.keys()
     assert all(bool((weights[name] == expected[name]).all()) for name in expected)

@@ -153,6 +153,6 @@ def change_land(source: Path, target: Path) -> None:
 
 
 def exported_hash(folder: Path) -> str:
-    from mpitrain.models.files.torchscript import load_model
+    from mpitrain.models.files.torchscript import load_and_run_code
 
-    return weights_sha256(named_weights(load_model(folder / "model.pt")))
+    return weights_sha256(named_weights(load_and_run_code(folder / "model.pt")))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import REFERENCE_CASE, launch, train
 
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 
 RANK_COUNTS = (1, 2, 3, 4)
 TOLERANCE = 2e-6
@@ -74,7 +74,7 @@ def train_as_published(folder: Path, num_ranks: int, epochs: int = EPOCHS) -> di
         f"training.epochs={epochs}",
     )
     assert done.returncode == 0, done.stderr
-    return {name: value.detach() for name, value in load_model(folder / "model.pt").named_parameters()}
+    return {name: value.detach() for name, value in load_and_run_code(folder / "model.pt").named_parameters()}
 
 
 def golden_weights(num_ranks: int) -> dict[str, torch.Tensor]:

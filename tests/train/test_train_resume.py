@@ -20,7 +20,7 @@ from conftest import train
 from job_processes import RunningJob, start_training
 from many_runs import Outcome, run_many
 
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import TENSORS
 from mpitrain.train.checkpoint.store import load_checkpoint
 
@@ -38,7 +38,7 @@ def bits_of(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:
 def assert_same_run(resumed: Path, uninterrupted: Path) -> None:
     """Compare the exported weights, all that the last checkpoint holds, and every record of the metrics."""
     assert metrics_of(resumed) == metrics_of(uninterrupted)
-    models = [bits_of(dict(load_model(folder / "model.pt").state_dict())) for folder in (resumed, uninterrupted)]
+    models = [bits_of(dict(load_and_run_code(folder / "model.pt").state_dict())) for folder in (resumed, uninterrupted)]
     assert models[0] == models[1]
     newest = [load_checkpoint(max((folder / "checkpoints").glob("step-*"))) for folder in (resumed, uninterrupted)]
     assert bits_of(newest[0].tensors) == bits_of(newest[1].tensors)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import losses_of, train
 
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import weights_sha256
 
 RANK_COUNTS = (1, 2, 3, 4, 8)
@@ -32,7 +32,7 @@ def train_to_result(folder: Path, num_ranks: int, *settings: str, python: str = 
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: value.detach() for name, value in load_model(folder / "model.pt").named_parameters()}
+    return {name: value.detach() for name, value in load_and_run_code(folder / "model.pt").named_parameters()}
 
 
 @pytest.fixture(scope="module")

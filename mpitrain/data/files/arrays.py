@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import warnings
+import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.config.yaml import one_line
 from mpitrain.data.files.variable import Slices, VariableInfo
 from mpitrain.errors import DataError, MissingDependencyError
 
@@ -62,24 +65,48 @@ def open_pt(path: Path) -> ArrayFile:
             f"{path}: torch {torch.__version__} does not read .pt files safely; pip install 'torch>=2.10' or give .npz"
         )
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        _refuse_compressed(path)
+        with warnings.catch_warnings():
+            # torch warns of a TorchScript archive, which is code, before it refuses it.
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        arrays = _arrays(content, path)
+    except DataError:
+        raise
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{path}: holds more than tensors, which could run code, and is not opened; "
             "save a plain dict of tensors with torch.save, or give .npz"
         ) from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception as error:  # of a file that is made to deceive, torch's reader raises whatever it stumbles over
+        reason = one_line(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise DataError(f"{path}: cannot be read ({reason}); give a .pt file of a dict of tensors") from error
-    if (
-        not isinstance(content, dict)
-        or not content
-        or not all(isinstance(item, torch.Tensor) for item in content.values())
-    ):
+    return ArrayFile(path, arrays, whole=True)
+
+
+def _refuse_compressed(path: Path) -> None:
+    """Refuse what torch never writes: what is compressed may be a thousand times larger than its file."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist() if "/data" in part.filename):
+            raise DataError(
+                f"{path}: holds compressed numbers, which torch never writes; save it again with torch.save"
+            )
+
+
+def _arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
+    import torch
+
+    if not isinstance(content, dict) or not content or not all(map(torch.is_tensor, content.values())):
         raise DataError(
             f"{path}: holds no dict of tensors; save one with torch.save({{'inputs': x, 'targets': y}}, ...)"
         )
-    return ArrayFile(path, {str(name): _to_numpy(tensor) for name, tensor in content.items()}, whole=True)
+    largest = max(tensor.numel() * tensor.element_size() for tensor in content.values())
+    if largest > path.stat().st_size:
+        raise DataError(f"{path}: claims {largest} bytes, more than the file has; save tensors that are contiguous")
+    # Names are printed: a terminal must not obey them.
+    return {one_line(str(name)): _to_numpy(tensor) for name, tensor in content.items()}
 
 
 def _to_numpy(tensor: Any) -> npt.NDArray[Any]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from mpitrain.errors import DataError
 from mpitrain.models.batch_norm import batch_norm_layers
-from mpitrain.models.files.torchscript import load_model
+from mpitrain.models.files.archive import read_archive
 
 _TORCH_SUFFIXES = (".pt", ".pth")
 
@@ -24,7 +24,7 @@ def load_initial_weights(model: nn.Module, path: Path) -> None:
 
     From a model.pt (TorchScript, told from NetCDF by its content) batch norm's running statistics are taken as well.
     The normalisation stays the model's own. Raises DataError when the file is missing or of neither kind, or when a
-    parameter is missing, of another shape, or holds anything but finite numbers. Nothing is unpickled.
+    parameter is missing, of another shape, or holds anything but finite numbers. Nothing in the file is run.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; set model.initial_weights to a NetCDF file of weights or a model.pt")
@@ -49,16 +49,21 @@ def _load_netcdf(model: nn.Module, path: Path) -> None:
 
 def _load_torchscript(model: nn.Module, path: Path) -> None:
     try:
-        # TorchScript's own reader: it makes no Python objects, so that a pickle in the file is never run.
-        stored = load_model(path).state_dict()
-    except (OSError, RuntimeError, ValueError) as error:
+        stored = read_archive(path).tensors
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: is no TorchScript file, or a damaged one (pickled weights are not read, they can run code); give "
-            "the model.pt of a run, or NetCDF"
+            f"{path}: is no TorchScript file, or a damaged one ({error}; pickled weights are not read, they can run "
+            "code); give the model.pt of a run, or NetCDF"
         ) from error
     for name, target in _learnt(model):
         _check_present(path, "tensor", name, stored)
-        _copy(path, "tensor", name, stored[name].detach().numpy(), target)
+        _copy(path, "tensor", name, _to_numpy(stored[name]), target)
+
+
+def _to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    # numpy has no bfloat16
+    array: npt.NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def _learnt(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

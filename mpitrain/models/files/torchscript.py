@@ -1,8 +1,9 @@
-"""TorchScript files: what C++ loads. The only place that writes or reads them.
+"""TorchScript files: what C++ loads. The only place that writes them, and the only one that can run them.
 
 `model.pt` holds a whole model: the C++ `torch::jit::load` runs it, and the original program's `torch::load` finds its
 parameters and buffers by name. Beside `forward(inputs)` it has `jac(inputs)` for vector inputs (N, F) -> (N, O, F), the
-statistics as buffers, and lists of text: input_names, target_names, input_units, target_units.
+statistics as buffers, and lists of text: input_names, target_names, input_units, target_units. The text
+`extra/mpitrain.json` says which of our networks it is: reading builds that one anew, and leaves the file's code alone.
 `normalization.model.pt` holds two tensors named "0" (mean) and "1" (std).
 """
 
@@ -25,6 +26,8 @@ from torch import nn
 from mpitrain.config.yaml import one_line
 from mpitrain.errors import OutputError
 from mpitrain.models.batch_norm import to_exportable
+from mpitrain.models.files.archive import RECORD
+from mpitrain.models.files.record import NetworkRecord, record_of
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
 Result = TypeVar("Result")
@@ -55,20 +58,21 @@ def save_model(
     """
     # A copy on the CPU in evaluation mode: the file must load on any machine.
     plain = to_exportable(model)
+    record = _record_of(plain)
     for name, values in dataclasses.asdict(description or ModelDescription()).items():
         setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
-    _write(_quietly(lambda: _compiled(plain, path, sample_inputs)), path)
+    _write(_quietly(lambda: _compiled(plain, path, sample_inputs)), path, record)
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:
-    """Load `path` and compare its outputs for `sample_inputs` (b, F) or (b, F, H, W) with the model's, bit for bit.
+    """Run `path`, written by us, and compare its outputs for `sample_inputs` (b, F) or (b, F, H, W) with the model's.
 
-    Raises OutputError when they differ or the file cannot be read.
+    Raises OutputError when they differ in a bit or the file cannot be read.
     """
     inputs = sample_inputs.detach().cpu()
     try:
         with torch.no_grad():
-            found, expected = load_model(path)(inputs), to_exportable(model)(inputs)
+            found, expected = load_and_run_code(path)(inputs), to_exportable(model)(inputs)
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"{path}: cannot be used after writing ({_first_line(error)}); write it again") from error
     if found.dtype != expected.dtype or not torch.equal(found, expected):
@@ -87,10 +91,12 @@ def normalization_path(model_path: Path) -> Path:
     return model_path.with_name(f"normalization.{model_path.name}")
 
 
-def load_model(path: Path) -> torch.jit.ScriptModule:
-    """Read a TorchScript file on the CPU. Runs no pickle.
+def load_and_run_code(path: Path) -> torch.jit.ScriptModule:
+    """Load a TorchScript file on the CPU. IT MAY DO WHAT IT LIKES: reading alone runs its `__setstate__`.
 
-    Raises OSError, RuntimeError or ValueError where it is none, or a part of it differs from its check sum.
+    Only for what this process has written itself, or a file whose source the user trusts; `files.archive.read_archive`
+    is for all others. Raises OSError, RuntimeError or ValueError where it is none, or a part differs from its check
+    sum.
     """
     _check_sums(path)
     model: torch.jit.ScriptModule = _quietly(lambda: torch.jit.load(str(path), map_location="cpu"))
@@ -115,6 +121,12 @@ class _TensorList(nn.Module):
         super().__init__()
         for number, tensor in enumerate(tensors):
             self.register_buffer(str(number), tensor.detach().cpu().clone())
+
+
+def _record_of(plain: nn.Module) -> NetworkRecord | None:
+    state = plain.state_dict()
+    mean, outputs = state.get("input_mean"), state.get("output_mean", state.get("fc2.bias"))
+    return None if mean is None or outputs is None else record_of(plain, mean.numel(), outputs.numel(), mean.dtype)
 
 
 def _compiled(plain: nn.Module, path: Path, sample_inputs: torch.Tensor | None) -> torch.jit.ScriptModule:
@@ -165,10 +177,11 @@ def _first_line(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
-def _write(scripted: torch.jit.ScriptModule, path: Path) -> None:
+def _write(scripted: torch.jit.ScriptModule, path: Path, record: NetworkRecord | None = None) -> None:
     temporary = path.with_name(f".{path.name}.partial")
+    extra = {} if record is None else {RECORD: record.model_dump_json()}
     try:
-        _quietly(lambda: torch.jit.save(scripted, str(temporary)))
+        _quietly(lambda: torch.jit.save(scripted, str(temporary), _extra_files=extra))
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,139 @@
+"""What a TorchScript archive holds, ours, the C++ program's or another's, read without running any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpitrain.config.yaml import one_line
+from mpitrain.models.files.inert_pickle import StoredObject, StoredStorage, StoredTensor, read_inert
+from mpitrain.models.files.zip_parts import ArchiveError, ZipParts
+
+RECORD = "mpitrain.json"
+TEXTS = ("input_names", "target_names", "input_units", "target_units")
+_MOST_PICKLE_BYTES = 8 * 2**20
+_MOST_RECORD_BYTES = 64 * 2**10
+_MOST_CODE_BYTES = 4 * 2**20
+_DEEPEST, _MOST_ATTRIBUTES = 64, 200_000
+_LONGEST_TEXT, _MOST_CHARACTERS = 1000, 4 * 2**20
+
+
+@dataclass(frozen=True)
+class StoredArchive:
+    """The numbers and texts of a file.
+
+    `tensors` are named as in the module's state_dict; `texts` are those of `TEXTS` that it has, by name. `record` is
+    what we wrote about the network, unread. `has_forward`: whether the file brings code to compute an answer.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    texts: Mapping[str, tuple[str, ...]]
+    record: bytes | None
+    has_forward: bool
+
+
+def read_archive(path: Path) -> StoredArchive:
+    """Read a TorchScript file on the CPU, its numbers and texts alone: no code in it is run, compiled or compared.
+
+    Raises OSError, or ArchiveError where it is none, is damaged, or asks for more than modules of numbers need.
+    """
+    with path.open("rb") as file:
+        parts = ZipParts(file)
+        _check_byte_order(parts)
+        root = read_inert(parts.read("data.pkl", _MOST_PICKLE_BYTES))
+        if not isinstance(root, StoredObject):
+            raise ArchiveError("holds no module")
+        found = _Walk().leaves(root)
+        return StoredArchive(_tensors(found, parts), _texts(found), _record(parts), _has_forward(root, parts))
+
+
+class _Walk:
+    """Through a module and the modules in it, not without end: the file may hold one in itself."""
+
+    def __init__(self) -> None:
+        self.num_seen = 0
+
+    def leaves(self, root: StoredObject) -> dict[str, object]:
+        return dict(self._leaves(root, "", _DEEPEST))
+
+    def _leaves(self, module: StoredObject, prefix: str, depth: int) -> Iterator[tuple[str, object]]:
+        if depth == 0:
+            raise ArchiveError(f"holds modules in modules, more than {_DEEPEST} deep")
+        for name, value in (module.attributes or {}).items():
+            self.num_seen += 1
+            if self.num_seen > _MOST_ATTRIBUTES:
+                raise ArchiveError(f"holds more than {_MOST_ATTRIBUTES} attributes")
+            _check_text(name)
+            if isinstance(value, StoredObject):
+                yield from self._leaves(value, f"{prefix}{name}.", depth - 1)
+            else:
+                yield f"{prefix}{name}", value
+
+
+def _check_text(name: object) -> None:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_TEXT:
+        raise ArchiveError("holds an attribute whose name cannot be printed")
+
+
+def _check_byte_order(parts: ZipParts) -> None:
+    if parts.size("byteorder") is not None and parts.read("byteorder", 16).strip() != b"little":
+        raise ArchiveError("was written on a machine of the other byte order")
+
+
+def _tensors(found: Mapping[str, object], parts: ZipParts) -> dict[str, torch.Tensor]:
+    storages: dict[str, tuple[StoredStorage, torch.Tensor]] = {}
+    tensors = {}
+    for name, value in found.items():
+        if isinstance(value, StoredTensor):
+            storage = value.storage
+            known, numbers = storages.get(storage.key) or (storage, _numbers(storage, parts))
+            if known != storage:
+                raise ArchiveError(f"'data/{storage.key}' is said to be of two kinds")
+            storages[storage.key] = known, numbers
+            tensors[name] = numbers.as_strided(value.sizes, value.strides, value.offset)
+    return tensors
+
+
+def _numbers(storage: StoredStorage, parts: ZipParts) -> torch.Tensor:
+    name, dtype = f"data/{storage.key}", getattr(torch, storage.dtype)
+    num_bytes = storage.num_elements * dtype.itemsize
+    if parts.size(name) != num_bytes:
+        raise ArchiveError(f"'{name}' has not the {num_bytes} bytes that data.pkl claims")
+    content = bytearray(parts.read(name, num_bytes))
+    if not content:
+        return torch.empty(0, dtype=dtype)
+    # A byte that is neither 0 nor 1 is no boolean that torch could bear.
+    return (
+        torch.frombuffer(content, dtype=torch.uint8) != 0
+        if dtype == torch.bool
+        else torch.frombuffer(content, dtype=dtype)
+    )
+
+
+def _texts(found: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    return {name: _text(name, found[name]) for name in TEXTS if isinstance(found.get(name), list)}
+
+
+def _text(name: str, values: Any) -> tuple[str, ...]:
+    # Their sum too: one text may stand in the list a million times.
+    if not all(isinstance(value, str) and len(value) <= _LONGEST_TEXT for value in values) or (
+        sum(map(len, values)) > _MOST_CHARACTERS
+    ):
+        raise ArchiveError(f"'{name}' are no names")
+    # They are printed, and become names in files: a terminal must not obey them.
+    return tuple(map(one_line, values))
+
+
+def _record(parts: ZipParts) -> bytes | None:
+    name = f"extra/{RECORD}"
+    return None if parts.size(name) is None else parts.read(name, _MOST_RECORD_BYTES)
+
+
+def _has_forward(root: StoredObject, parts: ZipParts) -> bool:
+    """Look for a function in the text of the class's code: the C++ program writes numbers without any."""
+    module, _, _ = root.class_name.partition(" ")
+    return root.attributes is None or b"def " in parts.head(f"code/{module.replace('.', '/')}.py", _MOST_CODE_BYTES)

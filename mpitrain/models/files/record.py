@@ -1,0 +1,81 @@
+"""What our model.pt says about its network, so that reading it builds the network anew and runs nothing of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from mpitrain.config.model import ModelSection, model_name
+from mpitrain.config.section import Count, Section
+from mpitrain.config.yaml import shorten
+from mpitrain.models.files.archive import RECORD
+from mpitrain.models.files.zip_parts import ArchiveError
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_ATTRIBUTE = "_mpitrain_architecture"
+
+
+class NetworkRecord(Section):
+    """The text `RECORD` in a model.pt: everything that `build_model` needs but the seed."""
+
+    format: Literal["mpitrain network"] = "mpitrain network"
+    version: Literal[1] = 1
+    model: ModelSection
+    num_inputs: Count
+    num_outputs: Count
+    dtype: Literal["float32", "float64"]
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the network is a user's own, `package.module:callable`."""
+        return ":" in model_name(self.model)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of parameters, inputs and outputs."""
+        return _DTYPES[self.dtype]
+
+
+def remember_architecture(model: nn.Module, settings: ModelSection) -> None:
+    """Note on `model` what it was built from; copies of it know it too."""
+    # A path on the machine that trained is of no use to a reader.
+    named = settings.model_copy(update={"name": model_name(settings), "initial_weights": None})
+    object.__setattr__(model, _ATTRIBUTE, named)
+
+
+def is_rebuilt(model: nn.Module) -> bool:
+    """Whether a file of this model is read without its code: not so a user's own network, which is nothing else."""
+    settings = getattr(model, _ATTRIBUTE, None)
+    return settings is not None and ":" not in settings.name
+
+
+def record_of(model: nn.Module, num_inputs: int, num_outputs: int, dtype: torch.dtype) -> NetworkRecord | None:
+    """Return the record of a model that was built from settings; None for any other."""
+    settings = getattr(model, _ATTRIBUTE, None)
+    name = next((name for name, known in _DTYPES.items() if known == dtype), None)
+    if settings is None or name is None:
+        return None
+    sizes = {"num_inputs": num_inputs, "num_outputs": num_outputs}
+    return NetworkRecord.model_validate({"model": settings, "dtype": name, **sizes})
+
+
+def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRecord:
+    """Return the record that `text` spells; no size in it is larger than the `tensors` beside it allow.
+
+    Raises ArchiveError for anything else.
+    """
+    try:
+        record = NetworkRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = shorten(".".join(map(str, first["loc"])) or "text")
+        raise ArchiveError(f"its record {RECORD} has a wrong '{place}'") from error
+    largest = max((tensor.numel() for tensor in tensors.values()), default=0)
+    sizes = (record.num_inputs, record.num_outputs, record.model.hidden_size)
+    if not record.is_code and (max(sizes) > largest or record.model.hidden_layers > len(tensors)):
+        raise ArchiveError(f"its record {RECORD} claims sizes that its numbers do not have")
+    return record
