@@ -82,9 +82,7 @@ class Run:
         self.model, self.engine = self.parts.model, self.parts.engine
         self.saved: list[tuple[str, dict[str, torch.Tensor], dict[str, Any]]] = []
         self.rates: list[float] = []
-        self.trainer = Trainer(
-            self.config, self.session, self.model, self.parts.optimizer, self.engine, self._save, self, StopRequest()
-        )
+        self.trainer = Trainer(self.config, self.session, self.model, self.engine, self._save, self, StopRequest())
 
     def on_steps(self, state: Any, losses: Sequence[float], learning_rate: float) -> None:
         """A watcher's."""

@@ -42,13 +42,17 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     from mpitrain.comm.virtual_ranks import VirtualRanks
     from mpitrain.config import load_run_config
     from mpitrain.data.dataset.batches import plan_batches
-    from mpitrain.data.streaming.dataset import open_streamed_files
+    from mpitrain.data.dataset.exchange import open_source_on_root
+    from mpitrain.data.selection.settings import selection_of
+    from mpitrain.data.streaming.dataset import in_enough_chunks, open_streamed
 
     config = load_run_config(None, [f"data.data_path={folder}/*.nc", "data.streaming=true"]).config
 
     def body(communicator):
         reads: Counter = Counter()
-        data = open_streamed_files(config, played_session(communicator), VirtualRanks(8, 1, 0), torch.float32, reads)
+        session, virtual_ranks = played_session(communicator), VirtualRanks(8, 1, 0)
+        source = in_enough_chunks(open_source_on_root(selection_of(config), session), virtual_ranks, session)
+        data = open_streamed(source, session, virtual_ranks, config, torch.float32, reads)
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
         sources = data.microbatches(plan, 0, True)
@@ -67,13 +71,16 @@ def measure_training(folder: Path) -> tuple[float, float]:
     from played_ranks import on_played_ranks, played_session
 
     from mpitrain.config import load_run_config
-    from mpitrain.runs.prepare import load_and_build
+    from mpitrain.data.dataset.exchange import open_source_on_root
+    from mpitrain.data.selection.settings import selection_of
+    from mpitrain.runs.prepare import prepare
 
     settings = [f"data.data_path={folder}/*.nc", "data.streaming=true", "training.global_batch_size=4096"]
     config = load_run_config(None, settings).config
 
     def body(communicator):
-        engine = load_and_build(config, config.data.entries, played_session(communicator), None).engine
+        session = played_session(communicator)
+        engine = prepare(config, open_source_on_root(selection_of(config), session), session, None).engine
         times_s = []
         for run_step in (engine.slices, lambda step: engine.take_steps(step, 1, 1e-3, False)):
             started = time.perf_counter()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import launch
 from played_ranks import on_played_ranks, played_session
-from played_runs import Run, in_turns, points, run_alone
+from played_runs import Run, in_turns, one_step, points, run_alone
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
@@ -58,7 +58,7 @@ class Trained:
 
     def run_epoch(self, epoch):
         self.engine.start_epoch(epoch)
-        losses = [self.engine.step(step, 0.01, False).loss for step in range(self.engine.steps_per_epoch)]
+        losses = [one_step(self.engine, step, 0.01).loss for step in range(self.engine.steps_per_epoch)]
         return losses, self.engine.epoch_loss(), self.engine.validation_loss()
 
     def weights(self):
@@ -125,7 +125,9 @@ def test_a_stop_on_one_rank_is_heard_by_all():
     def body(communicator):
         trained = Trained(communicator, CompiledEngine, (), num_epochs=0)
         trained.engine.start_epoch(0)
-        return [trained.engine.step(step, 0.01, step == 1 and communicator.rank == 2).stop_requested for step in (0, 1)]
+        return [
+            one_step(trained.engine, step, 0.01, step == 1 and communicator.rank == 2).stop_requested for step in (0, 1)
+        ]
 
     assert on_played_ranks(4, body) == [[False, True]] * 4
 
@@ -195,7 +197,7 @@ def test_joined_slices_name_all_their_virtual_ranks_when_they_fail():
     def body(communicator):
         run = Run(communicator, ("training.engine=compiled", "training.reduction=any", *CHAINS[0]))
         if communicator.rank == 1:
-            run.parts.data.training[0].padded_inputs.fill_(float("nan"))
+            run.parts.dataset.training[0].padded_inputs.fill_(float("nan"))
         run.steps(1)
         return run.engine.describe_failure()
 

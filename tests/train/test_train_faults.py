@@ -167,14 +167,14 @@ def _weights_line(folder: Path) -> str:
 # Makes the training samples that rank RANK owns NaN, behind every check: the loss is not finite because of one rank.
 POISONED_PROGRAM = """
 import sys
-from mpitrain.runs import prepare
-share_out = prepare.share_out
+from mpitrain.data import open_dataset
+share_out = open_dataset.share_out
 def poisoned(samples, session, *arguments):
     data = share_out(samples, session, *arguments)
     if session.ranks.rank == int(rank):
         for own in data.training: own.inputs.fill_(float("nan"))
     return data
-prepare.share_out = poisoned
+open_dataset.share_out = poisoned
 rank = sys.argv.pop(1)
 from mpitrain.cli.main import main
 sys.exit(main())

@@ -158,10 +158,8 @@ def test_training_stops_when_the_jacobian_stands_still(training, last_epoch):
 
     def body(communicator):
         model, scripted = nn.Linear(1, 1), Scripted(STILL)
-        session, optimizer = played_session(communicator), torch.optim.Adam(model.parameters())
-        trainer = Trainer(
-            config, session, model, optimizer, scripted, lambda *words: None, scripted, StopRequest(), scripted
-        )
+        session, scripted.optimizer = played_session(communicator), torch.optim.Adam(model.parameters())
+        trainer = Trainer(config, session, model, scripted, lambda *words: None, scripted, StopRequest(), scripted)
         trainer.fit()
         return trainer.state.epoch
 

@@ -41,7 +41,7 @@ def test_layers_compute_in_the_narrow_type_and_what_is_kept_stays_wide(settings,
     run.engine.validation_loss()
     assert (True, narrow) in seen
     assert seen <= {(True, narrow), (False, torch.float32)}, "validation is not in full precision"
-    kept = [*run.model.parameters(), *(value for own in run.parts.optimizer.state.values() for value in own.values())]
+    kept = [*run.model.parameters(), *(value for own in run.engine.optimizer.state.values() for value in own.values())]
     assert {tensor.dtype for tensor in kept} == {torch.float32}
     assert len(kept) > 6
 

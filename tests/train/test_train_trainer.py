@@ -24,6 +24,7 @@ class ScriptedEngine:
     steps_per_epoch, global_batch_size = STEPS, 64
 
     def __init__(self, model, validation=(), losses=(), stop_at=None):
+        self.optimizer = torch.optim.Adam(model.parameters())
         self.model, self.validation, self.losses, self.stop_at = model, list(validation), list(losses), stop_at
         self.calls, self.loss_sums = [], 0.0
 
@@ -80,11 +81,10 @@ class Loop:
     def __init__(self, communicator, engine_options=None, stop_request=None, **training):
         model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(model.weight)
-        optimizer = torch.optim.Adam(model.parameters())
         self.model, self.seen, self.engine = model, Recorder(), ScriptedEngine(model, **(engine_options or {}))
         config = RunConfig(training=TrainingSection(**training))
         self.trainer = Trainer(
-            config, played_session(communicator), model, optimizer, self.engine, self.seen.save, self.seen,
+            config, played_session(communicator), model, self.engine, self.seen.save, self.seen,
             stop_request or StopRequest(),
         )  # fmt: skip
 
