@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.watch.notes import CollectiveNotes
 
 Result = TypeVar("Result")
@@ -68,10 +68,11 @@ class PlayedCommunicator:
         self._barrier.abort()
 
 
-def played_session(communicator: PlayedCommunicator, reduction: str = "fixed") -> Session:
+def played_ranks_of(communicator: PlayedCommunicator, reduction: str = "fixed") -> Ranks:
     rank, size = communicator.rank, communicator.size
-    ranks = RankInfo(rank, size, rank, size, 0, 1, "played")
-    return Session(ranks, torch.device("cpu"), "mpi", reduction, 1, "here", communicator, communicator)  # type: ignore[arg-type]
+    info = RankInfo(rank, size, rank, size, 0, 1, "played")
+    communicators: Any = (communicator, communicator)
+    return Ranks(info, *communicators, "played", "here", backend="mpi", reduction=reduction)
 
 
 def on_played_ranks(num_ranks: int, body: Callable[[PlayedCommunicator], Result]) -> list[Result]:

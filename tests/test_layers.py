@@ -103,7 +103,7 @@ def test_imports_point_down():
         ("data", "from mpitrain import train, comm", ["train"]),
         ("inference", "from mpitrain.doctor import check", ["doctor"]),
         ("models", "from mpitrain.observe.logs import open_rank_log", ["observe"]),
-        ("cluster", "from mpitrain.comm.world import World", ["comm"]),
+        ("cluster", "from mpitrain.comm.ranks import Ranks", ["comm"]),
         ("errors", "from mpitrain.config import RunConfig", ["config"]),
         ("config", "from mpitrain.cluster.pmi import library_name", ["cluster"]),
         ("train", "from mpitrain.data.dataset.batches import Slice\nfrom mpitrain.train.trainer import Trainer", []),

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from mpitrain.bench.step_cases import Network
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.data.samples import Samples
 from mpitrain.errors import UserError
 
@@ -26,9 +26,9 @@ _LEARNING_RATE = 1e-3
 
 
 class PlainLoop:
-    """The loop on this rank's part of each batch, over the process group that `session` has started (gloo on CPUs)."""
+    """The loop on this rank's part of each batch, over the process group that `ranks` has started (gloo on CPUs)."""
 
-    def __init__(self, session: Session, network: Network, samples: Samples, global_batch_size: int | str) -> None:
+    def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
         """Build model, optimiser and loader. Collective.
 
         Raises UserError where the ranks cannot have equal parts of a batch.
@@ -36,7 +36,7 @@ class PlainLoop:
         torch.manual_seed(0)
         self._model = DistributedDataParallel(_sequential(network))
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_LEARNING_RATE)
-        self._batches = _endless(session, samples, _rank_batch_size(session, samples, global_batch_size))
+        self._batches = _endless(ranks, samples, _rank_batch_size(ranks, samples, global_batch_size))
 
     def time_steps(self, num_steps: int) -> list[float]:
         """Train `num_steps` steps and return the time of each in microseconds, its batch's loading included.
@@ -56,9 +56,9 @@ class PlainLoop:
         """Nothing is held."""
 
 
-def _rank_batch_size(session: Session, samples: Samples, global_batch_size: int | str) -> int:
+def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | str) -> int:
     rows = len(samples) if global_batch_size == "full" else int(global_batch_size)
-    world_size = session.ranks.world_size
+    world_size = ranks.world_size
     if rows % world_size:
         raise UserError(f"batch {rows}: {world_size} ranks cannot share it equally; give a multiple")
     return rows // world_size
@@ -76,12 +76,11 @@ def _sequential(network: Network) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _endless(session: Session, samples: Samples, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _endless(ranks: Ranks, samples: Samples, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Give batches (b, F), (b, 1), epoch after epoch, in a new order each time."""
     dataset = TensorDataset(
         torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets.reshape(len(samples), -1))
     )
-    ranks = session.ranks
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] | None = None
     if ranks.world_size > 1:
         sampler = DistributedSampler(dataset, ranks.world_size, ranks.rank)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
-from mpitrain.bench.measurement import Candidate, Plan, Ranks, Timing, measure_interleaved, timing_record
+from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing, measure_interleaved, timing_record
 from mpitrain.bench.table import check_writable, format_bytes, render_table, write_bytes, write_json
 from mpitrain.comm.agreement import mark_agreed, on_root
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.probes.transports import Call, Transport, available_transports, start_transports
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import LaunchError, UserError
 
 _TIMEOUT_S = 120.0
@@ -63,27 +63,27 @@ class CollectiveResult:
         return self.algbw_gb_s * self.bus_factor
 
 
-def bench_collectives(world: World, request: CollectivesRequest) -> int:
+def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
     """Measure as requested; rank 0 prints and writes. Returns exit code 0. Collective.
 
     Raises LaunchError on all ranks for wrong values, after everything has been printed and written.
     """
-    world.together(lambda: _check(request))
-    names = choose_transports(request.transports, available_transports(world))
+    ranks.on_all_ranks(lambda: _check(request))
+    names = choose_transports(request.transports, available_transports(ranks))
     torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
-    transports = start_transports(world, names, _TIMEOUT_S)
-    for notice in world.notices:
-        world.say(f"note: {notice}", error=True)
+    transports = start_transports(ranks, names, _TIMEOUT_S)
+    for notice in ranks.notices:
+        ranks.say(f"note: {notice}", error=True)
     results: list[CollectiveResult] = []
     for name in request.collectives:
         found = [
             result
-            for num_values in message_sizes(KINDS[name], request, world.communicator.size)
-            for result in measure_collective(world.communicator, KINDS[name], num_values, transports, request.plan)
+            for num_values in message_sizes(KINDS[name], request, ranks.cpu.size)
+            for result in measure_collective(ranks.cpu, KINDS[name], num_values, transports, request.plan)
         ]
-        world.say(_render(name, found, world))
+        ranks.say(_render(name, found, ranks))
         results += found
-    on_root(world.communicator, lambda: _write(request, results, world, names))
+    on_root(ranks.cpu, lambda: _write(request, results, ranks, names))
     _raise_if_wrong(results)
     return 0
 
@@ -124,8 +124,8 @@ def measure_collective(
     for trial in trials:
         trial.clear()
     candidates = {trial.transport.name: Candidate(trial.call, trial.transport.finish) for trial in trials}
-    ranks = Ranks(communicator.barrier, lambda values: _slowest(communicator, values))
-    timings = measure_interleaved(candidates, plan, ranks)
+    clock = CollectiveClock(communicator.barrier, lambda values: _slowest(communicator, values))
+    timings = measure_interleaved(candidates, plan, clock)
     wrong = [before + trial.count_wrong() for before, trial in zip(wrong, trials, strict=True)]
     factor = kind.bus_factor(communicator.size)
     return [
@@ -181,9 +181,10 @@ def _raise_if_wrong(results: Sequence[CollectiveResult]) -> None:
         )
 
 
-def _render(name: str, results: Sequence[CollectiveResult], world: World) -> str:
-    ranks, nodes = world.ranks.world_size, world.ranks.num_nodes
-    title = f"{name}: {ranks} rank(s) on {nodes} node(s), float32, median and 10th to 90th percentile"
+def _render(name: str, results: Sequence[CollectiveResult], ranks: Ranks) -> str:
+    title = (
+        f"{name}: {ranks.world_size} rank(s) on {ranks.num_nodes} node(s), float32, median and 10th to 90th percentile"
+    )
     columns = ("transport", "size", "median us", "10-90 % us", "algbw GB/s", "busbw GB/s", "wrong", "x first")
     first_s = {result.num_bytes: result.timing.median_s for result in reversed(results)}
     rows = [
@@ -203,24 +204,24 @@ def _render(name: str, results: Sequence[CollectiveResult], world: World) -> str
 
 
 def _write(
-    request: CollectivesRequest, results: Sequence[CollectiveResult], world: World, names: Sequence[str]
+    request: CollectivesRequest, results: Sequence[CollectiveResult], ranks: Ranks, names: Sequence[str]
 ) -> None:
     records = [to_record(result) for result in results]
     if request.json_path is not None:
-        write_json(request.json_path, {**_surroundings(world), "transports": list(names), "results": records})
+        write_json(request.json_path, {**_surroundings(ranks), "transports": list(names), "results": records})
     if request.plot_path is not None:
         from mpitrain.bench.collectives_plot import draw_collectives
 
         write_bytes(request.plot_path, draw_collectives(records))
 
 
-def _surroundings(world: World) -> dict[str, Any]:
+def _surroundings(ranks: Ranks) -> dict[str, Any]:
     return {
         "benchmark": "collectives",
-        "num_ranks": world.ranks.world_size,
-        "num_nodes": world.ranks.num_nodes,
-        "num_cores": world.node_cores,
-        "host": world.host,
+        "num_ranks": ranks.world_size,
+        "num_nodes": ranks.num_nodes,
+        "num_cores": ranks.node_cores,
+        "host": ranks.host,
         "processor": platform.processor() or platform.machine(),
         "torch": torch.__version__,
         "dtype": "float32",

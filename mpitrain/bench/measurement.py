@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class CollectiveClock:
     """How ranks that measure together meet; as it stands, for one process alone.
 
     `align` lets them begin a sample together; `slowest` returns the element-wise maximum over ranks. Both collective.
@@ -69,7 +69,7 @@ class Ranks:
     slowest: Callable[[Sequence[float]], list[float]] = list
 
 
-def measure_interleaved(candidates: Mapping[str, Candidate], plan: Plan, ranks: Ranks) -> dict[str, Timing]:
+def measure_interleaved(candidates: Mapping[str, Candidate], plan: Plan, ranks: CollectiveClock) -> dict[str, Timing]:
     """Return each candidate's times, on every rank those of the slowest. Collective.
 
     The candidates and their order, and `plan`, must agree on all ranks.
@@ -96,7 +96,7 @@ def measure_interleaved(candidates: Mapping[str, Candidate], plan: Plan, ranks: 
     }
 
 
-def _sample_s(candidate: Candidate, num_calls: int, ranks: Ranks) -> float:
+def _sample_s(candidate: Candidate, num_calls: int, ranks: CollectiveClock) -> float:
     run = candidate.run
     ranks.align()
     started_s = time.perf_counter()

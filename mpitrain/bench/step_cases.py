@@ -86,7 +86,7 @@ class StepCase:
 
     @property
     def settings(self) -> list[str]:
-        """The settings with which our trainer, or the loop's session, is built."""
+        """The settings with which our trainer, or the loop's ranks, is built."""
         backend = "gloo" if self.engine.kind == "loop" else "auto"
         return [
             *self.network.settings,

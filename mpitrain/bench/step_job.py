@@ -18,8 +18,9 @@ import numpy as np
 
 from mpitrain.bench.baselines import PlainLoop
 from mpitrain.bench.step_cases import FEATURES, network_of
-from mpitrain.comm.session import Session, open_session
-from mpitrain.comm.world import World, run_on_all_ranks
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.start import run_on_all_ranks
+from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.samples import Samples
@@ -43,27 +44,27 @@ class Timed(Protocol):
 def main() -> int:
     """Measure the cases of the file that the command line names; return the exit code."""
     job = json.loads(Path(sys.argv[1]).read_text())
-    return run_on_all_ranks(lambda world: _measure_all(world, job))
+    return run_on_all_ranks(lambda ranks: _measure_all(ranks, job))
 
 
-def _measure_all(world: World, job: Mapping[str, Any]) -> int:
-    results = [_measure_or_tell(world, case, float(job["longest_s"])) for case in job["cases"]]
-    if world.is_root:
+def _measure_all(ranks: Ranks, job: Mapping[str, Any]) -> int:
+    results = [_measure_or_tell(ranks, case, float(job["longest_s"])) for case in job["cases"]]
+    if ranks.is_root:
         # A file: launchers have been seen to lose the end of a line of hundreds of kilobytes.
         Path(job["results"]).write_text(json.dumps(results))
     return 0
 
 
-def _measure_or_tell(world: World, case: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
+def _measure_or_tell(ranks: Ranks, case: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
     """Return the times of one case, or what is in its way: raised on all ranks together. Collective."""
     try:
-        config = world.together(lambda: load_run_config(None, case["settings"]).config)
+        config = ranks.on_all_ranks(lambda: load_run_config(None, case["settings"]).config)
     except MpitrainError as error:
         return {"error": str(error)}
-    with open_session(world, config) as session:
-        # An error inside must not pass the session's end, which closes the group only where all went well.
+    with open_tensors(ranks, config):
+        # An error inside must not pass the end of the block, which closes the group only where all went well.
         try:
-            return {"step_us": _measure(session, config, case, longest_s)}
+            return {"step_us": _measure(ranks, config, case, longest_s)}
         except MpitrainError as error:
             return {"error": str(error)}
         finally:
@@ -72,18 +73,18 @@ def _measure_or_tell(world: World, case: Mapping[str, Any], longest_s: float) ->
             gc.collect()
 
 
-def _measure(session: Session, config: RunConfig, case: Mapping[str, Any], longest_s: float) -> list[float]:
+def _measure(ranks: Ranks, config: RunConfig, case: Mapping[str, Any], longest_s: float) -> list[float]:
     samples = synthetic_samples(case["samples"])
     timed: Timed
     if case["kind"] == "loop":
-        timed = PlainLoop(session, network_of(case["network"]), samples, case["batch"])
+        timed = PlainLoop(ranks, network_of(case["network"]), samples, case["batch"])
     else:
-        timed = EngineLoop(prepare_on_samples(config, take_share(samples, session), session).engine, session)
+        timed = EngineLoop(prepare_on_samples(config, take_share(samples, ranks), ranks).engine, ranks)
     warmup_us = timed.time_steps(case["warmup"])
-    session.barrier()
-    num_steps = session.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
+    ranks.barrier()
+    num_steps = ranks.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
     step_us = timed.time_steps(num_steps)
-    session.barrier()
+    ranks.barrier()
     timed.close()
     return step_us
 
@@ -100,8 +101,8 @@ class EngineLoop:
     What is done once an epoch is not part of it.
     """
 
-    def __init__(self, engine: Any, session: Session) -> None:
-        self._engine, self._session = engine, session
+    def __init__(self, engine: Any, ranks: Ranks) -> None:
+        self._engine, self._ranks = engine, ranks
         self._epoch, self._next_step = 0, 0
         engine.start_epoch(0)
 
@@ -126,7 +127,7 @@ class EngineLoop:
         if self._next_step == self._engine.steps_per_epoch:
             self._epoch, self._next_step = self._epoch + 1, 0
             self._engine.start_epoch(self._epoch)
-            self._session.barrier()  # else the first step would wait for the last rank to be ready
+            self._ranks.barrier()  # else the first step would wait for the last rank to be ready
 
 
 def synthetic_samples(num_samples: int) -> Samples:

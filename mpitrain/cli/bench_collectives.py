@@ -59,7 +59,7 @@ def add_collectives_action(actions: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from mpitrain.bench.collectives import CollectivesRequest, bench_collectives
     from mpitrain.bench.measurement import Plan
-    from mpitrain.comm.world import run_on_all_ranks
+    from mpitrain.comm.start import run_on_all_ranks
 
     request = CollectivesRequest(
         options.collectives,
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
         options.json,
         options.plot,
     )
-    return run_on_all_ranks(lambda world: bench_collectives(world, request))
+    return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request))
 
 
 def num_bytes(text: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mpitrain.errors import UserError
 
 if TYPE_CHECKING:
-    from mpitrain.comm.session import Session
+    from mpitrain.comm.ranks import Ranks
     from mpitrain.config import RunConfig
 
 _GENERATE_NUMBERS = (
@@ -135,8 +135,8 @@ def _run_inspect(options: argparse.Namespace) -> int:
 def _run_stats(options: argparse.Namespace) -> int:
     from mpitrain.datatools.statistics import measure, render_table
 
-    def body(config: RunConfig, session: Session) -> str:
-        record = measure(config, session)
+    def body(config: RunConfig, ranks: Ranks) -> str:
+        record = measure(config, ranks)
         return json.dumps(record, indent=1) if options.json else render_table(record)
 
     return _on_all_ranks(options.settings, "stats", body)
@@ -147,25 +147,25 @@ def _run_convert(options: argparse.Namespace) -> int:
         raise UserError(f"--gzip {options.gzip}: give 0 (none) to 9 (smallest)")
     from mpitrain.datatools.convert import convert
 
-    def body(config: RunConfig, session: Session) -> str:
-        converted = convert(config, Path(options.output), session, options.gzip)
+    def body(config: RunConfig, ranks: Ranks) -> str:
+        converted = convert(config, Path(options.output), ranks, options.gzip)
         files = f" in {len(converted.files)} files" if Path(options.output).is_dir() else ""
         return f"{options.output}: {converted.num_samples} samples{files}"
 
     return _on_all_ranks(options.settings, "convert", body)
 
 
-def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Session], str]) -> int:
+def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], str]) -> int:
     """Run `body` on all ranks, and let the root print what it returns."""
-    from mpitrain.comm.session import open_session
-    from mpitrain.comm.world import World, run_on_all_ranks
+    from mpitrain.comm.start import run_on_all_ranks
+    from mpitrain.comm.tensors import open_tensors
 
-    def run(world: World) -> int:
-        config, notices = world.together(lambda: _load(words, action))
-        with open_session(world, config) as session:
-            for line in (*notices, *world.notices):
-                world.say(f"note: {line}", error=True)
-            world.say(body(config, session))
+    def run(ranks: Ranks) -> int:
+        config, notices = ranks.on_all_ranks(lambda: _load(words, action))
+        with open_tensors(ranks, config):
+            for line in (*notices, *ranks.notices):
+                ranks.say(f"note: {line}", error=True)
+            ranks.say(body(config, ranks))
         return 0
 
     return run_on_all_ranks(run)

@@ -203,7 +203,7 @@ def _split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def _run_train(options: argparse.Namespace) -> int:
-    from mpitrain.comm.world import run_on_all_ranks
+    from mpitrain.comm.start import run_on_all_ranks
     from mpitrain.runs.beginning import TrainRequest
     from mpitrain.runs.train_run import train
 
@@ -212,7 +212,7 @@ def _run_train(options: argparse.Namespace) -> int:
         f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
     ]
     request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite, options.log_level)
-    return run_on_all_ranks(lambda world: train(world, request))
+    return run_on_all_ranks(lambda ranks: train(ranks, request))
 
 
 def _run_launch(options: argparse.Namespace) -> int:

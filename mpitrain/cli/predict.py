@@ -75,7 +75,7 @@ def _add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> int:
-    from mpitrain.comm.world import run_on_all_ranks
+    from mpitrain.comm.start import run_on_all_ranks
     from mpitrain.inference.predict import PredictRequest, predict
 
     # `--data a.nc b.nc seed=1`: argparse gives the flag all words behind it.
@@ -90,7 +90,7 @@ def _run_predict(options: argparse.Namespace) -> int:
         maps=Path(options.maps) if options.maps else None,
         trust_code=options.trust_code,
     )
-    return run_on_all_ranks(lambda world: predict(world, request))
+    return run_on_all_ranks(lambda ranks: predict(ranks, request))
 
 
 def _run_export(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 _AGREED = "agreed_by_all_ranks"
 
 
-def together(communicator: Communicator, action: Callable[[], Result]) -> Result:
+def on_all_ranks(communicator: Communicator, action: Callable[[], Result]) -> Result:
     """Run `action` on every rank and return its result; if it fails anywhere, fail everywhere. Collective.
 
     `action` itself may be collective only if it fails on all ranks or on none. Raises the first failing rank's

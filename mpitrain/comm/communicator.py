@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -15,9 +16,38 @@ import torch
 from mpitrain.comm.watch.notes import CollectiveNotes
 
 if TYPE_CHECKING:
-    from mpitrain.comm.mpi.node_shared import NodeSharedTensor
+    from mpi4py import MPI
 
 ReduceOperation = Literal["sum", "min", "max"]
+
+
+@dataclass(frozen=True)
+class NodeSharedTensor:
+    """The same memory on every rank of a node: `if shared.fills: shared.tensor.copy_(...)`, then `shared.publish()`."""
+
+    tensor: torch.Tensor
+    local_rank: int
+    local_world_size: int
+    _window: MPI.Win
+    _node: MPI.Comm
+
+    @property
+    def fills(self) -> bool:
+        """True on the node's first rank, which writes the values."""
+        return self.local_rank == 0
+
+    def publish(self) -> None:
+        """Let the node's ranks see what its first rank wrote before. Collective over the node."""
+        # Sync orders this rank's view of the memory; the barrier orders the ranks.
+        self._window.Sync()
+        self._node.Barrier()
+        self._window.Sync()
+
+    def close(self) -> None:
+        """Give the memory back; `tensor` and its views must not be touched afterwards. Collective over the node."""
+        self._window.Unlock_all()
+        self._window.Free()
+        self._node.Free()
 
 
 class Communicator(Protocol):

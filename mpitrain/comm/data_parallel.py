@@ -1,4 +1,4 @@
-"""torch's own data parallelism over a session's backend."""
+"""torch's own data parallelism over the backend of the ranks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DistributedSection
 
 
-def distributed_data_parallel(
-    model: nn.Module, session: Session, settings: DistributedSection
-) -> DistributedDataParallel:
+def distributed_data_parallel(model: nn.Module, ranks: Ranks, settings: DistributedSection) -> DistributedDataParallel:
     """Wrap `model`, whose parameters must agree on all ranks, with the options of `settings`. Collective.
 
     The wrapper averages gradients over the ranks during the backward pass; with `fp16_allreduce` they travel in half

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 
 import torch.distributed as dist
@@ -27,6 +28,15 @@ def open_store_over(communicator: Communicator, timeout: datetime.timedelta, is_
     )
     communicator.barrier()
     return store
+
+
+def use_loopback_for_gloo() -> None:
+    """Let gloo use the loopback interface, unless the user names one: for ranks of one node.
+
+    Without this gloo resolves the host's own name, which many laptops and containers cannot.
+    """
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
 def listen_on_free_port(address: str) -> socket.socket:

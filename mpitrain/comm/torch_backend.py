@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.communicator import ReduceOperation
-from mpitrain.comm.mpi.node_shared import NodeSharedTensor
+from mpitrain.comm.communicator import NodeSharedTensor, ReduceOperation
 from mpitrain.comm.watch.notes import CollectiveNotes, noted
 from mpitrain.errors import LaunchError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import Dataset
@@ -18,26 +18,26 @@ from mpitrain.data.streaming.dataset import in_enough_chunks, open_streamed
 HeldDataset = InMemoryDataset | ReferenceDataset
 
 
-def open_dataset(config: RunConfig, source: SampleSource, virtual_ranks: VirtualRanks, session: Session) -> Dataset:
+def open_dataset(config: RunConfig, source: SampleSource, virtual_ranks: VirtualRanks, ranks: Ranks) -> Dataset:
     """Return the samples of `source` as `config` wants them held, normalised and shared out. Collective.
 
     Raises DataError, on all ranks, where a file cannot be read or nothing is left to train on.
     """
     if config.data.streaming:
-        in_chunks = in_enough_chunks(source, virtual_ranks, session)
-        return open_streamed(in_chunks, session, virtual_ranks, config, torch_dtype(config))
-    return hold_samples(config, read_own_chunks(source, session), virtual_ranks, session)
+        in_chunks = in_enough_chunks(source, virtual_ranks, ranks)
+        return open_streamed(in_chunks, ranks, virtual_ranks, config, torch_dtype(config))
+    return hold_samples(config, read_own_chunks(source, ranks), virtual_ranks, ranks)
 
 
-def hold_samples(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session) -> HeldDataset:
+def hold_samples(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks) -> HeldDataset:
     """Share out samples that are in memory: this rank's part of a selection that all ranks hold together. Collective.
 
     Raises DataError, on all ranks, where nothing is left to train on, and for what `reference` semantics refuse.
     """
     if config.semantics == "reference":
-        return session.together(lambda: share_out_as_reference(samples, session, torch_dtype(config)))
-    return session.together(
-        lambda: share_out(samples, session, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
+        return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, torch_dtype(config)))
+    return ranks.on_all_ranks(
+        lambda: share_out(samples, ranks, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
     )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import rank_range
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import keep_under_limit, open_source_on_root
@@ -49,21 +49,19 @@ class Converted:
     num_samples: int
 
 
-def convert(
-    config: RunConfig, output: Path, session: Session, gzip: int = 0, part_bytes: int = PART_BYTES
-) -> Converted:
+def convert(config: RunConfig, output: Path, ranks: Ranks, gzip: int = 0, part_bytes: int = PART_BYTES) -> Converted:
     """Write the selected samples of `data.data_path` to `output`: `.npz`, `.h5`, or else a new folder. Collective.
 
     Every rank reads its share of the chunks; a file is written by the root, the parts of a folder each by one rank.
     `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
     cannot be read, OutputError where the target is there already or cannot be written; then nothing is left.
     """
-    source = open_source_on_root(selection_of(config), session)
-    session.on_root(lambda: _check_target(output))
-    before = _selected_before(source, session)
+    source = open_source_on_root(selection_of(config), ranks)
+    ranks.on_root(lambda: _check_target(output))
+    before = _selected_before(source, ranks)
     if output.suffix in (".npz", ".h5", ".hdf5"):
-        return _convert_to_file(source, output, session, gzip, before)
-    return _convert_to_folder(source, output, session, gzip, before, part_bytes)
+        return _convert_to_file(source, output, ranks, gzip, before)
+    return _convert_to_folder(source, output, ranks, gzip, before, part_bytes)
 
 
 def _check_target(output: Path) -> None:
@@ -73,11 +71,11 @@ def _check_target(output: Path) -> None:
         raise OutputError(f"{output}: its folder does not exist; make {output.resolve().parent} first")
 
 
-def _selected_before(source: SampleSource, session: Session) -> list[int]:
+def _selected_before(source: SampleSource, ranks: Ranks) -> list[int]:
     """Return how many samples are selected before each chunk and at the end; all 0 where nobody needs to know."""
     if source.max_patterns is None:
         return [0] * (len(source.chunks) + 1)
-    counts = count_selected(source, session)
+    counts = count_selected(source, ranks)
     return [0, *itertools.accumulate(counts)]
 
 
@@ -85,19 +83,19 @@ def _read(source: SampleSource, chunk: int, before: list[int]) -> Samples:
     return keep_under_limit(source, source.read(source.chunks[chunk]), before[chunk], before[-1])
 
 
-def _convert_to_file(source: SampleSource, output: Path, session: Session, gzip: int, before: list[int]) -> Converted:
+def _convert_to_file(source: SampleSource, output: Path, ranks: Ranks, gzip: int, before: list[int]) -> Converted:
     """Let every rank read one chunk a turn, and the root write them in order. Collective."""
-    with _replacing(output, session.is_root) as temporary, ExitStack() as at_end:
-        writer = session.together(lambda: _open_writer(source, temporary, output, gzip) if session.is_root else None)
+    with _replacing(output, ranks.is_root) as temporary, ExitStack() as at_end:
+        writer = ranks.on_all_ranks(lambda: _open_writer(source, temporary, output, gzip) if ranks.is_root else None)
         if writer is not None:
             at_end.callback(writer.give_up)
-        for turn in range(-(-len(source.chunks) // session.ranks.world_size)):
-            samples = session.together(partial(_read_in_turn, source, turn, session, before))
-            inputs, targets = (_to_root(array, session) for array in (samples.inputs, samples.targets))
-            session.together(partial(_append, writer, output, inputs, targets))
-        num_samples = session.on_root(lambda: 0 if writer is None else writer.num_samples + writer.num_pending)
-        session.together(lambda: _check_any(source, num_samples))
-        session.together(lambda: _writing(output, lambda: _finish(writer, temporary, output)))
+        for turn in range(-(-len(source.chunks) // ranks.world_size)):
+            samples = ranks.on_all_ranks(partial(_read_in_turn, source, turn, ranks, before))
+            inputs, targets = (_to_root(array, ranks) for array in (samples.inputs, samples.targets))
+            ranks.on_all_ranks(partial(_append, writer, output, inputs, targets))
+        num_samples = ranks.on_root(lambda: 0 if writer is None else writer.num_samples + writer.num_pending)
+        ranks.on_all_ranks(lambda: _check_any(source, num_samples))
+        ranks.on_all_ranks(lambda: _writing(output, lambda: _finish(writer, temporary, output)))
     return Converted((output,), num_samples)
 
 
@@ -108,9 +106,9 @@ def _open_writer(source: SampleSource, temporary: Path, output: Path, gzip: int)
     return _writing(output, lambda: Hdf5TableWriter(temporary, *names, gzip))
 
 
-def _read_in_turn(source: SampleSource, turn: int, session: Session, before: list[int]) -> Samples:
+def _read_in_turn(source: SampleSource, turn: int, ranks: Ranks, before: list[int]) -> Samples:
     """Return this rank's chunk of a turn; nothing where the last turn has none for it."""
-    chunk = turn * session.ranks.world_size + session.ranks.rank
+    chunk = turn * ranks.world_size + ranks.rank
     if chunk < len(source.chunks):
         return _read(source, chunk, before)
     return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
@@ -134,37 +132,37 @@ def _check_any(source: SampleSource, num_samples: int) -> None:
         source.check_selection(0, ())
 
 
-def _to_root(rows: Array, session: Session) -> Array:
+def _to_root(rows: Array, ranks: Ranks) -> Array:
     """Return on the root the rows of all ranks in their order, nothing on the others. Collective."""
-    if session.ranks.world_size == 1:
+    if ranks.world_size == 1:
         return rows
-    others = [0] * (session.ranks.world_size - 1)
-    counts = session.gather_object(len(rows))
-    receive = counts if session.is_root else [0] * len(counts)
+    others = [0] * (ranks.world_size - 1)
+    counts = ranks.gather_object(len(rows))
+    receive = counts if ranks.is_root else [0] * len(counts)
     tensor = torch.from_numpy(np.ascontiguousarray(rows))
-    received: Array = session.control.all_to_all_rows(tensor, [len(rows), *others], receive).numpy()
+    received: Array = ranks.cpu.all_to_all_rows(tensor, [len(rows), *others], receive).numpy()
     return received
 
 
 def _convert_to_folder(
-    source: SampleSource, output: Path, session: Session, gzip: int, before: list[int], part_bytes: int
+    source: SampleSource, output: Path, ranks: Ranks, gzip: int, before: list[int], part_bytes: int
 ) -> Converted:
     """Let each rank write its share of the parts into a folder that is renamed when all are whole. Collective."""
     parts = _parts(source, part_bytes)
     digits = max(4, len(str(len(parts))))
     names = [f"part-{number:0{digits}d}.h5" for number in range(1, len(parts) + 1)]
-    with _replacing(output, session.is_root) as folder:
-        session.on_root(lambda: _writing(output, folder.mkdir))
-        own = rank_range(len(parts), session.ranks.world_size, session.ranks.rank)
-        written = session.together(
+    with _replacing(output, ranks.is_root) as folder:
+        ranks.on_root(lambda: _writing(output, folder.mkdir))
+        own = rank_range(len(parts), ranks.world_size, ranks.rank)
+        written = ranks.on_all_ranks(
             lambda: {names[n]: _write_part(source, folder / names[n], output, parts[n], gzip, before) for n in own}
         )
         counts: dict[str, int] = {}
-        for of_rank in session.gather_object(written):
+        for of_rank in ranks.gather_object(written):
             counts |= of_rank
-        session.together(lambda: _check_any(source, sum(counts.values())))
+        ranks.on_all_ranks(lambda: _check_any(source, sum(counts.values())))
         empty = [name for name in names if counts[name] == 0]
-        session.on_root(lambda: _writing(output, lambda: _publish(folder, output, empty)))
+        ranks.on_root(lambda: _writing(output, lambda: _publish(folder, output, empty)))
     kept = tuple(output / name for name in names if name not in empty)
     return Converted(kept, sum(counts.values()))
 

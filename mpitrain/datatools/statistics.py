@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain import __version__
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.data.dataset.exchange import open_source_on_root
@@ -28,14 +28,14 @@ _HEADINGS = ("variable", "units", "mean", "standard deviation", "minimum", "maxi
 _SETTINGS = ("data", "domain", "variables")
 
 
-def measure(config: RunConfig, session: Session) -> dict[str, Any]:
+def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
     """Return the record of the files of `data.data_path`, reading each chunk once, on one rank. Collective.
 
     Statistics are over the training samples that the settings select, in float64 and merged in an order that the chunks
     alone fix: the same record for any number of ranks. Raises the errors of `take_census`, on all ranks.
     """
-    source = open_source_on_root(replace(selection_of(config), dtype="float64"), session)
-    census = take_census(source, session, SplitRule(config.validation_split, config.seed))
+    source = open_source_on_root(replace(selection_of(config), dtype="float64"), ranks)
+    census = take_census(source, ranks, SplitRule(config.validation_split, config.seed))
     counts = {name: int(found.sum()) for name, found in vars(census.counts).items()}
     return statistics_record(config, source, counts, census.training, census.num_missing.tolist())
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpitrain.cluster.cores import threads_per_rank
-from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
-from mpitrain.comm.world import World, fail_alone, start_world
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.start import fail_alone, start_ranks
 from mpitrain.config import RunConfig
 from mpitrain.doctor import network
 from mpitrain.doctor.check_result import CheckResult, exit_code_of
@@ -40,10 +40,10 @@ def run_collective_checks(
     patrol.tell_facts(to_note(facts))
     patrol.enter("start MPI")
     try:
-        world = start_world(environ)
+        ranks = start_ranks(environ)
     except LaunchError as error:
         patrol.tell_failure(str(error))
-        # Without a world the board is all there is.
+        # Without a ranks the board is all there is.
         results += [_launch_failure(error), *compare_notes(patrol.board.read())]
         patrol.leave(request.static_limit_s + _END_LIMIT_S)
         print_once(patrol.board, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s)
@@ -51,9 +51,9 @@ def run_collective_checks(
             patrol.board.remove()
         return exit_code_of(results)
     try:
-        return _check_world(world, facts, patrol, request, results, config)
+        return _check_ranks(ranks, facts, patrol, request, results, config)
     except BaseException as error:
-        fail_alone(world, error)
+        fail_alone(ranks, error)
         raise
 
 
@@ -64,32 +64,32 @@ def _launch_failure(error: LaunchError) -> CheckResult:
     return CheckResult("ranks find each other", "fail", what, fix)
 
 
-def _check_world(
-    world: World,
+def _check_ranks(
+    ranks: Ranks,
     facts: RankFacts,
     patrol: Patrol,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
 ) -> int:
-    settings = world.communicator.broadcast_object(config) or RunConfig()
-    results += [_describe_ranks(world.ranks, world), *_notices(world)]
-    for title, check in _steps(world, facts, settings, request.timeout_s):
+    settings = ranks.cpu.broadcast_object(config) or RunConfig()
+    results += [_describe_ranks(ranks), *_notices(ranks)]
+    for title, check in _steps(ranks, facts, settings, request.timeout_s):
         patrol.enter(title)
         results += check(results)
         patrol.tell_results(results)
     patrol.enter("print")
-    exit_code: int = world.communicator.broadcast_object(exit_code_of(results))
-    world.say(render(results, world.ranks.world_size, request.as_json).rstrip("\n"))
+    exit_code: int = ranks.cpu.broadcast_object(exit_code_of(results))
+    ranks.say(render(results, ranks.world_size, request.as_json).rstrip("\n"))
     patrol.leave(_END_LIMIT_S)
-    leave_world(world)
-    if world.is_root:
+    leave_world(ranks)
+    if ranks.is_root:
         patrol.board.remove()
     return exit_code
 
 
-def _describe_ranks(ranks: RankInfo, world: World) -> CheckResult:
-    carrier = "MPI" if world.transport == "mpi" else "torch.distributed (gloo)"
+def _describe_ranks(ranks: Ranks) -> CheckResult:
+    carrier = "MPI" if ranks.transport == "mpi" else "torch.distributed (gloo)"
     return CheckResult(
         "ranks find each other",
         "pass",
@@ -97,8 +97,8 @@ def _describe_ranks(ranks: RankInfo, world: World) -> CheckResult:
     )
 
 
-def _notices(world: World) -> list[CheckResult]:
-    return [CheckResult("launch", "warn", *_split(notice)) for notice in world.notices]
+def _notices(ranks: Ranks) -> list[CheckResult]:
+    return [CheckResult("launch", "warn", *_split(notice)) for notice in ranks.notices]
 
 
 def _split(notice: str) -> tuple[str, str]:
@@ -109,22 +109,22 @@ def _split(notice: str) -> tuple[str, str]:
 Step = tuple[str, Callable[[list[CheckResult]], Iterable[CheckResult]]]
 
 
-def _steps(world: World, facts: RankFacts, config: RunConfig, limit_s: float) -> list[Step]:
+def _steps(ranks: Ranks, facts: RankFacts, config: RunConfig, limit_s: float) -> list[Step]:
     """Return the steps, the same on all ranks: each decides on what all know alike, never on one rank's view."""
     steps: list[Step] = [
-        ("compare the ranks", lambda _: _compare_ranks(world, facts, config)),
-        ("read the data file on all ranks", lambda _: _compare_data(world, facts, config)),
-        ("shared files", lambda _: [network.check_shared_files(world, Path(config.output.model_dir))]),
-        ("TCP to rank 0", lambda _: [network.check_tcp(world)]),
-        ("clocks", lambda _: [network.check_clocks(world)]),
+        ("compare the ranks", lambda _: _compare_ranks(ranks, facts, config)),
+        ("read the data file on all ranks", lambda _: _compare_data(ranks, facts, config)),
+        ("shared files", lambda _: [network.check_shared_files(ranks, Path(config.output.model_dir))]),
+        ("TCP to rank 0", lambda _: [network.check_tcp(ranks)]),
+        ("clocks", lambda _: [network.check_clocks(ranks)]),
     ]
-    backends = ["mpi", "gloo", "nccl"] if world.transport == "mpi" else ["gloo", "nccl"]
+    backends = ["mpi", "gloo", "nccl"] if ranks.transport == "mpi" else ["gloo", "nccl"]
     for backend in backends:
-        steps.append((f"Allreduce over {backend}", _backend_check(world, backend, limit_s)))
+        steps.append((f"Allreduce over {backend}", _backend_check(ranks, backend, limit_s)))
     return steps
 
 
-def _backend_check(world: World, backend: str, limit_s: float) -> Callable[[list[CheckResult]], Iterable[CheckResult]]:
+def _backend_check(ranks: Ranks, backend: str, limit_s: float) -> Callable[[list[CheckResult]], Iterable[CheckResult]]:
     def check(results: list[CheckResult]) -> Iterable[CheckResult]:
         statuses = {result.name: result.status for result in results}
         if backend != "mpi" and statuses.get("TCP to rank 0") == "fail":
@@ -132,29 +132,27 @@ def _backend_check(world: World, backend: str, limit_s: float) -> Callable[[list
         if backend == "nccl" and statuses.get("GPU of each rank") != "pass":
             return [CheckResult("Allreduce over nccl", "skip", "not tried: not every rank has a GPU of its own")]
         # Half the step's limit: the library's own message about a lost partner should come before the guard's.
-        return network.check_backend(world, backend, limit_s / 2)
+        return network.check_backend(ranks, backend, limit_s / 2)
 
     return check
 
 
-def _compare_ranks(world: World, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
-    own = dataclasses.replace(facts, rank=world.ranks.rank, host=world.host)
-    all_facts = world.communicator.all_gather_object(own)
-    cores = dict(world.communicator.all_gather_object((world.host, world.node_cores)))
+def _compare_ranks(ranks: Ranks, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
+    own = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
+    all_facts = ranks.cpu.all_gather_object(own)
+    cores = dict(ranks.cpu.all_gather_object((ranks.host, ranks.node_cores)))
     keeps_bits = config.training.reduction != "any"
-    threads = threads_per_rank(
-        config.training.threads_per_rank, keeps_bits, world.node_cores, world.ranks.local_world_size
-    )
-    device = collect_device_facts(config.compute.device, world.ranks.local_rank, mpi_thread_level(world))
-    devices = world.communicator.all_gather_object(device)
+    threads = threads_per_rank(config.training.threads_per_rank, keeps_bits, ranks.node_cores, ranks.local_world_size)
+    device = collect_device_facts(config.compute.device, ranks.local_rank, mpi_thread_level(ranks))
+    devices = ranks.cpu.all_gather_object(device)
     return [*compare_facts(all_facts, threads, cores), *compare_devices(all_facts, devices)]
 
 
-def _compare_data(world: World, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
+def _compare_data(ranks: Ranks, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
     if not config.data.entries:
         return []
-    own = dataclasses.replace(facts, rank=world.ranks.rank, host=world.host)
-    prints = world.communicator.all_gather_object(
+    own = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
+    prints = ranks.cpu.all_gather_object(
         (own, " ".join(file_fingerprint(Path(entry)) for entry in config.data.entries))
     )
     return [compare_fingerprints([fact for fact, _ in prints], [text for _, text in prints])]

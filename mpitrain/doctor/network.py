@@ -12,7 +12,7 @@ from typing import Any
 from mpitrain.comm.meeting import reachable_address
 from mpitrain.comm.probes.measurements import AllReduceReading, measure_clocks, probe_all_reduce, probe_ddp_step
 from mpitrain.comm.probes.probe_group import open_probe_group
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.doctor.files import existing_parent
 from mpitrain.errors import MpitrainError
@@ -22,21 +22,21 @@ _SEEN_WITHIN_S = 10.0
 _LARGEST_SKEW_S = 1.0
 
 
-def check_tcp(world: World) -> CheckResult:
+def check_tcp(ranks: Ranks) -> CheckResult:
     """Let every rank connect to a free port of rank 0, at the address that gloo and NCCL would use. Collective."""
     name = "TCP to rank 0"
-    address = "127.0.0.1" if world.ranks.num_nodes == 1 else reachable_address()
-    listener, problem = _listen(address) if world.is_root else (None, "")
-    offered = world.communicator.broadcast_object((listener.getsockname() if listener else None, problem))
+    address = "127.0.0.1" if ranks.num_nodes == 1 else reachable_address()
+    listener, problem = _listen(address) if ranks.is_root else (None, "")
+    offered = ranks.cpu.broadcast_object((listener.getsockname() if listener else None, problem))
     if offered[0] is None:
         fix = "is the interface up (`ip addr`)? does the host's name resolve to it (/etc/hosts)?"
-        return CheckResult(name, "fail", f"rank 0 on {_host(world, 0)} cannot listen on {address}: {offered[1]}", fix)
-    problems = world.communicator.all_gather_object(_connect(offered[0]))
+        return CheckResult(name, "fail", f"rank 0 on {_host(ranks, 0)} cannot listen on {address}: {offered[1]}", fix)
+    problems = ranks.cpu.all_gather_object(_connect(offered[0]))
     if listener:
         listener.close()
     failed = [rank for rank, text in enumerate(problems) if text]
     where = "{}:{}".format(*offered[0])
-    hosts = world.communicator.all_gather_object(world.host)
+    hosts = ranks.cpu.all_gather_object(ranks.host)
     if failed:
         what = f"rank {failed[0]} on {hosts[failed[0]]} ({len(failed)} of {len(hosts)} ranks) cannot reach "
         what += f"rank 0 on {hosts[0]} at {where}: {problems[failed[0]]}"
@@ -68,19 +68,19 @@ def _connect(address: tuple[str, int]) -> str:
     return ""
 
 
-def _host(world: World, rank: int) -> str:
-    return str(world.communicator.all_gather_object(world.host)[rank])
+def _host(ranks: Ranks, rank: int) -> str:
+    return str(ranks.cpu.all_gather_object(ranks.host)[rank])
 
 
-def check_backend(world: World, backend: str, limit_s: float) -> list[CheckResult]:
+def check_backend(ranks: Ranks, backend: str, limit_s: float) -> list[CheckResult]:
     """Start `backend` as training would; check and time an Allreduce, then a DDP step. Collective."""
     name = f"Allreduce over {backend}"
     readings: tuple[AllReduceReading, str] | None
     try:
-        readings, problem = _probe(world, backend, limit_s), ""
+        readings, problem = _probe(ranks, backend, limit_s), ""
     except (MpitrainError, RuntimeError) as error:
         readings, problem = None, str(error).splitlines()[0]
-    reports = world.communicator.all_gather_object((world.host, problem, readings))
+    reports = ranks.cpu.all_gather_object((ranks.host, problem, readings))
     fix = "try another compute.backend; gloo and NCCL take the interface from GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
     failed = [(rank, host, text) for rank, (host, text, _) in enumerate(reports) if text]
     if failed:
@@ -89,9 +89,9 @@ def check_backend(world: World, backend: str, limit_s: float) -> list[CheckResul
     return [_judge_all_reduce(name, reports), _judge_ddp(backend, reports)]
 
 
-def _probe(world: World, backend: str, limit_s: float) -> tuple[AllReduceReading, str]:
-    with open_probe_group(world, backend, limit_s) as probe:
-        return probe_all_reduce(probe.data, probe.device), probe_ddp_step(world, probe)
+def _probe(ranks: Ranks, backend: str, limit_s: float) -> tuple[AllReduceReading, str]:
+    with open_probe_group(ranks, backend, limit_s) as probe:
+        return probe_all_reduce(probe.data, probe.device), probe_ddp_step(ranks, probe)
 
 
 def _judge_all_reduce(name: str, reports: Sequence[Any]) -> CheckResult:
@@ -113,10 +113,10 @@ def _judge_ddp(backend: str, reports: Sequence[Any]) -> CheckResult:
     return CheckResult(name, "pass", "the gradient is the ranks' mean")
 
 
-def check_clocks(world: World) -> CheckResult:
+def check_clocks(ranks: Ranks) -> CheckResult:
     """Compare all clocks with rank 0's. Collective."""
-    readings = measure_clocks(world.communicator)
-    hosts = world.communicator.all_gather_object(world.host)
+    readings = measure_clocks(ranks.cpu)
+    hosts = ranks.cpu.all_gather_object(ranks.host)
     if len(readings) == 1:
         return CheckResult("clocks agree", "pass", "one rank")
     others = list(enumerate(readings))[1:]
@@ -130,15 +130,15 @@ def check_clocks(world: World) -> CheckResult:
     return CheckResult("clocks agree", "pass", found)
 
 
-def check_shared_files(world: World, model_dir: Path) -> CheckResult:
+def check_shared_files(ranks: Ranks, model_dir: Path) -> CheckResult:
     """Write a random word beside the run folder on rank 0 and read it on all ranks. Collective."""
     name = "run folder seen by all"
     path = existing_parent(model_dir) / f".mpitrain-doctor-{secrets.token_hex(8)}"
-    path, token, problem = world.communicator.broadcast_object(_write_token(path) if world.is_root else None)
+    path, token, problem = ranks.cpu.broadcast_object(_write_token(path) if ranks.is_root else None)
     if problem:
         return CheckResult(name, "skip", f"{path.parent}: rank 0 cannot write there ({problem})")
-    seen = world.communicator.all_gather_object((world.host, _read_token(path, token)))
-    if world.is_root:
+    seen = ranks.cpu.all_gather_object((ranks.host, _read_token(path, token)))
+    if ranks.is_root:
         path.unlink(missing_ok=True)
     blind = [(rank, host) for rank, (host, is_seen) in enumerate(seen) if not is_seen]
     if blind:

@@ -74,7 +74,7 @@ def collect_device_facts(requested: str, local_rank: int, thread_level: str | No
     """Tell which GPU this rank would take under `compute.device=REQUESTED`; loads torch."""
     import torch
 
-    from mpitrain.comm.session import choose_device
+    from mpitrain.comm.tensors import choose_device
     from mpitrain.errors import LaunchError
 
     num_visible = torch.cuda.device_count() if torch.cuda.is_available() else 0

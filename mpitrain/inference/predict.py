@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpitrain.comm.session import Session, open_session
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
@@ -38,26 +38,26 @@ class PredictRequest:
     trust_code: bool = False
 
 
-def predict(world: World, request: PredictRequest) -> int:
+def predict(ranks: Ranks, request: PredictRequest) -> int:
     """Predict as requested and write the file; return exit code 0. Collective.
 
     Raises the errors of `mpitrain.errors`, on all ranks together, and then leaves no file behind.
     """
-    loaded = world.together(lambda: _load_settings(request))
-    with open_session(world, loaded.config) as session:
-        for line in (*loaded.notices, *world.notices):
-            world.say(f"note: {line}", error=True)
-        network = session.together(lambda: _load_network(request, loaded.config))
-        selection = session.together(lambda: _selection(request, loaded.config, network))
-        source = open_for_prediction(selection, network.num_outputs, session)
+    loaded = ranks.on_all_ranks(lambda: _load_settings(request))
+    with open_tensors(ranks, loaded.config):
+        for line in (*loaded.notices, *ranks.notices):
+            ranks.say(f"note: {line}", error=True)
+        network = ranks.on_all_ranks(lambda: _load_network(request, loaded.config))
+        selection = ranks.on_all_ranks(lambda: _selection(request, loaded.config, network))
+        source = open_for_prediction(selection, network.num_outputs, ranks)
         for line in source.notices:
-            world.say(f"note: {line}", error=True)
-        with_jacobian = session.together(lambda: _wants_jacobian(request, source))
-        prediction = predict_to_file(network, source, request.output, session, with_jacobian)
+            ranks.say(f"note: {line}", error=True)
+        with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source))
+        prediction = predict_to_file(network, source, request.output, ranks, with_jacobian)
         for line in describe_prediction(prediction, source.units):
-            world.say(line)
-        for path in _draw(request, session):
-            world.say(str(path))
+            ranks.say(line)
+        for path in _draw(request, ranks):
+            ranks.say(str(path))
     return 0
 
 
@@ -120,8 +120,8 @@ def _wants_jacobian(request: PredictRequest, source: SampleSource) -> bool:
     return source.kind == "points" if request.jacobian is None else request.jacobian
 
 
-def _draw(request: PredictRequest, session: Session) -> list[Path]:
+def _draw(request: PredictRequest, ranks: Ranks) -> list[Path]:
     if request.maps is None:
         return []
     folder = request.maps
-    return session.on_root(lambda: draw_prediction(request.output, folder))
+    return ranks.on_root(lambda: draw_prediction(request.output, folder))

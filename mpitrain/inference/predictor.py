@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import open_source
@@ -42,26 +42,26 @@ class Prediction:
 
 
 def predict_to_file(
-    network: StoredNetwork, source: SampleSource, path: Path, session: Session, with_jacobian: bool
+    network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool
 ) -> Prediction:
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 
     `with_jacobian` adds the derivatives of points. Points with an input that is no measurement are left out and
     counted; fields have the mean there. Raises DataError or OutputError, on all ranks, with nothing left behind.
     """
-    session.together(lambda: check_fit(network, source))
+    ranks.on_all_ranks(lambda: check_fit(network, source))
     sizes = network.num_inputs, network.num_outputs, source.grid_shape
     layout = RowLayout(source.kind, *sizes, with_jacobian, source.has_targets)
     sink = PredictionSink(network, source, path, layout)
-    num_ranks, rank = session.ranks.world_size, session.ranks.rank
-    network.module.to(session.device)
+    num_ranks, rank = ranks.world_size, ranks.rank
+    network.module.to(ranks.device)
     try:
-        session.on_root(sink.open)
+        ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
-            rows = session.together(partial(_rows_of, network, source, first + rank, layout, sink, session))
-            _send_in_order(rows, min(num_ranks, len(source.chunks) - first), sink, session)
-        num_dropped = sum(session.gather_object(sink.num_dropped))
-        return session.on_root(lambda: Prediction(path, sink.finish(), sink.num_samples, num_dropped))
+            rows = ranks.on_all_ranks(partial(_rows_of, network, source, first + rank, layout, sink, ranks))
+            _send_in_order(rows, min(num_ranks, len(source.chunks) - first), sink, ranks)
+        num_dropped = sum(ranks.gather_object(sink.num_dropped))
+        return ranks.on_root(lambda: Prediction(path, sink.finish(), sink.num_samples, num_dropped))
     finally:
         sink.abandon()
         source.close()
@@ -104,7 +104,7 @@ def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool)
 
 
 def _rows_of(
-    network: StoredNetwork, source: SampleSource, number: int, layout: RowLayout, sink: PredictionSink, session: Session
+    network: StoredNetwork, source: SampleSource, number: int, layout: RowLayout, sink: PredictionSink, ranks: Ranks
 ) -> torch.Tensor:
     """Return the rows of chunk `number`, none where there is no such chunk."""
     if number >= len(source.chunks):
@@ -116,7 +116,7 @@ def _rows_of(
         samples = samples if usable.all() else samples.take(np.flatnonzero(usable))
     if len(samples) == 0:
         return layout.no_rows()
-    inputs = _inputs(network, samples).to(session.device)
+    inputs = _inputs(network, samples).to(ranks.device)
     answers = [answer.cpu().numpy() for answer in evaluate(network.module, inputs, layout.with_jacobian)]
     expected = (len(samples), layout.num_outputs, *layout.field_shape)
     if answers[0].shape != expected:
@@ -133,26 +133,26 @@ def _inputs(network: StoredNetwork, samples: Samples) -> torch.Tensor:
     return torch.where(torch.isfinite(inputs), inputs, mean)
 
 
-def _send_in_order(rows: torch.Tensor, num_senders: int, sink: PredictionSink, session: Session) -> None:
+def _send_in_order(rows: torch.Tensor, num_senders: int, sink: PredictionSink, ranks: Ranks) -> None:
     """Let the root write the ranks' rows, one rank's after the other. Collective."""
-    num_ranks, rank = session.ranks.world_size, session.ranks.rank
-    counts = session.gather_object(len(rows))
+    num_ranks, rank = ranks.world_size, ranks.rank
+    counts = ranks.gather_object(len(rows))
     failures: list[MpitrainError] = []
     for sender in range(num_senders):
         sent = [0] * num_ranks
         received = [0] * num_ranks
         if rank == sender:
             sent[0] = counts[sender]
-        if session.is_root:
+        if ranks.is_root:
             received[sender] = counts[sender]
         part = rows if rank == sender else rows[:0]
-        arrived = part if num_ranks == 1 else session.control.all_to_all_rows(part, sent, received)
-        if session.is_root and not failures:
+        arrived = part if num_ranks == 1 else ranks.cpu.all_to_all_rows(part, sent, received)
+        if ranks.is_root and not failures:
             try:
                 sink.append(arrived)
             except MpitrainError as error:
                 failures.append(error)
-    session.on_root(lambda: _raise_first(failures))
+    ranks.on_root(lambda: _raise_first(failures))
 
 
 def _raise_first(failures: list[MpitrainError]) -> None:
@@ -160,13 +160,13 @@ def _raise_first(failures: list[MpitrainError]) -> None:
         raise failures[0]
 
 
-def open_for_prediction(selection: Selection, num_predicted: int, session: Session) -> SampleSource:
+def open_for_prediction(selection: Selection, num_predicted: int, ranks: Ranks) -> SampleSource:
     """Open the files of `selection` on the root, in small chunks, and return the source on every rank. Collective.
 
     They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises
     DataError, on all ranks, where a file cannot serve.
     """
-    return session.on_root(lambda: open_source(selection, CHUNK_BYTES, num_predicted))
+    return ranks.on_root(lambda: open_source(selection, CHUNK_BYTES, num_predicted))
 
 
 def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:

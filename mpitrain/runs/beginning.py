@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.comm.session import Session
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.datatools.statistics import record_of_run, write_record
@@ -35,18 +34,18 @@ class TrainRequest:
     log_level: str = "info"
 
 
-def load_settings(request: TrainRequest, world: World) -> LoadedConfig:
+def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
     """Return the settings, which name the run's own folder: the next free one where none was asked for. Collective.
 
     Raises ConfigError or OutputError, on all ranks, for settings that are wrong and for a folder that holds a run.
     """
-    loaded = world.together(lambda: _load(request))
-    folder = world.on_root(lambda: str(_choose_folder(loaded.config, request)))
+    loaded = ranks.on_all_ranks(lambda: _load(request))
+    folder = ranks.on_root(lambda: str(_choose_folder(loaded.config, request)))
     if folder == loaded.config.output.model_dir:
         return loaded
     # config.yaml must lead back to the folder that was taken.
     overrides = (*request.overrides, f"output.model_dir={folder}")
-    return world.together(lambda: load_run_config(request.config_path, overrides))
+    return ranks.on_all_ranks(lambda: load_run_config(request.config_path, overrides))
 
 
 def _load(request: TrainRequest) -> LoadedConfig:
@@ -72,19 +71,19 @@ def _choose_folder(config: RunConfig, request: TrainRequest) -> Path:
     return folder.path
 
 
-def load_newest_checkpoint(folder: RunFolder, world: World) -> Checkpoint:
+def load_newest_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint:
     """Return the newest checkpoint that is whole, and say which. For the root. Raises CheckpointError."""
     checkpoint, notices = CheckpointStore(folder.checkpoints).load_latest()
     for line in notices:
-        world.say(f"note: {line}", error=True)
-    world.say(f"resuming from {checkpoint.path}")
+        ranks.say(f"note: {line}", error=True)
+    ranks.say(f"resuming from {checkpoint.path}")
     return checkpoint
 
 
 @contextmanager
-def as_before_if_refused(session: Session, folder: RunFolder) -> Iterator[None]:
+def as_before_if_refused(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
     """Take back the synthetic history file, and the folder made for it, when the run is refused. Not collective."""
-    if not session.is_root:
+    if not ranks.is_root:
         yield
         return
     existed = folder.path.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan, plan_batches
@@ -17,24 +17,24 @@ from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.standard import EngineInputs
 
 
-def plan_run_batches(config: RunConfig, dataset: Dataset, layout: RunLayout, session: Session) -> BatchPlan:
+def plan_run_batches(config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks) -> BatchPlan:
     """Return the sizes of the batches. Collective. Raises ConfigError, on all ranks, where they do not fit the data."""
     summary, num_virtual_ranks = dataset.summary, layout.virtual_ranks.num_virtual_ranks
     size = layout.global_batch_size
     plan = plan_batches(summary.num_training_samples, size, num_virtual_ranks, summary.largest_share)
-    session.together(lambda: check_batches(config, plan, size))
+    ranks.on_all_ranks(lambda: check_batches(config, plan, size))
     return plan
 
 
 def build_engine(
     config: RunConfig, choice: EngineChoice, dataset: Dataset, model: nn.Module, plan: BatchPlan, layout: RunLayout,
-    session: Session,
+    ranks: Ranks,
 ) -> StepEngine:  # fmt: skip
     """Return the engine that takes the steps of a run. Collective.
 
     Raises ConfigError, on all ranks, where the network's outputs have another shape than the targets.
     """
     batches = dataset.microbatches(plan, config.seed, config.shuffle)
-    session.together(lambda: check_output_shape(model_name(config.model), model, batches[0]))
-    inputs = EngineInputs(model, batches, dataset.evaluation(), plan, layout.virtual_ranks, session, config)
-    return session.together(lambda: choice.build(inputs))
+    ranks.on_all_ranks(lambda: check_output_shape(model_name(config.model), model, batches[0]))
+    inputs = EngineInputs(model, batches, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
+    return ranks.on_all_ranks(lambda: choice.build(inputs))

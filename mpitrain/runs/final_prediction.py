@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpitrain.comm.session import Session
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.selection.names import CICE_TARGET
 from mpitrain.data.selection.opening import open_source
@@ -44,9 +43,7 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
             )
 
 
-def predict_finally(
-    world: World, session: Session, prepared: PreparedRun, files: Sequence[str], folder: RunFolder
-) -> None:
+def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], folder: RunFolder) -> None:
     """Write the prediction of the run's exported weights, where one is asked for. Collective.
 
     Raises DataError or OutputError, on all ranks; the run's own files are complete by then.
@@ -57,11 +54,11 @@ def predict_finally(
     given = config.prediction.cice_history
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
     # The file's own hash: that of the model which the prediction is of.
-    network = session.together(lambda: describe_network(prepared.model, prepared.description, folder.model))
+    network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.model))
     selection = selection_to_predict(config, list(files) if given is None else [given])
-    source = open_for_prediction(selection, network.num_outputs, session)
+    source = open_for_prediction(selection, network.num_outputs, ranks)
     for line in () if source.has_targets else source.notices:
-        world.say(f"note: {line}", error=True)
-    prediction = predict_to_file(network, source, output, session, with_jacobian=source.kind == "points")
+        ranks.say(f"note: {line}", error=True)
+    prediction = predict_to_file(network, source, output, ranks, with_jacobian=source.kind == "points")
     for line in describe_prediction(prediction, source.units):
-        world.say(line)
+        ranks.say(line)

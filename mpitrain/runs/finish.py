@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.session import Session
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.errors import TrainingError
 from mpitrain.models.files.torchscript import save_model, save_normalization
@@ -30,15 +29,15 @@ DoubleArray = npt.NDArray[np.float64]
 
 
 def finish_run(
-    world: World, session: Session, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
+    ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
     wall_time_s: float,
 ) -> None:  # fmt: skip
     """Write `model.pt`, its normalisation file and `report.html`, and print the summary. Collective."""
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
-    summary = _summarise(session, prepared, trainer, files, folder, wall_time_s)
-    session.on_root(lambda: _write(folder, prepared, summary))
-    world.say(render_summary(summary).rstrip("\n"))
+    summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
+    ranks.on_root(lambda: _write(folder, prepared, summary))
+    ranks.say(render_summary(summary).rstrip("\n"))
 
 
 def _write(folder: RunFolder, prepared: PreparedRun, summary: RunSummary) -> None:
@@ -79,7 +78,7 @@ def _noise_mse(files: Sequence[str], config: RunConfig) -> float | None:
 
 
 def _summarise(
-    session: Session, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
+    ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
     wall_time_s: float,
 ) -> RunSummary:  # fmt: skip
     config, state, data = prepared.config, trainer.state, prepared.dataset.summary
@@ -88,7 +87,7 @@ def _summarise(
         run_folder=folder.path,
         model_file=folder.model,
         semantics=config.semantics,
-        world_size=session.ranks.world_size,
+        world_size=ranks.world_size,
         num_virtual_ranks=None if config.semantics == "reference" else prepared.layout.virtual_ranks.num_virtual_ranks,
         num_training_samples=data.num_training_samples,
         num_validation_samples=data.num_validation_samples,
@@ -98,7 +97,7 @@ def _summarise(
         wall_time_s=wall_time_s,
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
-        mean_predictor_mse=_mean_predictor_mse(prepared, session),
+        mean_predictor_mse=_mean_predictor_mse(prepared, ranks),
         noise_mse=_noise_mse(files, config),
         weights_sha256=weights_sha256(named_weights(prepared.model)),
         best_epoch=state.best_epoch if exports_best else None,
@@ -106,9 +105,9 @@ def _summarise(
     )
 
 
-def _mean_predictor_mse(prepared: PreparedRun, session: Session) -> float | None:
+def _mean_predictor_mse(prepared: PreparedRun, ranks: Ranks) -> float | None:
     """Return what a network must beat, measured as the losses are; None for other losses than squares. Collective."""
     if prepared.config.training.loss_function != "mse":
         return None
     output_std: torch.Tensor = getattr(prepared.model, "output_std", torch.ones(()))
-    return prepared.dataset.mean_predictor_mse(output_std, session)
+    return prepared.dataset.mean_predictor_mse(output_std, ranks)

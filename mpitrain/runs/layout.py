@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
 from mpitrain.config import RunConfig
 from mpitrain.errors import CheckpointError
@@ -28,16 +28,16 @@ class RunLayout:
     notices: tuple[str, ...] = ()
 
 
-def plan_layout(config: RunConfig, session: Session, checkpoint: Checkpoint | None) -> RunLayout:
+def plan_layout(config: RunConfig, ranks: Ranks, checkpoint: Checkpoint | None) -> RunLayout:
     """Return the layout of a new run, or of the run that `checkpoint` belongs to. Collective.
 
     Raises LaunchError or CheckpointError, on all ranks, where so many ranks cannot take part.
     """
-    world_size, rank = session.ranks.world_size, session.ranks.rank
+    world_size, rank = ranks.world_size, ranks.rank
     if config.semantics == "reference":
         return RunLayout(VirtualRanks(world_size, world_size, rank), "full")
-    session.together(lambda: check_strategy(config, world_size))
-    requested = session.together(lambda: _virtual_ranks(config, world_size, checkpoint))
+    ranks.on_all_ranks(lambda: check_strategy(config, world_size))
+    requested = ranks.on_all_ranks(lambda: _virtual_ranks(config, world_size, checkpoint))
     virtual_ranks, notices = plan_virtual_ranks(requested, world_size, rank)
     batch_size = (
         checkpoint.settings["training.global_batch_size"] if checkpoint else global_batch_size(config, world_size)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
@@ -21,18 +21,18 @@ from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 
 
-def build_model(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
+def build_model(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
     """Return the network for the data of `summary`, with the same weights on all ranks, on their devices. Collective.
 
     Raises ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
     """
     num_inputs, num_outputs = len(summary.input_names), len(summary.target_names)
-    model = session.together(lambda: _build(config, num_inputs, num_outputs))
-    hashes = session.gather_object(weights_sha256(named_weights(model)))
+    model = ranks.on_all_ranks(lambda: _build(config, num_inputs, num_outputs))
+    hashes = ranks.gather_object(weights_sha256(named_weights(model)))
     different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
     if different:
-        session.together(lambda: _refuse_different_weights(config, different))
-    model = model.to(session.device)
+        ranks.on_all_ranks(lambda: _refuse_different_weights(config, different))
+    model = model.to(ranks.device)
     set_normalization(model, summary.normalization, config.normalizes_outputs)
     return model
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name, needs_fields
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
@@ -61,39 +61,39 @@ class PreparedRun:
         return self.dataset.evaluation(held_out=self.dataset.summary.holds_out)
 
 
-def prepare(config: RunConfig, source: SampleSource, session: Session, checkpoint: Checkpoint | None) -> PreparedRun:
+def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:
     """Return what trains on the samples of `source`, as far as `checkpoint` allows. Collective.
 
     Raises the user's errors on all ranks together.
     """
-    session.together(lambda: _check_kind(config, source))
-    layout = plan_layout(config, session, checkpoint)  # 5 who computes what
-    dataset = open_dataset(config, source, layout.virtual_ranks, session)  # 5-6 shares and statistics
-    return prepare_on(config, dataset, layout, session, checkpoint, source.units)
+    ranks.on_all_ranks(lambda: _check_kind(config, source))
+    layout = plan_layout(config, ranks, checkpoint)  # 5 who computes what
+    dataset = open_dataset(config, source, layout.virtual_ranks, ranks)  # 5-6 shares and statistics
+    return prepare_on(config, dataset, layout, ranks, checkpoint, source.units)
 
 
-def prepare_on_samples(config: RunConfig, samples: Samples, session: Session) -> PreparedRun:
+def prepare_on_samples(config: RunConfig, samples: Samples, ranks: Ranks) -> PreparedRun:
     """Return what trains on samples in memory: this rank's part of what all ranks hold together. Collective."""
-    layout = plan_layout(config, session, None)
-    dataset = hold_samples(config, samples, layout.virtual_ranks, session)
-    return prepare_on(config, dataset, layout, session, None, {})
+    layout = plan_layout(config, ranks, None)
+    dataset = hold_samples(config, samples, layout.virtual_ranks, ranks)
+    return prepare_on(config, dataset, layout, ranks, None, {})
 
 
 def prepare_on(
-    config: RunConfig, dataset: Dataset, layout: RunLayout, session: Session, checkpoint: Checkpoint | None,
+    config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks, checkpoint: Checkpoint | None,
     units: Mapping[str, str],
 ) -> PreparedRun:  # fmt: skip
     """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together."""
     set_switches(config.training)
-    model = build_model(config, dataset.summary, session)  # 7 first weights and normalisation
+    model = build_model(config, dataset.summary, ranks)  # 7 first weights and normalisation
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
-    choice = session.together(lambda: choose_engine(config, session, model, resumed_engine))
+    choice = ranks.on_all_ranks(lambda: choose_engine(config, ranks, model, resumed_engine))
     settings = checkpoint_settings(
-        config, session, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name
+        config, ranks, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name
     )
-    differences = session.together(lambda: check_fits(checkpoint, settings) if checkpoint else [])
-    plan = plan_run_batches(config, dataset, layout, session)
-    engine = build_engine(config, choice, dataset, model, plan, layout, session)
+    differences = ranks.on_all_ranks(lambda: check_fits(checkpoint, settings) if checkpoint else [])
+    plan = plan_run_batches(config, dataset, layout, ranks)
+    engine = build_engine(config, choice, dataset, model, plan, layout, ranks)
     of_engine = (*choice.notices, *strategy_notices(config, choice.name))
     notices = (*dataset.notices, *layout.notices, *of_engine, *differences, *_data_notices(config, dataset, layout))
     return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)

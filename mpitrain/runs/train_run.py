@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mpitrain.comm.agreement import is_agreed
-from mpitrain.comm.session import Session, open_session
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.selection.settings import selection_of
@@ -33,69 +33,69 @@ from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import Trainer
 
 
-def train(world: World, request: TrainRequest) -> int:
+def train(ranks: Ranks, request: TrainRequest) -> int:
     """Train as requested and leave a run folder; return exit code 0. Collective.
 
     Raises the errors of `mpitrain.errors`, on all ranks together.
     """
     started_s = time.monotonic()
-    loaded = load_settings(request, world)  # 2
-    with open_session(world, loaded.config) as session, listen_for_stop() as stop_request:  # 1
-        for line in (*loaded.notices, *world.notices):
-            world.say(f"note: {line}", error=True)
-        _train(world, session, loaded.config, request, stop_request, started_s)
+    loaded = load_settings(request, ranks)  # 2
+    with open_tensors(ranks, loaded.config), listen_for_stop() as stop_request:  # 1
+        for line in (*loaded.notices, *ranks.notices):
+            ranks.say(f"note: {line}", error=True)
+        _train(ranks, loaded.config, request, stop_request, started_s)
     return 0
 
 
 def _train(
-    world: World, session: Session, config: RunConfig, request: TrainRequest, stop_request: StopRequest,
+    ranks: Ranks, config: RunConfig, request: TrainRequest, stop_request: StopRequest,
     started_s: float,
 ) -> None:  # fmt: skip
     folder = RunFolder.of(config)
-    checkpoint = session.on_root(lambda: load_newest_checkpoint(folder, world)) if request.resume else None
-    with as_before_if_refused(session, folder):
-        session.on_root(folder.check_model_file)
-        files = session.on_root(lambda: find_files(config, folder, request))
-        source = open_source_on_root(selection_of(config, files), session)  # 3 files, 4 selection
-        prepared = prepare(config, source, session, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
+    checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, ranks)) if request.resume else None
+    with as_before_if_refused(ranks, folder):
+        ranks.on_root(folder.check_model_file)
+        files = ranks.on_root(lambda: find_files(config, folder, request))
+        source = open_source_on_root(selection_of(config, files), ranks)  # 3 files, 4 selection
+        prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         if checkpoint is not None:
-            session.together(lambda: check_same_data(files, checkpoint, prepared.model))
+            ranks.on_all_ranks(lambda: check_same_data(files, checkpoint, prepared.model))
         jacobian_watch = build_jacobian_watch(
-            prepared.config, prepared.model, prepared.preview, session, prepared.layout.virtual_ranks
+            prepared.config, prepared.model, prepared.preview, ranks, prepared.layout.virtual_ranks
         )
-        session.on_root(lambda: check_final_prediction(config, folder))
-    session.on_root(lambda: prepare_folder(prepared, source, folder, request))
-    world.failure_folder = folder.logs
-    _announce(world, session, prepared, source.notices, files, folder)
-    with watching(prepared, session, folder, checkpoint, request.log_level) as watcher, _closing(prepared.engine):
-        save = checkpoint_saver(session, folder, prepared.settings)
-        trainer = Trainer(config, session, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch)
+        ranks.on_root(lambda: check_final_prediction(config, folder))
+    ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
+    ranks.failure_folder = folder.logs
+    _announce(ranks, prepared, source.notices, files, folder)
+    with watching(prepared, ranks, folder, checkpoint, request.log_level) as watcher, _closing(prepared.engine):
+        save = checkpoint_saver(ranks, folder, prepared.settings)
+        trainer = Trainer(config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch)
         if checkpoint is not None:
             trainer.resume(checkpoint)
         trainer.fit()  # 8
-    finish_run(world, session, prepared, trainer, files, folder, time.monotonic() - started_s)  # 9
-    predict_finally(world, session, prepared, files, folder)
+    finish_run(ranks, prepared, trainer, files, folder, time.monotonic() - started_s)  # 9
+    predict_finally(ranks, prepared, files, folder)
 
 
 def _announce(
-    world: World, session: Session, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str],
+    ranks: Ranks, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str],
     folder: RunFolder,
 ) -> None:  # fmt: skip
     for line in (*of_source, *prepared.notices):
-        world.say(f"note: {line}", error=True)
-    ranks, summary = session.ranks, prepared.dataset.summary
+        ranks.say(f"note: {line}", error=True)
+    summary = prepared.dataset.summary
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
-    world.say(
+    ranks.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
-        f"{session.backend}, {session.device.type}, reduction {_reduction(prepared, session)}, "
+        f"{ranks.backend}, {ranks.device.type}, reduction {_reduction(prepared, ranks)}, "
         f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {' '.join(files)}; "
         f"run folder {folder.path}"
     )
 
 
-def _reduction(prepared: PreparedRun, session: Session) -> str:
+def _reduction(prepared: PreparedRun, ranks: Ranks) -> str:
     # The setting is of `standard`; the C++ program leaves the order of addition to the MPI library.
-    return "in MPI's order" if prepared.config.semantics == "reference" else session.reduction
+    return "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.progress import open_progress
@@ -24,22 +24,22 @@ from mpitrain.train.watchers import RootWatcher, SilentWatcher
 
 @contextmanager
 def watching(
-    prepared: PreparedRun, session: Session, folder: RunFolder, checkpoint: Checkpoint | None, log_level: str
+    prepared: PreparedRun, ranks: Ranks, folder: RunFolder, checkpoint: Checkpoint | None, log_level: str
 ) -> Iterator[Watcher]:
     """Open this rank's log, and on the root metrics and progress; close them after the block. Not collective."""
     config = prepared.config
     level: int = getattr(logging, log_level.upper())
-    logger = open_rank_log(folder.path, session.ranks.rank, session.host, level)
+    logger = open_rank_log(folder.path, ranks.rank, ranks.host, level)
     logger.info(
         "rank %d of %d, device %s, torch %s, %d threads",
-        session.ranks.rank,
-        session.ranks.world_size,
-        session.device,
+        ranks.rank,
+        ranks.world_size,
+        ranks.device,
         torch.__version__,
-        session.num_threads,
+        ranks.num_threads,
     )
     try:
-        if not session.is_root:
+        if not ranks.is_root:
             yield SilentWatcher()
             return
         first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
@@ -57,11 +57,11 @@ def watching(
         close_rank_log(logger)
 
 
-def checkpoint_saver(session: Session, folder: RunFolder, settings: Mapping[str, Any]) -> SaveCheckpoint:
+def checkpoint_saver(ranks: Ranks, folder: RunFolder, settings: Mapping[str, Any]) -> SaveCheckpoint:
     """Return what writes a checkpoint of the whole run; a call is collective. Raises OutputError, on all ranks."""
     store = CheckpointStore(folder.checkpoints)
 
     def save(tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
-        session.on_root(lambda: store.save(tensors, state, settings, step, kind))
+        ranks.on_root(lambda: store.save(tensors, state, settings, step, kind))
 
     return save

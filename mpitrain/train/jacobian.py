@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
-from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import EvaluationSource
@@ -27,10 +27,10 @@ class JacobianWatch:
     """Computes the mean Jacobian over the same samples each time: each virtual rank's first 4096 / V ones."""
 
     def __init__(
-        self, model: nn.Module, sources: Sequence[EvaluationSource], session: Session, layout: VirtualRanks
+        self, model: nn.Module, sources: Sequence[EvaluationSource], ranks: Ranks, layout: VirtualRanks
     ) -> None:
         """Keep the samples of this rank's virtual ranks, `sources`, in order; `reference` has one a rank."""
-        self._model, self._session = model, session
+        self._model, self._ranks = model, ranks
         self._counts, self._num_parts = layout.counts, layout.num_virtual_ranks
         rows = max(1, MOST_SAMPLES // self._num_parts)
         self._samples = [_first_inputs(source, rows) for source in sources]
@@ -49,7 +49,7 @@ class JacobianWatch:
         The bits do not depend on the number of ranks. Raises TrainingError, on all ranks, where it is not finite.
         """
         own = torch.stack([self._sum(inputs) for inputs in self._samples])
-        gathered = self._session.control.all_gather(own, self._counts)
+        gathered = self._ranks.cpu.all_gather(own, self._counts)
         # Zeros to the next power of two, which a number of ranks (`reference`) need not be, change no sum.
         missing = (1 << (self._num_parts - 1).bit_length()) - self._num_parts
         total = combine_in_tree(torch.cat([gathered, gathered.new_zeros((missing, gathered.shape[1]))]))
@@ -76,7 +76,7 @@ class JacobianWatch:
 
 
 def build_jacobian_watch(
-    config: RunConfig, model: nn.Module, sources: Sequence[EvaluationSource], session: Session,
+    config: RunConfig, model: nn.Module, sources: Sequence[EvaluationSource], ranks: Ranks,
     layout: VirtualRanks,
 ) -> JacobianWatch | None:  # fmt: skip
     """Return what follows the Jacobian, None where the settings do not ask for it. Collective.
@@ -86,8 +86,8 @@ def build_jacobian_watch(
     training = config.training
     if not training.follows_jacobian:
         return None
-    watch = JacobianWatch(model, sources, session, layout)
-    session.together(watch.check_points)
+    watch = JacobianWatch(model, sources, ranks, layout)
+    ranks.on_all_ranks(watch.check_points)
     return watch
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint.store import Checkpoint
@@ -39,14 +39,14 @@ class Trainer:
     """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
 
     def __init__(
-        self, config: RunConfig, session: Session, model: nn.Module, engine: StepEngine, save: SaveCheckpoint,
+        self, config: RunConfig, ranks: Ranks, model: nn.Module, engine: StepEngine, save: SaveCheckpoint,
         watcher: Watcher, stop_request: StopRequest, jacobian_watch: JacobianWatch | None = None,
         one_by_one: bool = False,
     ) -> None:  # fmt: skip
         """`one_by_one`, or a profile: the watcher hears of each step before the next one, and sees the model then."""
         self.state = TrainingState()
         self.best_weights: dict[str, torch.Tensor] | None = None
-        self._config, self._session, self._model, self._engine = config, session, model, engine
+        self._config, self._ranks, self._model, self._engine = config, ranks, model, engine
         self._save, self._watcher, self._stop_request = save, watcher, stop_request
         self._jacobian_watch, self._best_is_saved = jacobian_watch, True
         self._one_by_one, self._stop_was_asked = one_by_one or config.training.profile_training, False
@@ -95,7 +95,7 @@ class Trainer:
         self.state.global_step += num_steps
         if not is_finite:
             raise mark_agreed(TrainingError(self._describe_divergence(losses[-1], learning_rate)))
-        self._session.note_step(self.state.global_step)
+        self._ranks.note_step(self.state.global_step)
         self._watcher.on_steps(self.state, losses, learning_rate)
 
     def _finish_epoch(self, learning_rate: float, wall_time_s: float) -> None:
@@ -133,7 +133,7 @@ class Trainer:
         if max_steps is not None and self.state.global_step >= max_steps:
             reason = f"training.max_steps={max_steps}"
         elif stop_requested:
-            reason = next(filter(None, self._session.gather_object(self._stop_request.signal_name)), "a request")
+            reason = next(filter(None, self._ranks.gather_object(self._stop_request.signal_name)), "a request")
         else:
             return
         self.save_checkpoint()
@@ -170,7 +170,7 @@ class Trainer:
     def _learning_rate(self) -> float:
         training = self._config.training
         is_by_batch = training.learning_rate_scaling_by == "batch_size"
-        ratio = self._engine.global_batch_size / REFERENCE_BATCH_SIZE if is_by_batch else self._session.ranks.world_size
+        ratio = self._engine.global_batch_size / REFERENCE_BATCH_SIZE if is_by_batch else self._ranks.world_size
         base = scaled_learning_rate(training.optimizer.learning_rate, training.learning_rate_scaling, ratio)
         return learning_rate_at(self.state.epoch, training.epochs, base, training.scheduler, self.state.num_plateaus)
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
-from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import DomainSection, RunConfig
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
@@ -57,41 +57,41 @@ def _swapped_inputs(asked: Selection) -> Selection:
 def _reference(**steps: Any) -> Stages:
     """Share the samples out by other steps."""
 
-    def hold(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session) -> ReferenceDataset:
-        return share_out_as_reference(samples, session, torch_dtype(config), ReferenceSteps(**steps))
+    def hold(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks) -> ReferenceDataset:
+        return share_out_as_reference(samples, ranks, torch_dtype(config), ReferenceSteps(**steps))
 
     return Stages(hold_samples=hold)
 
 
-def _contiguous(samples: Samples, session: Session) -> Samples:
-    offset = offset_of(len(samples), session)
+def _contiguous(samples: Samples, ranks: Ranks) -> Samples:
+    offset = offset_of(len(samples), ranks)
     numbers = offset.first + np.arange(len(samples))
-    own, _ = send_to_ranks(samples, numbers * session.ranks.world_size // offset.total, numbers, session)
+    own, _ = send_to_ranks(samples, numbers * ranks.world_size // offset.total, numbers, ranks)
     return own
 
 
-def _untruncated(own: Samples, num_selected: int, session: Session) -> Samples:
+def _untruncated(own: Samples, num_selected: int, ranks: Ranks) -> Samples:
     return own
 
 
-def _sample_variance(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
-    mean, std = one_pass_moments(inputs, session)
-    count = len(inputs) * session.ranks.world_size
+def _sample_variance(inputs: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = one_pass_moments(inputs, ranks)
+    count = len(inputs) * ranks.world_size
     return mean, std * math.sqrt(count / (count - 1))
 
 
-def _mean_of_means(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
-    parts = session.gather_object((inputs.double().mean(dim=0), inputs.double().pow(2).mean(dim=0)))
+def _mean_of_means(inputs: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = ranks.gather_object((inputs.double().mean(dim=0), inputs.double().pow(2).mean(dim=0)))
     mean, square = (torch.stack(column).mean(dim=0) for column in zip(*parts, strict=True))
     return mean.to(inputs.dtype), (square - mean**2).sqrt().to(inputs.dtype)
 
 
-def _float64_moments(inputs: torch.Tensor, session: Session) -> tuple[torch.Tensor, torch.Tensor]:
+def _float64_moments(inputs: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
     sums, squares = inputs.double().sum(dim=0), inputs.double().pow(2).sum(dim=0)
-    session.all_reduce(sums)
-    session.all_reduce(squares)
+    ranks.all_reduce(sums)
+    ranks.all_reduce(squares)
     count = torch.tensor(float(len(inputs)), dtype=torch.float64)
-    session.all_reduce(count)
+    ranks.all_reduce(count)
     mean = sums / count
     return mean.to(inputs.dtype), (squares / count - mean**2).sqrt().to(inputs.dtype)
 
@@ -101,12 +101,12 @@ def _with_normalization(dataset: InMemoryDataset, normalization: Normalization) 
 
 
 def _unweighted_merge(
-    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
 ) -> InMemoryDataset:
     """Give every virtual rank's mean and variance the same weight, however many samples it has."""
-    data = share_out(samples, session, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
+    data = share_out(samples, ranks, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
     own = [(share.inputs.double().mean(0), share.inputs.double().var(0, correction=0)) for share in data.training]
-    everyone = [pair for part in session.gather_object(own) for pair in part]
+    everyone = [pair for part in ranks.gather_object(own) for pair in part]
     mean, variance = (torch.stack(column).mean(0) for column in zip(*everyone, strict=True))
     before = data.summary.normalization
     found = dataclasses.replace(before, mean=mean.to(before.mean), std=variance.sqrt().to(before.std))
@@ -114,33 +114,33 @@ def _unweighted_merge(
 
 
 def _statistics_of_all(
-    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, session: Session
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
 ) -> InMemoryDataset:
     data, everything = (
-        share_out(samples, session, virtual_ranks, split, config.seed, torch_dtype(config))
+        share_out(samples, ranks, virtual_ranks, split, config.seed, torch_dtype(config))
         for split in (config.validation_split, 0.0)
     )
     return _with_normalization(data, everything.summary.normalization)
 
 
-def _next_seed(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
-    return build_model(config.model_copy(update={"seed": config.seed + 1}), summary, session)
+def _next_seed(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
+    return build_model(config.model_copy(update={"seed": config.seed + 1}), summary, ranks)
 
 
-def _stale_normalization(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
-    model = build_model(config, summary, session)
+def _stale_normalization(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
+    model = build_model(config, summary, ranks)
     with torch.no_grad():
         model.get_buffer("input_mean").zero_()
         model.get_buffer("input_std").fill_(1)
     return model
 
 
-def _with_activation(config: RunConfig, summary: DataSummary, session: Session) -> nn.Module:
+def _with_activation(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
     def forward(model: Any, inputs: torch.Tensor) -> torch.Tensor:
         hidden = torch.sigmoid(model.fc1((inputs - model.input_mean) / model.input_std))
         return torch.sigmoid(model.fc2(hidden))
 
-    model = build_model(config, summary, session)
+    model = build_model(config, summary, ranks)
     model.forward = types.MethodType(forward, model)
     return model
 
@@ -158,30 +158,30 @@ def _divide_by_ranks(engine: Any) -> None:
 
 
 class _WithAllReduce:
-    """A session whose `all_reduce` makes a mistake before it adds."""
+    """A ranks whose `all_reduce` makes a mistake before it adds."""
 
-    def __init__(self, session: Session, spoil: Callable[[torch.Tensor, Session], None]) -> None:
-        self._session, self._spoil = session, spoil
+    def __init__(self, ranks: Ranks, spoil: Callable[[torch.Tensor, Ranks], None]) -> None:
+        self._ranks, self._spoil = ranks, spoil
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        self._spoil(tensor, self._session)
-        self._session.all_reduce(tensor)
+        self._spoil(tensor, self._ranks)
+        self._ranks.all_reduce(tensor)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+        return getattr(self._ranks, name)
 
 
-def _session(spoil: Callable[[torch.Tensor, Session], None], **stages: Any) -> Stages:
-    make: Any = lambda session: _WithAllReduce(session, spoil)  # noqa: E731
+def _ranks(spoil: Callable[[torch.Tensor, Ranks], None], **stages: Any) -> Stages:
+    make: Any = lambda ranks: _WithAllReduce(ranks, spoil)  # noqa: E731
     return Stages(session_of_engine=make, **stages)
 
 
-def _scale_first(gradient: torch.Tensor, session: Session) -> None:
-    gradient /= len(CICE_INPUTS) * session.ranks.world_size
+def _scale_first(gradient: torch.Tensor, ranks: Ranks) -> None:
+    gradient /= len(CICE_INPUTS) * ranks.world_size
 
 
-def _lose(gradient: torch.Tensor, session: Session) -> None:
-    if session.ranks.rank == session.ranks.world_size - 1:
+def _lose(gradient: torch.Tensor, ranks: Ranks) -> None:
+    if ranks.rank == ranks.world_size - 1:
         gradient.zero_()
 
 
@@ -205,7 +205,7 @@ class _LinearReducer:
     """Adds the gradients of the slices one after the other; losses and weights keep the tree."""
 
     def __init__(self, engine: Any) -> None:
-        self._communicator, self._counts = engine.session.data, engine.inputs.virtual_ranks.counts
+        self._communicator, self._counts = engine.ranks.tensors, engine.inputs.virtual_ranks.counts
 
     def reduce(self, partials: torch.Tensor) -> torch.Tensor:
         """See `Reducer.reduce`. Collective."""
@@ -292,8 +292,8 @@ STAGES_WITH: dict[str, Stages] = {
     "sum of squares for their mean": _engine(_sum_of_squares),
     "padding rows counted": _engine(_count_padding),
     "division by P instead of 7 P": _engine(_divide_by_ranks),
-    "scaling before the Allreduce": _session(_scale_first, adjust_engine=_divide_by_one),
-    "a lost rank's gradient": _session(_lose),
+    "scaling before the Allreduce": _ranks(_scale_first, adjust_engine=_divide_by_one),
+    "a lost rank's gradient": _ranks(_lose),
     "partials added in another order": _engine(_add_in_a_line),
     "mean of the slices' means": _engine(_mean_of_slices),
     "bias correction off by one": _adam(off_by_one=True),

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.session import open_session
-from mpitrain.comm.world import World, run_on_all_ranks
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.start import run_on_all_ranks
+from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.faults import stages_of
@@ -23,18 +24,18 @@ from mpitrain.verify.trace import write_trace
 def main() -> int:
     """Do the jobs of the file that the command line names; return the exit code."""
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    return run_on_all_ranks(lambda world: _do_all(world, jobs))
+    return run_on_all_ranks(lambda ranks: _do_all(ranks, jobs))
 
 
-def _do_all(world: World, jobs: list[dict[str, Any]]) -> int:
+def _do_all(ranks: Ranks, jobs: list[dict[str, Any]]) -> int:
     for job in jobs:
         # On CPUs and over MPI, as the C++ program runs, whatever this machine has and the user trains with.
         settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi"]
         path = Path(job["config"]) if job["config"] else None
-        config = world.together(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
-        with open_session(world, config) as session:
-            recorded = record_run(config, session, TRACE_STEPS, stages_of(job.get("fault")))
-            session.on_root(lambda config=config, job=job, recorded=recorded: _write(config, job, recorded))  # type: ignore[misc]
+        config = ranks.on_all_ranks(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
+        with open_tensors(ranks, config):
+            recorded = record_run(config, ranks, TRACE_STEPS, stages_of(job.get("fault")))
+            ranks.on_root(lambda config=config, job=job, recorded=recorded: _write(config, job, recorded))  # type: ignore[misc]
     return 0
 
 

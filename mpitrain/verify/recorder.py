@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EpochOrder
 from mpitrain.data.dataset.exchange import open_source_on_root, read_own_chunks
@@ -71,25 +71,25 @@ class Recorded:
     plan: BatchPlan
 
 
-def record_run(config: RunConfig, session: Session, trace_steps: Sequence[int], stages: Stages) -> Recorded:
+def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int], stages: Stages) -> Recorded:
     """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective."""
-    source = open_source_on_root(stages.select(selection_of(config)), session)
-    layout = plan_layout(config, session, None)
-    dataset = stages.hold_samples(config, read_own_chunks(source, session), layout.virtual_ranks, session)
-    model = stages.build_model(config, dataset.summary, session)
-    plan = plan_run_batches(config, dataset, layout, session)
-    choice = choose_engine(config, session, model, None)
-    of_engine = stages.session_of_engine(session)
+    source = open_source_on_root(stages.select(selection_of(config)), ranks)
+    layout = plan_layout(config, ranks, None)
+    dataset = stages.hold_samples(config, read_own_chunks(source, ranks), layout.virtual_ranks, ranks)
+    model = stages.build_model(config, dataset.summary, ranks)
+    plan = plan_run_batches(config, dataset, layout, ranks)
+    choice = choose_engine(config, ranks, model, None)
+    of_engine = stages.session_of_engine(ranks)
     engine = build_engine(config, choice, dataset, model, plan, layout, of_engine)
     stages.adjust_engine(engine)
-    selected = session.together(source.read_all)
+    selected = ranks.on_all_ranks(source.read_all)
     kept = selected.take(np.flatnonzero(valid_rows(selected)))
     trace = Trace({"selected_index": kept.grid_index})
-    _add_partition(trace, session, dataset)
+    _add_partition(trace, ranks, dataset)
     _add_weights(trace, "initial", model)
-    _add_forward(trace, session, dataset, model)
+    _add_forward(trace, ranks, dataset, model)
     recorder = TraceRecorder(model, trace, trace_steps)
-    Trainer(config, session, model, engine, lambda *_: None, recorder, StopRequest(), one_by_one=True).fit()
+    Trainer(config, ranks, model, engine, lambda *_: None, recorder, StopRequest(), one_by_one=True).fit()
     trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
     _add_weights(trace, "weights_final", model)
     outputs, jacobian = stages.jacobian(model, torch.from_numpy(kept.inputs).to(torch_dtype(config)))
@@ -98,9 +98,9 @@ def record_run(config: RunConfig, session: Session, trace_steps: Sequence[int], 
     return Recorded(trace, kept, plan)
 
 
-def _add_partition(trace: Trace, session: Session, dataset: HeldDataset) -> None:
+def _add_partition(trace: Trace, ranks: Ranks, dataset: HeldDataset) -> None:
     own = np.concatenate([share.grid_index for share in dataset.training])
-    gathered = session.gather_object(own)
+    gathered = ranks.gather_object(own)
     trace.arrays["partition_count"] = np.array([len(part) for part in gathered])
     trace.arrays["partition_index"] = np.concatenate(gathered)
     trace.arrays["input_mean"] = _array(dataset.summary.normalization.mean)
@@ -108,10 +108,10 @@ def _add_partition(trace: Trace, session: Session, dataset: HeldDataset) -> None
 
 
 @torch.no_grad()
-def _add_forward(trace: Trace, session: Session, dataset: HeldDataset, model: torch.nn.Module) -> None:
+def _add_forward(trace: Trace, ranks: Ranks, dataset: HeldDataset, model: torch.nn.Module) -> None:
     outputs = [_array(model(share.inputs).view(-1)) for share in dataset.training if len(share.targets)]
     own = np.concatenate(outputs) if outputs else np.empty(0, _array(dataset.summary.normalization.mean).dtype)
-    trace.arrays["forward_step1"] = np.concatenate(session.gather_object(own))
+    trace.arrays["forward_step1"] = np.concatenate(ranks.gather_object(own))
 
 
 def _add_weights(trace: Trace, prefix: str, model: torch.nn.Module) -> None:

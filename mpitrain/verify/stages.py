@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import DataSummary
@@ -25,12 +25,12 @@ class Stages:
     """One function a stage, the package's own by default.
 
     `select` may change what is read, `adjust_engine` an engine that has been built; it may also give the engine another
-    session.
+    ranks.
     """
 
     select: Callable[[Selection], Selection] = lambda selection: selection
-    hold_samples: Callable[[RunConfig, Samples, VirtualRanks, Session], HeldDataset] = hold_samples
-    build_model: Callable[[RunConfig, DataSummary, Session], nn.Module] = build_model
-    session_of_engine: Callable[[Session], Session] = lambda session: session
+    hold_samples: Callable[[RunConfig, Samples, VirtualRanks, Ranks], HeldDataset] = hold_samples
+    build_model: Callable[[RunConfig, DataSummary, Ranks], nn.Module] = build_model
+    session_of_engine: Callable[[Ranks], Ranks] = lambda ranks: ranks
     adjust_engine: Callable[[StepEngine], None] = lambda engine: None
     jacobian: Callable[[nn.Module, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = scalar_jacobian

@@ -15,8 +15,8 @@ from mpitrain.bench.measurement import (
     MOST_CALLS,
     SINGLE_CALLS,
     Candidate,
+    CollectiveClock,
     Plan,
-    Ranks,
     calls_for,
     measure_interleaved,
     percentile,
@@ -29,14 +29,14 @@ from mpitrain.errors import OutputError
 def test_candidates_take_turns_and_each_round_begins_with_another():
     calls: list[str] = []
     candidates = {name: Candidate(lambda name=name: calls.append(name)) for name in "abc"}
-    timings = measure_interleaved(candidates, Plan(num_rounds=3, warm_up_rounds=1, sample_s=0.0), Ranks())
+    timings = measure_interleaved(candidates, Plan(num_rounds=3, warm_up_rounds=1, sample_s=0.0), CollectiveClock())
     assert "".join(calls) == "abc" * SINGLE_CALLS + "abc" + "bca" + "cab" + "abc"
     assert {name: len(timing.samples_s) for name, timing in timings.items()} == dict.fromkeys("abc", 3)
 
 
 def test_every_rank_reports_the_slowest_and_makes_as_many_calls():
     finished = []
-    ranks = Ranks(slowest=lambda values: [max(value, 0.5) for value in values])
+    ranks = CollectiveClock(slowest=lambda values: [max(value, 0.5) for value in values])
     candidate = Candidate(lambda: None, lambda: finished.append(1))
     timing = measure_interleaved({"a": candidate}, Plan(2, 0, sample_s=2.0), ranks)["a"]
     assert timing.samples_s == (0.5, 0.5)

@@ -11,7 +11,7 @@ OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution"
 INTEL = "Intel(R) MPI Library 2021.11 for Linux* OS"
 
 
-def world(rank, size):
+def ranks(rank, size):
     return RankClaim("MPI", rank, size, variables=("MPI_COMM_WORLD",))
 
 
@@ -151,7 +151,7 @@ GOOD = {
 @pytest.mark.parametrize("name", GOOD)
 def test_good_launches(name):
     mpi, library, environ, transport, place, num_notices = GOOD[name]
-    decision = reconcile(world(*mpi) if mpi else None, environ, library)
+    decision = reconcile(ranks(*mpi) if mpi else None, environ, library)
     assert decision.transport == transport
     assert (decision.claim.rank, decision.claim.world_size) == place
     assert len(decision.notices) == num_notices
@@ -274,13 +274,13 @@ WRONG = {
 def test_wrong_launches_are_caught_with_their_mend(name):
     mpi, library, environ, words = WRONG[name]
     with pytest.raises(LaunchError, match=f"(?s){words}") as caught:
-        reconcile(world(*mpi) if mpi else None, environ, library)
+        reconcile(ranks(*mpi) if mpi else None, environ, library)
     assert caught.value.exit_code == 3
 
 
 def test_a_contradiction_shows_what_each_source_says():
     with pytest.raises(LaunchError) as caught:
-        reconcile(world(0, 1), step(1, 4) | pmix(1), MPICH)
+        reconcile(ranks(0, 1), step(1, 4) | pmix(1), MPICH)
     lines = str(caught.value).splitlines()
     assert lines[0] == "several ranks were started, but each is alone in MPI_COMM_WORLD (MPICH 5.0.2)"
     assert [line.split("  ")[0] for line in lines[1:5]] == ["source", "MPI", "PMIx", "Slurm step"]
@@ -289,14 +289,14 @@ def test_a_contradiction_shows_what_each_source_says():
 
 
 def test_what_mpi_does_not_tell_is_filled_from_an_agreeing_launcher():
-    claim = reconcile(world(3, 4), step(3, 4, "3,1", 1) | pmi2(3, 4), MPICH).claim
+    claim = reconcile(ranks(3, 4), step(3, 4, "3,1", 1) | pmi2(3, 4), MPICH).claim
     assert (claim.source, claim.local_rank, claim.local_world_size) == ("MPI", 0, 1)
     assert (claim.node_rank, claim.num_nodes) == (1, 2)
     # nothing comes from a step of another size
-    assert reconcile(world(0, 1), step(0, 1) | BY_HAND, MPICH).claim.local_rank is None
+    assert reconcile(ranks(0, 1), step(0, 1) | BY_HAND, MPICH).claim.local_rank is None
 
 
 def test_the_notice_names_the_command_for_mpi():
-    (notice,) = reconcile(world(0, 1), step(3, 4), OPEN_MPI).notices
+    (notice,) = reconcile(ranks(0, 1), step(3, 4), OPEN_MPI).notices
     assert "torch.distributed" in notice
     assert "`srun --mpi=pmix -n 4 python -m mpitrain`" in notice

@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from mpitrain.comm.agreement import is_agreed, together
+from mpitrain.comm.agreement import is_agreed, on_all_ranks
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.meeting import open_store_over
 from mpitrain.comm.mpi import communicator as mpi_communicator
@@ -106,21 +106,21 @@ def check_objects(comm: Communicator) -> None:
 
 
 def check_together(comm: Communicator) -> None:
-    assert together(comm, lambda: RANK * 2) == RANK * 2
+    assert on_all_ranks(comm, lambda: RANK * 2) == RANK * 2
     first = min(1, LAST)
 
     def fails_from_first() -> None:
         if first <= RANK:
             raise (DataError if first == RANK else ConfigError)(f"no file on {RANK}")
 
-    error = error_of(lambda: together(comm, fails_from_first))
+    error = error_of(lambda: on_all_ranks(comm, fails_from_first))
     assert type(error) is DataError
     assert is_agreed(error)
     alone = f"no file on {first}"
     where = f"rank {first} on {MPI.Get_processor_name()} ({SIZE - 1} of {SIZE} ranks): "
     assert str(error) == (alone if first == 0 else where + alone), error
-    refused(DataError, "none on 0", lambda: together(comm, lambda: _raise(DataError(f"none on {RANK}"))))
-    assert together(comm, lambda: "afterwards all go on") == "afterwards all go on"
+    refused(DataError, "none on 0", lambda: on_all_ranks(comm, lambda: _raise(DataError(f"none on {RANK}"))))
+    assert on_all_ranks(comm, lambda: "afterwards all go on") == "afterwards all go on"
 
 
 def _raise(error: MpitrainError) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from played_ranks import on_played_ranks
 
-from mpitrain.comm.agreement import is_agreed, mark_agreed, on_root, together
+from mpitrain.comm.agreement import is_agreed, mark_agreed, on_all_ranks, on_root
 from mpitrain.errors import CheckpointError, DataError, TrainingError
 
 
@@ -22,26 +22,26 @@ def fail(error):
 
 
 def test_without_a_failure_each_rank_has_its_own_result():
-    assert together(PlayedRanks(None, None), lambda: 7) == 7
+    assert on_all_ranks(PlayedRanks(None, None), lambda: 7) == 7
 
 
 def test_the_first_failing_ranks_error_is_raised_where_nothing_failed():
     ranks = PlayedRanks(None, (CheckpointError, "bad file", "n2"), (DataError, "later", "n3"))
     with pytest.raises(CheckpointError) as raised:
-        together(ranks, lambda: 7)
+        on_all_ranks(ranks, lambda: 7)
     assert str(raised.value) == "rank 2 on n2 (2 of 4 ranks): bad file"
     assert is_agreed(raised.value)
 
 
 def test_an_error_of_all_ranks_names_none():
     with pytest.raises(DataError) as raised:
-        together(PlayedRanks((DataError, "no file", "n2")), lambda: fail(DataError("no file")))
+        on_all_ranks(PlayedRanks((DataError, "no file", "n2")), lambda: fail(DataError("no file")))
     assert str(raised.value) == "no file"
 
 
 def test_a_bug_is_not_swallowed_and_not_agreed():
     with pytest.raises(ZeroDivisionError) as raised:
-        together(PlayedRanks(None), lambda: 1 // 0)
+        on_all_ranks(PlayedRanks(None), lambda: 1 // 0)
     assert not is_agreed(raised.value)
 
 

@@ -29,17 +29,17 @@ from mpitrain.train.trainer import Trainer
 def linger():
     while True: time.sleep(1)
 
-def stall(session):
+def stall(ranks):
     fault_at.write_text(f"{os.getpid()} {time.time()}")
     if kind == "stopped": os.kill(os.getpid(), signal.SIGSTOP)
     if kind == "asleep": linger()
-    if kind == "one collective too many": session.barrier()
+    if kind == "one collective too many": ranks.barrier()
 
 fit = Trainer.fit
 def stalling_fit(self):
     take_steps = self._engine.take_steps
     def stalling_steps(first_step, num_steps, *arguments):
-        if self._session.ranks.rank == rank and self.state.global_step == step_number: stall(self._session)
+        if self._ranks.rank == rank and self.state.global_step == step_number: stall(self._ranks)
         return take_steps(first_step, 1, *arguments)
     self._engine.take_steps = stalling_steps
     fit(self)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from field_files import config_of, write_xy
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import BatchPlan, plan_batches
@@ -45,10 +45,10 @@ def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype=to
     config = config_of(path, *given)
 
     def body(communicator):
-        session = played_session(communicator)
-        source = session.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
+        ranks = played_ranks_of(communicator)
+        source = ranks.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
         reads: Counter = Counter()
-        data = open_streamed(source, session, VirtualRanks(V, num_ranks, communicator.rank), config, dtype, reads)
+        data = open_streamed(source, ranks, VirtualRanks(V, num_ranks, communicator.rank), config, dtype, reads)
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, batch, V, data.summary.largest_share)
         sources = data.microbatches(plan, config.seed, config.shuffle)

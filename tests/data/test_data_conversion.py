@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from field_files import config_of, read_all
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from streaming_cases import write_numbers
 
 from mpitrain.cli.main import main
@@ -23,7 +23,7 @@ from mpitrain.errors import DataError, OutputError
 def small_chunks(monkeypatch):
     """Files of a few kB in tens of chunks and blocks."""
     monkeypatch.setattr(
-        conversion, "open_source_on_root", lambda config, session: open_source_on_root(config, session, 800)
+        conversion, "open_source_on_root", lambda config, ranks: open_source_on_root(config, ranks, 800)
     )
     monkeypatch.setattr(table_writers, "BLOCK_ROWS", 500)
 
@@ -35,7 +35,7 @@ def path(tmp_path_factory):
 
 def converted(path, output, *settings, num_ranks=1, **options):
     config = config_of(path, *settings)
-    return on_played_ranks(num_ranks, lambda c: convert(config, output, played_session(c), **options))[0]
+    return on_played_ranks(num_ranks, lambda c: convert(config, output, played_ranks_of(c), **options))[0]
 
 
 def table(files):

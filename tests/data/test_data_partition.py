@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.data.dataset import reference
 from mpitrain.data.dataset.exchange import take_share
@@ -28,8 +28,8 @@ def shared_out(grid_index, world_size):
     )
 
     def body(communicator):
-        session = played_session(communicator)
-        return partition_round_robin(take_share(points, session), session).grid_index.tolist()
+        ranks = played_ranks_of(communicator)
+        return partition_round_robin(take_share(points, ranks), ranks).grid_index.tolist()
 
     return on_played_ranks(world_size, body)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import launch
 from field_files import config_of, ramp, write_netcdf, write_xy
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.datatools import statistics
 from mpitrain.datatools.statistics import digest_of, measure
@@ -21,8 +21,8 @@ def measured(path, *settings, num_ranks=1):
     config = config_of(path, *settings)
 
     def body(communicator):
-        session = played_session(communicator)
-        return measure(config, session)
+        ranks = played_ranks_of(communicator)
+        return measure(config, ranks)
 
     return on_played_ranks(num_ranks, body)
 
@@ -33,7 +33,7 @@ def small_chunks(monkeypatch):
     from mpitrain.data.dataset.exchange import open_source_on_root
 
     monkeypatch.setattr(
-        statistics, "open_source_on_root", lambda config, session: open_source_on_root(config, session, 3000)
+        statistics, "open_source_on_root", lambda config, ranks: open_source_on_root(config, ranks, 3000)
     )
 
 

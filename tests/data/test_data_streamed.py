@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from field_files import config_of
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_numbers
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -33,10 +33,10 @@ def in_memory(path, *settings):
     config = config_of(path, *settings)
 
     def body(communicator):
-        session = played_session(communicator)
-        samples = read_own_chunks(open_source(selection_of(config), CHUNK_BYTES), session)
+        ranks = played_ranks_of(communicator)
+        samples = read_own_chunks(open_source(selection_of(config), CHUNK_BYTES), ranks)
         plan = VirtualRanks(V, 1, 0)
-        return share_out(samples, session, plan, config.validation_split, config.seed, torch.float32)
+        return share_out(samples, ranks, plan, config.validation_split, config.seed, torch.float32)
 
     return on_played_ranks(1, body)[0]
 

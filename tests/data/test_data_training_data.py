@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import take_share
@@ -32,16 +32,16 @@ def make_samples(num_samples=203, **columns):
 def shared_out(samples, num_ranks=1, split=0.2, seed=3, dtype=FLOAT32):
     def body(communicator):
         plan = VirtualRanks(V, num_ranks, communicator.rank)
-        session = played_session(communicator)
-        return share_out(take_share(samples, session), session, plan, split, seed, dtype)
+        ranks = played_ranks_of(communicator)
+        return share_out(take_share(samples, ranks), ranks, plan, split, seed, dtype)
 
     return on_played_ranks(num_ranks, body)
 
 
 def as_reference(samples, num_ranks=1, dtype=FLOAT32):
     def body(communicator):
-        session = played_session(communicator)
-        return share_out_as_reference(take_share(samples, session), session, dtype)
+        ranks = played_ranks_of(communicator)
+        return share_out_as_reference(take_share(samples, ranks), ranks, dtype)
 
     return on_played_ranks(num_ranks, body)
 

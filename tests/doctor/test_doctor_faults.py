@@ -29,7 +29,7 @@ SHORT_LIMIT_S = 6.0
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An activated environment, no launcher's variables of an outer session, and boards that can be looked for."""
+    """An activated environment, no launcher's variables of an outer ranks, and boards that can be looked for."""
     for name in [name for name in os.environ if LAUNCHER_VARIABLES.match(name)]:
         monkeypatch.delenv(name)
     # Whatever MPI the system has comes after the environment's own: the wrong mpirun first is a fault of its own.
@@ -293,9 +293,9 @@ def test_rank_that_is_stopped_on_the_way(tmp_path):
         "import os, signal, sys\n"
         "from mpitrain.cli.main import main\n"
         "from mpitrain.doctor import network\n"
-        "def check_and_stop(world, check=network.check_tcp):\n"
-        "    result = check(world)\n"
-        "    if world.ranks.rank == 1:\n"
+        "def check_and_stop(ranks, check=network.check_tcp):\n"
+        "    result = check(ranks)\n"
+        "    if ranks.rank == 1:\n"
         "        os.kill(os.getpid(), signal.SIGSTOP)\n"
         "    return result\n"
         "network.check_tcp = check_and_stop\n"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from conftest import REFERENCE_CASE
 from history_samples import read_samples
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.model import ModelSection
@@ -93,10 +93,10 @@ def predict_played(
     """Predict on ranks that are threads of this process (more than one: with data that threads may read)."""
 
     def body(communicator: Any) -> Prediction:
-        session = played_session(communicator)
+        ranks = played_ranks_of(communicator)
         network = load_network(model)
-        source = session.on_root(lambda: open_source(selection_of(config), chunk_bytes, network.num_outputs))
-        return predict_to_file(network, source, output, session, with_jacobian)
+        source = ranks.on_root(lambda: open_source(selection_of(config), chunk_bytes, network.num_outputs))
+        return predict_to_file(network, source, output, ranks, with_jacobian)
 
     return on_played_ranks(num_ranks, body)[0]
 

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from played_runs import COMMON, MLP, RATE, points
 
 from mpitrain.comm.mpi import node_shared
-from mpitrain.comm.session import open_session
-from mpitrain.comm.world import run_on_all_ranks
+from mpitrain.comm.start import run_on_all_ranks
+from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.errors import LaunchError
@@ -36,10 +36,10 @@ SETTINGS = (*MLP, "training.engine=compiled")
 class Run:
     """The compiled engine on this session's ranks."""
 
-    def __init__(self, session, *settings):
+    def __init__(self, ranks, *settings):
         self.config = load_run_config(None, [*COMMON, "data.validation_split=0.1", *SETTINGS, *settings]).config
-        samples = take_share(points(331), session)
-        self.parts = prepare_on_samples(self.config, samples, session)
+        samples = take_share(points(331), ranks)
+        self.parts = prepare_on_samples(self.config, samples, ranks)
         self.engine = self.parts.engine
 
     def epochs(self, count=3, most=100):
@@ -82,26 +82,26 @@ def little_shared_memory(most_bytes):
         yield
 
 
-def stopped(session, asking_rank):
+def stopped(ranks, asking_rank):
     """Ask on one rank before the second call of three steps."""
-    run = Run(session)
+    run = Run(ranks)
     run.engine.start_epoch(0)
     calls = [run.engine.take_steps(0, 3, RATE, False)]
-    calls.append(run.engine.take_steps(3, 3, RATE, session.ranks.rank == asking_rank))
+    calls.append(run.engine.take_steps(3, 3, RATE, ranks.rank == asking_rank))
     return {**run.facts(), "calls": [(len(taken.losses), taken.stop_requested) for taken in calls]}
 
 
-def diverged(session, rank):
+def diverged(ranks, rank):
     """Samples of one rank that are no number."""
     seen = {}
     for reduction in ("fixed", "any"):
-        run = Run(session, f"training.reduction={reduction}")
+        run = Run(ranks, f"training.reduction={reduction}")
         lent = run.engine._crew.tables if run.engine._crew else None
-        for batches in run.engine.inputs.batches if session.ranks.rank == rank else ():
+        for batches in run.engine.inputs.batches if ranks.rank == rank else ():
             batches.samples.padded_inputs.fill_(math.nan)
             if lent:
                 crew._lend([batches], lent["sample_counts"].tolist(), lent)
-        session.barrier()
+        ranks.barrier()
         run.engine.start_epoch(0)
         taken = run.engine.take_steps(0, 5, RATE, False)
         seen[reduction] = (len(taken.losses), run.engine.describe_failure())
@@ -109,27 +109,27 @@ def diverged(session, rank):
     return seen
 
 
-def body(world):
+def body(ranks):
     facts = {}
 
     def note(name, see, reduction="fixed"):
-        with open_session(world, load_run_config(None, [f"training.reduction={reduction}"]).config) as session:
-            gathered = session.gather_object(see(session))
+        with open_tensors(ranks, load_run_config(None, [f"training.reduction={reduction}"]).config) as ranks:
+            gathered = ranks.gather_object(see(ranks))
             facts[name] = gathered
 
-    last = world.ranks.world_size - 1
-    note("fixed", lambda session: Run(session).epochs())
-    note("fixed, one by one", lambda session: Run(session).epochs(most=1))
-    note("any", lambda session: Run(session, "training.reduction=any").epochs(), "any")
+    last = ranks.world_size - 1
+    note("fixed", lambda ranks: Run(ranks).epochs())
+    note("fixed, one by one", lambda ranks: Run(ranks).epochs(most=1))
+    note("any", lambda ranks: Run(ranks, "training.reduction=any").epochs(), "any")
     with mock.patch.object(crew, "LARGEST_LENT_BYTES", 0):
-        note("too many samples", lambda session: Run(session).epochs())
+        note("too many samples", lambda ranks: Run(ranks).epochs())
     with little_shared_memory(20_000):
-        note("room for sums", lambda session: Run(session).epochs())
+        note("room for sums", lambda ranks: Run(ranks).epochs())
     with little_shared_memory(0):
-        note("no room", lambda session: Run(session).epochs())
-    note("stopped", lambda session: stopped(session, last))
-    note("diverged", lambda session: diverged(session, last))
-    if world.is_root:
+        note("no room", lambda ranks: Run(ranks).epochs())
+    note("stopped", lambda ranks: stopped(ranks, last))
+    note("diverged", lambda ranks: diverged(ranks, last))
+    if ranks.is_root:
         (Path(sys.argv[1]) / "facts.json").write_text(json.dumps(facts))
     return 0
 

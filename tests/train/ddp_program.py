@@ -19,8 +19,8 @@ from networks_of_users import Branching  # noqa: F401  (named by a setting)
 from played_runs import COMMON, MLP, RATE, one_step, points
 
 from mpitrain.comm.mpi.process_group import MpiProcessGroup
-from mpitrain.comm.session import open_session
-from mpitrain.comm.world import run_on_all_ranks
+from mpitrain.comm.start import run_on_all_ranks
+from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.models.batch_norm import batch_norm_layers
@@ -38,12 +38,12 @@ FIND_UNUSED = "distributed.find_unused_parameters=true"
 class Run:
     """A few steps of one engine on this session's ranks."""
 
-    def __init__(self, session, *settings):
+    def __init__(self, ranks, *settings):
         config = load_run_config(
             None, [*COMMON, "data.validation_split=0.1", "training.reduction=any", *settings]
         ).config
-        self.session, samples = session, take_share(points(180), session)
-        self.parts = prepare_on_samples(config, samples, session)
+        self.ranks, samples = ranks, take_share(points(180), ranks)
+        self.parts = prepare_on_samples(config, samples, ranks)
         self.model, self.engine = self.parts.model, self.parts.engine
         self.gradients, self.losses, self.calls = [], [], []
         self.engine.start_epoch(0)
@@ -75,17 +75,17 @@ def largest_difference(one, other):
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
-def ddp(session, *settings):
-    return Run(session, "training.engine=ddp", *settings)
+def ddp(ranks, *settings):
+    return Run(ranks, "training.engine=ddp", *settings)
 
 
-def eager(session, *settings):
-    return Run(session, "training.engine=eager", *settings)
+def eager(ranks, *settings):
+    return Run(ranks, "training.engine=eager", *settings)
 
 
-def against_eager(session, *settings, options=()):
+def against_eager(ranks, *settings, options=()):
     """The largest difference of gradients and of losses, and the weights' hash."""
-    one, other = ddp(session, *settings, *options).steps(5), eager(session, *settings).steps(5)
+    one, other = ddp(ranks, *settings, *options).steps(5), eager(ranks, *settings).steps(5)
     mean, expected = (
         torch.cat([layer.running_mean for layer in batch_norm_layers(run.model)] or [torch.zeros(1)])
         for run in (one, other)
@@ -100,45 +100,45 @@ def against_eager(session, *settings, options=()):
     }
 
 
-def bucket_views(session):
+def bucket_views(ranks):
     def storages(is_view):
-        run = ddp(session, *EXACT, f"distributed.gradient_as_bucket_view={is_view}").steps()
+        run = ddp(ranks, *EXACT, f"distributed.gradient_as_bucket_view={is_view}").steps()
         return len({parameter.grad.untyped_storage().data_ptr() for parameter in run.model.parameters()})
 
     return [storages("false"), storages("true")]
 
 
-def bucket_calls(session):
+def bucket_calls(ranks):
     return [
-        [len(calls) for calls in ddp(session, *EXACT, f"distributed.bucket_cap_mb={size}").steps().calls]
+        [len(calls) for calls in ddp(ranks, *EXACT, f"distributed.bucket_cap_mb={size}").steps().calls]
         for size in ("25", "0.0003")
     ]
 
 
-def accumulated_calls(session):
+def accumulated_calls(ranks):
     return [
-        [len(calls) for calls in ddp(session, *EXACT, f"training.gradient_accumulation_steps={count}").steps().calls]
+        [len(calls) for calls in ddp(ranks, *EXACT, f"training.gradient_accumulation_steps={count}").steps().calls]
         for count in (1, 4)
     ]
 
 
-def half_precision(session):
-    plain = ddp(session, *MLP).steps()
-    half = ddp(session, *MLP, "distributed.fp16_allreduce=true").steps()
+def half_precision(ranks):
+    plain = ddp(ranks, *MLP).steps()
+    half = ddp(ranks, *MLP, "distributed.fp16_allreduce=true").steps()
     return {
         "sent": [sorted({kind for calls in run.calls for kind, _ in calls}) for run in (plain, half)],
         "gradient": largest_difference(half, plain),
     }
 
 
-def static_graph(session):
-    engine = ddp(session, *EXACT, "distributed.static_graph=true").engine
-    return [bool(engine._network.static_graph), bool(ddp(session, *EXACT).engine._network.static_graph)]
+def static_graph(ranks):
+    engine = ddp(ranks, *EXACT, "distributed.static_graph=true").engine
+    return [bool(engine._network.static_graph), bool(ddp(ranks, *EXACT).engine._network.static_graph)]
 
 
-def buffers(session, *settings):
+def buffers(ranks, *settings):
     """What the running mean is, at the beginning of each forward pass and of the validation, and at the end."""
-    run = ddp(session, *BATCH_NORM, *settings)
+    run = ddp(ranks, *BATCH_NORM, *settings)
     layer, seen = batch_norm_layers(run.model)[0], []
     layer.register_forward_pre_hook(lambda *_: seen.append(layer.running_mean.tolist()))
     run.steps()
@@ -146,9 +146,9 @@ def buffers(session, *settings):
     return {"steps": seen[:3], "validation": seen[3], "num_calls": len(seen), "loss": loss}
 
 
-def unused_parameters(session):
+def unused_parameters(ranks):
     def complaint(*options):
-        run = ddp(session, *BRANCHING, *options)
+        run = ddp(ranks, *BRANCHING, *options)
         try:
             run.steps(4)
         except Exception as error:
@@ -158,67 +158,67 @@ def unused_parameters(session):
     return [complaint(), complaint("distributed.gradient_as_bucket_view=true")]
 
 
-def random_numbers(session):
+def random_numbers(ranks):
     """Dropout under DistributedDataParallel, and synchronised moments: the same weights on both ranks, twice."""
     settings = (*MLP, "model.dropout=0.3", "model.batch_norm=true", "distributed.sync_batch_norm=true")
-    return [ddp(session, *settings, seed).steps().sha256() for seed in ("seed=0", "seed=0", "seed=1")]
+    return [ddp(ranks, *settings, seed).steps().sha256() for seed in ("seed=0", "seed=0", "seed=1")]
 
 
-def narrow(session):
+def narrow(ranks):
     amp = (*MLP, "training.use_amp=true")
-    plain, half = ddp(session, *MLP).steps(1), ddp(session, *amp).steps(1)
+    plain, half = ddp(ranks, *MLP).steps(1), ddp(ranks, *amp).steps(1)
     return {"gradient": largest_difference(half, plain), "dtype": str(next(half.model.parameters()).dtype)}
 
 
 CHECKS = {
-    "plain": lambda session: against_eager(session, *EXACT),
-    "clipped": lambda session: against_eager(session, *EXACT, "training.gradient_clip_norm=0.01"),
-    "accumulated": lambda session: against_eager(session, *EXACT, "training.gradient_accumulation_steps=4"),
-    "static graph": lambda session: against_eager(session, *EXACT, options=("distributed.static_graph=true",)),
-    "bucket view": lambda session: against_eager(
-        session, *EXACT, options=("distributed.gradient_as_bucket_view=true", "distributed.bucket_cap_mb=0.0003")
+    "plain": lambda ranks: against_eager(ranks, *EXACT),
+    "clipped": lambda ranks: against_eager(ranks, *EXACT, "training.gradient_clip_norm=0.01"),
+    "accumulated": lambda ranks: against_eager(ranks, *EXACT, "training.gradient_accumulation_steps=4"),
+    "static graph": lambda ranks: against_eager(ranks, *EXACT, options=("distributed.static_graph=true",)),
+    "bucket view": lambda ranks: against_eager(
+        ranks, *EXACT, options=("distributed.gradient_as_bucket_view=true", "distributed.bucket_cap_mb=0.0003")
     ),
-    "all at once": lambda session: against_eager(
-        session, *SYNC, "training.gradient_accumulation_steps=2",
+    "all at once": lambda ranks: against_eager(
+        ranks, *SYNC, "training.gradient_accumulation_steps=2",
         options=("distributed.static_graph=true", "distributed.gradient_as_bucket_view=true"),
     ),
-    "sync batch norm": lambda session: against_eager(session, *SYNC),
-    "sync batch norm, own buffers": lambda session: against_eager(
-        session, *SYNC, options=("distributed.broadcast_buffers=false",)
+    "sync batch norm": lambda ranks: against_eager(ranks, *SYNC),
+    "sync batch norm, own buffers": lambda ranks: against_eager(
+        ranks, *SYNC, options=("distributed.broadcast_buffers=false",)
     ),
-    "batch norm": lambda session: against_eager(session, *BATCH_NORM),
-    "sync batch norm, checkpointed": lambda session: against_eager(
-        session, *SYNC, "training.gradient_checkpointing=true"
+    "batch norm": lambda ranks: against_eager(ranks, *BATCH_NORM),
+    "sync batch norm, checkpointed": lambda ranks: against_eager(
+        ranks, *SYNC, "training.gradient_checkpointing=true"
     ),
-    "unused parameters, found": lambda session: against_eager(session, *BRANCHING, options=(FIND_UNUSED,)),
+    "unused parameters, found": lambda ranks: against_eager(ranks, *BRANCHING, options=(FIND_UNUSED,)),
     "unused parameters": unused_parameters,
     "bucket views": bucket_views,
     "bucket calls": bucket_calls,
     "accumulated calls": accumulated_calls,
     "half precision": half_precision,
     "static graph is set": static_graph,
-    "buffers": lambda session: buffers(session, "distributed.broadcast_buffers=true"),
-    "own buffers": lambda session: buffers(session, "distributed.broadcast_buffers=false"),
+    "buffers": lambda ranks: buffers(ranks, "distributed.broadcast_buffers=true"),
+    "own buffers": lambda ranks: buffers(ranks, "distributed.broadcast_buffers=false"),
     "random numbers": random_numbers,
     "narrow": narrow,
 }  # fmt: skip
 
 
-def check_all(world, results):
+def check_all(ranks, results):
     MpiProcessGroup.allreduce = _recorded
     facts = {}
     for backend in ("mpi", "gloo"):
         config = load_run_config(None, ["training.engine=ddp", f"compute.backend={backend}"]).config
-        with open_session(world, config) as session:
+        with open_tensors(ranks, config):
             facts[backend] = {}
             for name, check in CHECKS.items():
                 started_s = time.monotonic()
-                facts[backend][name] = session.gather_object(check(session))
+                facts[backend][name] = ranks.gather_object(check(ranks))
                 print(f"{backend} {name}: {time.monotonic() - started_s:.2f} s", file=sys.stderr, flush=True)
-    if world.is_root:
+    if ranks.is_root:
         (results / "facts.json").write_text(json.dumps(facts))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(run_on_all_ranks(lambda world: check_all(world, Path(sys.argv[1]))))
+    sys.exit(run_on_all_ranks(lambda ranks: check_all(ranks, Path(sys.argv[1]))))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from played_ranks import PlayedCommunicator, on_played_ranks, played_session
+from played_ranks import PlayedCommunicator, on_played_ranks, played_ranks_of
 
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
@@ -76,13 +76,13 @@ class Run:
     ) -> None:
         self.config = load_run_config(None, [*COMMON, *settings]).config
         torch.set_num_threads(1)  # as the command does where it promises bits
-        self.session = played_session(communicator, self.config.training.reduction or "fixed")
-        own = take_share(points() if samples is None else samples, self.session)
-        self.parts: Any = prepare_on_samples(self.config, own, self.session)
+        self.ranks = played_ranks_of(communicator, self.config.training.reduction or "fixed")
+        own = take_share(points() if samples is None else samples, self.ranks)
+        self.parts: Any = prepare_on_samples(self.config, own, self.ranks)
         self.model, self.engine = self.parts.model, self.parts.engine
         self.saved: list[tuple[str, dict[str, torch.Tensor], dict[str, Any]]] = []
         self.rates: list[float] = []
-        self.trainer = Trainer(self.config, self.session, self.model, self.engine, self._save, self, StopRequest())
+        self.trainer = Trainer(self.config, self.ranks, self.model, self.engine, self._save, self, StopRequest())
 
     def on_steps(self, state: Any, losses: Sequence[float], learning_rate: float) -> None:
         """A watcher's."""

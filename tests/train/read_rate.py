@@ -37,7 +37,7 @@ def train_and_weigh() -> None:
 def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     """Seconds of netCDF4 for all values of all variables in order, of one epoch handed to nobody, and its reads."""
     import torch
-    from played_ranks import on_played_ranks, played_session
+    from played_ranks import on_played_ranks, played_ranks_of
 
     from mpitrain.comm.virtual_ranks import VirtualRanks
     from mpitrain.config import load_run_config
@@ -50,9 +50,9 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
 
     def body(communicator):
         reads: Counter = Counter()
-        session, virtual_ranks = played_session(communicator), VirtualRanks(8, 1, 0)
-        source = in_enough_chunks(open_source_on_root(selection_of(config), session), virtual_ranks, session)
-        data = open_streamed(source, session, virtual_ranks, config, torch.float32, reads)
+        ranks, virtual_ranks = played_ranks_of(communicator), VirtualRanks(8, 1, 0)
+        source = in_enough_chunks(open_source_on_root(selection_of(config), ranks), virtual_ranks, ranks)
+        data = open_streamed(source, ranks, virtual_ranks, config, torch.float32, reads)
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
         sources = data.microbatches(plan, 0, True)
@@ -68,7 +68,7 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
 
 def measure_training(folder: Path) -> tuple[float, float]:
     """Seconds of an epoch's batches from files, handed to nobody, and of the same epoch trained on."""
-    from played_ranks import on_played_ranks, played_session
+    from played_ranks import on_played_ranks, played_ranks_of
 
     from mpitrain.config import load_run_config
     from mpitrain.data.dataset.exchange import open_source_on_root
@@ -79,8 +79,8 @@ def measure_training(folder: Path) -> tuple[float, float]:
     config = load_run_config(None, settings).config
 
     def body(communicator):
-        session = played_session(communicator)
-        engine = prepare(config, open_source_on_root(selection_of(config), session), session, None).engine
+        ranks = played_ranks_of(communicator)
+        engine = prepare(config, open_source_on_root(selection_of(config), ranks), ranks, None).engine
         times_s = []
         for run_step in (engine.slices, lambda step: engine.take_steps(step, 1, 1e-3, False)):
             started = time.perf_counter()

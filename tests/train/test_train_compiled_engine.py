@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import Run, in_turns, one_step, points, run_alone
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -41,9 +41,9 @@ class Trained:
     def __init__(self, communicator, engine_class, settings, num_epochs=2, reduction="fixed"):
         config = load_run_config(None, ["training.global_batch_size=48", "model.hidden_size=19", *settings]).config
         dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
-        session = played_session(communicator, reduction)
+        ranks = played_ranks_of(communicator, reduction)
         layout = VirtualRanks(V, communicator.size, communicator.rank)
-        data = share_out(take_share(make_samples(), session), session, layout, 0.1, config.seed, dtype)
+        data = share_out(take_share(make_samples(), ranks), ranks, layout, 0.1, config.seed, dtype)
         with _ONE_AT_A_TIME:
             self.model = build_icenet(7, 19, config.model.hidden_activation or "none", config.seed, dtype)
             kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None
@@ -52,7 +52,7 @@ class Trained:
         plan = plan_batches(data.summary.num_training_samples, 48, V)
         more = (dense_network_of(config, self.model), kernel) if kernel else ()
         sources = (data.microbatches(plan, config.seed, True), data.evaluation())
-        parts = EngineInputs(self.model, *sources, plan, layout, session, config)
+        parts = EngineInputs(self.model, *sources, plan, layout, ranks, config)
         self.engine = engine_class(parts, *more)
         self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
 
@@ -140,7 +140,7 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
     def choose(engine, resumed=None):
         config = load_run_config(None, [f"training.engine={engine}"]).config
         model = build_icenet(7, 16, "none", 0)
-        return on_played_ranks(1, lambda ranks: choose_engine(config, played_session(ranks), model, resumed))[0]
+        return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, resumed))[0]
 
     assert choose("auto").name == "eager"
     assert choose("auto").is_second_best
@@ -219,9 +219,9 @@ def test_a_run_loads_nothing_of_torch_s_compiler(tmp_path, small_history):
 
 def test_who_watches_sees_the_steps_of_a_call():
     run = run_alone("training.engine=compiled", *CHAINS[0])
-    notes = run.session.control.notes
+    notes = run.ranks.cpu.notes
     for first in (0, 2):
         run.engine.take_steps(first, 2, 0.01, False)
         assert (notes.step, notes.collective) == (first + 2, None)
-        run.session.note_step(first + 2)
+        run.ranks.note_step(first + 2)
         assert notes.step == first + 2

@@ -55,7 +55,7 @@ def test_warm_up_comes_before_the_schedule(schedule, formula):
 
 def scripted(run, own_losses):
     """Make the engine measure `own_losses[epoch]` on this rank, and add them up with the real reduction."""
-    engine, communicator = run.engine, run.session.data
+    engine, communicator = run.engine, run.ranks.tensors
 
     def validation_loss():
         total = torch.tensor([own_losses[run.trainer.state.epoch]], dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_that_nothing_is_held_out_is_found_once(engine):
 
     def body(run):
         run.engine.start_epoch(0)
-        sent = record_sent(run.session.control)
+        sent = record_sent(run.ranks.cpu)
         losses = [run.engine.validation_loss() for _ in range(3)]
         return losses, len(sent)
 

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import RATE, one_step
 from torch import nn
 
@@ -36,10 +36,10 @@ class Played:
     """One rank's engine with what it was made of; plain SGD, so that a parameter's step is its gradient."""
 
     def __init__(self, communicator, num_samples, batch_size, dtype, reduction="fixed", split=0.2):
-        self.session = played_session(communicator, reduction)
+        self.ranks = played_ranks_of(communicator, reduction)
         self.layout = VirtualRanks(V, communicator.size, communicator.rank)
-        own = take_share(make_samples(num_samples), self.session)
-        self.data = share_out(own, self.session, self.layout, split, SEED, dtype)
+        own = take_share(make_samples(num_samples), self.ranks)
+        self.data = share_out(own, self.ranks, self.layout, split, SEED, dtype)
         with _ONE_AT_A_TIME:  # torch's random state is the process's, not the thread's
             self.model = build_icenet(3, 5, "none", SEED, dtype)
         with torch.no_grad():
@@ -52,7 +52,7 @@ class Played:
         batches, held_out = self.data.microbatches(self.plan, SEED, True), self.data.evaluation()
         config = load_run_config(None, [f"seed={SEED}", "training.optimizer.type=sgd"]).config
         self.engine = EagerEngine(
-            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.session, config)
+            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.ranks, config)
         )
 
     def flat(self, what="data"):

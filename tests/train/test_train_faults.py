@@ -41,7 +41,7 @@ fit = Trainer.fit
 def faulty_fit(self):
     take_steps = self._engine.take_steps
     def faulty_steps(first_step, num_steps, *arguments):
-        if self._session.ranks.rank == rank and self.state.global_step == step_number: fail()
+        if self._ranks.rank == rank and self.state.global_step == step_number: fail()
         return take_steps(first_step, 1, *arguments)
     self._engine.take_steps = faulty_steps
     fit(self)
@@ -169,9 +169,9 @@ POISONED_PROGRAM = """
 import sys
 from mpitrain.data import open_dataset
 share_out = open_dataset.share_out
-def poisoned(samples, session, *arguments):
-    data = share_out(samples, session, *arguments)
-    if session.ranks.rank == int(rank):
+def poisoned(samples, ranks, *arguments):
+    data = share_out(samples, ranks, *arguments)
+    if ranks.rank == int(rank):
         for own in data.training: own.inputs.fill_(float("nan"))
     return data
 open_dataset.share_out = poisoned

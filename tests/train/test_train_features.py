@@ -29,7 +29,7 @@ class Configured(Played):
     def make_engine(self):
         batches, held_out = self.data.microbatches(self.plan, SEED, True), self.data.evaluation()
         self.engine = EagerEngine(
-            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.session, self.config)
+            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.ranks, self.config)
         )
 
     def step(self):

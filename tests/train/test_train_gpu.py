@@ -11,7 +11,7 @@ from played_ranks import PlayedCommunicator
 from played_runs import COMMON, MLP, RATE, one_step, points
 
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
@@ -30,11 +30,11 @@ class GpuRun:
     def __init__(self, *settings, data=None):
         config = load_run_config(None, [*COMMON, *settings]).config
         alone = PlayedCommunicator(0, [None], threading.Barrier(1))
-        ranks, reduction = RankInfo(0, 1, 0, 1, 0, 1, "played"), config.training.reduction or "any"
-        self.session = Session(
-            ranks, torch.device("cuda", 0), "nccl", reduction, 1, "here", alone, alone if data is None else data
-        )  # type: ignore[arg-type]
-        self.parts = prepare_on_samples(config, take_share(points(), self.session), self.session)
+        self.ranks = Ranks(
+            RankInfo(0, 1, 0, 1, 0, 1, "played"), alone, alone if data is None else data, "played", "here",
+            device=torch.device("cuda", 0), backend="nccl", reduction=config.training.reduction or "any",
+        )  # type: ignore[arg-type]  # fmt: skip
+        self.parts = prepare_on_samples(config, take_share(points(), self.ranks), self.ranks)
         self.engine, self.model = self.parts.engine, self.parts.model
 
     def steps(self, count=4, epoch=0):

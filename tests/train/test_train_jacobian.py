@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TESTS, launch, train
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -50,7 +50,7 @@ def mean_on(num_ranks, samples, model=None, num_virtual_ranks=V):
     def body(communicator):
         layout = VirtualRanks(num_virtual_ranks or num_ranks, num_ranks, communicator.rank)
         sources = [Given(samples[v :: layout.num_virtual_ranks]) for v in layout.owned]
-        return JacobianWatch(model, sources, played_session(communicator), num_virtual_ranks).mean()
+        return JacobianWatch(model, sources, played_ranks_of(communicator), num_virtual_ranks).mean()
 
     means = on_played_ranks(num_ranks, body)
     assert means.count(means[0]) == num_ranks
@@ -97,7 +97,7 @@ def test_fields_are_refused():
     source = type("Fields", (), {"blocks": lambda self: iter([fields])})()
 
     def body(communicator):
-        return build_jacobian_watch(config, nn.Conv2d(3, 1, 1), [source], played_session(communicator), 1)
+        return build_jacobian_watch(config, nn.Conv2d(3, 1, 1), [source], played_ranks_of(communicator), 1)
 
     with pytest.raises(ConfigError, match="track_jacobian=true: the samples are fields"):
         on_played_ranks(1, body)
@@ -158,8 +158,8 @@ def test_training_stops_when_the_jacobian_stands_still(training, last_epoch):
 
     def body(communicator):
         model, scripted = nn.Linear(1, 1), Scripted(STILL)
-        session, scripted.optimizer = played_session(communicator), torch.optim.Adam(model.parameters())
-        trainer = Trainer(config, session, model, scripted, lambda *words: None, scripted, StopRequest(), scripted)
+        ranks, scripted.optimizer = played_ranks_of(communicator), torch.optim.Adam(model.parameters())
+        trainer = Trainer(config, ranks, model, scripted, lambda *words: None, scripted, StopRequest(), scripted)
         trainer.fit()
         return trainer.state.epoch
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import fitted_hashes, one_step, run_alone
 from torch._dynamo.utils import counters
 
@@ -56,7 +56,7 @@ def test_torch_compile_compiles_and_agrees(monkeypatch, tmp_path):
 def choose(*settings, resumed=None):
     config = load_run_config(None, settings).config
     model = build_model(config.model, 4, 1, seed=0)
-    return on_played_ranks(1, lambda ranks: choose_engine(config, played_session(ranks), model, resumed))[0]
+    return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, resumed))[0]
 
 
 @pytest.mark.parametrize(

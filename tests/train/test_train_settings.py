@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import OptimizerSection, RunConfig, TrainingSection
 from mpitrain.errors import CheckpointError
@@ -38,7 +38,7 @@ def settings_of(config=None, num_ranks=1, reduction="fixed", num_virtual_ranks=8
     return on_played_ranks(
         num_ranks,
         lambda communicator: checkpoint_settings(
-            config, played_session(communicator, reduction), (7, 1), num_virtual_ranks, batch_size, engine
+            config, played_ranks_of(communicator, reduction), (7, 1), num_virtual_ranks, batch_size, engine
         ),
     )[0]
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from played_ranks import on_played_ranks, played_session
+from played_ranks import on_played_ranks, played_ranks_of
 from torch import nn
 
 from mpitrain.comm.agreement import is_agreed
@@ -84,7 +84,7 @@ class Loop:
         self.model, self.seen, self.engine = model, Recorder(), ScriptedEngine(model, **(engine_options or {}))
         config = RunConfig(training=TrainingSection(**training))
         self.trainer = Trainer(
-            config, played_session(communicator), model, self.engine, self.seen.save, self.seen,
+            config, played_ranks_of(communicator), model, self.engine, self.seen.save, self.seen,
             stop_request or StopRequest(),
         )  # fmt: skip
 

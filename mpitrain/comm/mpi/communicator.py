@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpitrain.comm.communicator import ReduceOperation, row_bytes_of
+from mpitrain.comm.communicator import NodeSharedTensor, ReduceOperation, row_bytes_of
 from mpitrain.comm.mpi.half_precision import all_reduce_halves
-from mpitrain.comm.mpi.node_shared import NodeSharedTensor, open_node_shared_tensor
+from mpitrain.comm.mpi.node_shared import open_node_shared_tensor
 from mpitrain.comm.mpi.tensor_memory import HALF_DTYPES, TensorMemory
 from mpitrain.comm.watch.notes import CollectiveNotes, noted
 
@@ -85,7 +85,7 @@ class MpiCommunicator:
 
     def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
         """See `Communicator.node_shared_tensor`."""
-        return open_node_shared_tensor(self, shape, dtype)
+        return open_node_shared_tensor(self, self._comm, shape, dtype)
 
     @noted
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.probes.probe_group import ProbeGroup
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
 
 MEASURING_S = 0.5
 FEWEST_CALLS, MOST_CALLS = 3, 30
@@ -82,16 +82,16 @@ def _times_s(data: Communicator, tensor: torch.Tensor, calls: int) -> list[float
     return times_s
 
 
-def probe_ddp_step(world: World, probe: ProbeGroup) -> str:
+def probe_ddp_step(ranks: Ranks, probe: ProbeGroup) -> str:
     """Take one backward pass through DistributedDataParallel; return what is wrong with it, or "". Collective."""
     from torch.nn.parallel import DistributedDataParallel
 
-    inputs = torch.full((4, 7), 1.0 + world.ranks.rank, device=probe.device)
+    inputs = torch.full((4, 7), 1.0 + ranks.rank, device=probe.device)
     own_gradient = _gradient(_same_model(probe.device), inputs).cpu().double()
     model = DistributedDataParallel(_same_model(probe.device), process_group=probe.group)
     shared = _gradient(model, inputs).cpu().double()
-    world.communicator.all_reduce(own_gradient)
-    difference = float((shared - own_gradient / world.ranks.world_size).abs().max())
+    ranks.cpu.all_reduce(own_gradient)
+    difference = float((shared - own_gradient / ranks.world_size).abs().max())
     return "" if difference <= _DDP_TOLERANCE else f"gradient differs from the ranks' mean by {difference:.2g}"
 
 
@@ -132,9 +132,9 @@ def _ask_clock(communicator: Communicator, other: int) -> ClockReading:
     return ClockReading(there_s - (before_s + after_s) / 2, (after_s - before_s) / 2)
 
 
-def mpi_thread_level(world: World) -> str | None:
+def mpi_thread_level(ranks: Ranks) -> str | None:
     """Name of the thread level that MPI granted; None where MPI does not connect the ranks."""
-    if world.transport != "mpi":
+    if ranks.transport != "mpi":
         return None
     from mpi4py import MPI
 
@@ -147,8 +147,8 @@ def mpi_thread_level(world: World) -> str | None:
     return levels.get(MPI.Query_thread(), "unknown")
 
 
-def leave_world(world: World) -> None:
+def leave_world(ranks: Ranks) -> None:
     """Wait for all ranks, then give back what carries the messages. Collective."""
-    world.communicator.barrier()
+    ranks.cpu.barrier()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.meeting import open_store_over
+from mpitrain.comm.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
-from mpitrain.comm.session import choose_device
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import choose_device
 from mpitrain.comm.torch_backend import TorchCommunicator
-from mpitrain.comm.world import World
 
 
 @dataclass(frozen=True)
@@ -31,17 +29,17 @@ class ProbeGroup:
 
 
 @contextmanager
-def open_probe_group(world: World, backend: str, timeout_s: float) -> Iterator[ProbeGroup]:
+def open_probe_group(ranks: Ranks, backend: str, timeout_s: float) -> Iterator[ProbeGroup]:
     """Start `backend` ("mpi", "gloo" or "nccl") between all ranks as training would. Collective.
 
     Raises RuntimeError or LaunchError where it does not start, on some ranks perhaps later than on others.
     """
-    device = choose_device("cuda" if backend == "nccl" else "cpu", world.ranks.local_rank)
+    device = choose_device("cuda" if backend == "nccl" else "cpu", ranks.local_rank)
     timeout = datetime.timedelta(seconds=timeout_s)
-    control = world.communicator
+    control = ranks.cpu
     if isinstance(control, MpiCommunicator):
         try:
-            yield ProbeGroup(_start_beside_mpi(world, control, backend, timeout), device, None)
+            yield ProbeGroup(_start_beside_mpi(ranks, control, backend, timeout), device, None)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -51,7 +49,7 @@ def open_probe_group(world: World, backend: str, timeout_s: float) -> Iterator[P
 
 
 def _start_beside_mpi(
-    world: World, control: MpiCommunicator, backend: str, timeout: datetime.timedelta
+    ranks: Ranks, control: MpiCommunicator, backend: str, timeout: datetime.timedelta
 ) -> Communicator:
     if backend == "mpi":
         register_mpi_backend(control.mpi_comm)
@@ -59,11 +57,9 @@ def _start_beside_mpi(
             BACKEND_NAME, store=dist.HashStore(), rank=control.rank, world_size=control.size, timeout=timeout
         )
         return control
-    is_one_host = world.ranks.num_nodes == 1
+    is_one_host = ranks.num_nodes == 1
     if is_one_host:
-        # As a session does: without it gloo resolves the host's own name, which many containers cannot.
-        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        use_loopback_for_gloo()
     store = open_store_over(control, timeout, is_one_host)
     dist.init_process_group(backend, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
     return TorchCommunicator()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from mpitrain.comm.meeting import open_store_over
+from mpitrain.comm.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
-from mpitrain.comm.session import choose_device
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import choose_device
 from mpitrain.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -46,45 +44,43 @@ class Transport:
             torch.cuda.synchronize(self.device)
 
 
-def available_transports(world: World) -> tuple[str, ...]:
+def available_transports(ranks: Ranks) -> tuple[str, ...]:
     """Return what this launch offers, the same on all ranks: nccl where every rank has a GPU of its own. Collective."""
-    own = world.communicator.all_gather_object((world.host, _own_gpu(world)))
+    own = ranks.cpu.all_gather_object((ranks.host, _own_gpu(ranks)))
     has_gpus = all(gpu for _, gpu in own) and len(set(own)) == len(own)
-    through_mpi = ("mpi4py", "mpi") if isinstance(world.communicator, MpiCommunicator) else ()
+    through_mpi = ("mpi4py", "mpi") if isinstance(ranks.cpu, MpiCommunicator) else ()
     return (*through_mpi, "gloo", *(("nccl",) if has_gpus else ()))
 
 
-def _own_gpu(world: World) -> str:
+def _own_gpu(ranks: Ranks) -> str:
     try:
-        device = choose_device("cuda", world.ranks.local_rank)
+        device = choose_device("cuda", ranks.local_rank)
     except LaunchError:
         return ""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def start_transports(world: World, names: Sequence[str], timeout_s: float) -> list[Transport]:
+def start_transports(ranks: Ranks, names: Sequence[str], timeout_s: float) -> list[Transport]:
     """Start the named transports, which must be among those available. Collective.
 
     torch.distributed's default group is initialised; `run_on_all_ranks` ends it.
     """
-    control, timeout = world.communicator, datetime.timedelta(seconds=timeout_s)
+    control, timeout = ranks.cpu, datetime.timedelta(seconds=timeout_s)
     if isinstance(control, MpiCommunicator):
-        if world.ranks.num_nodes == 1:
-            # As a session does: without it gloo resolves the host's own name, which many containers cannot.
-            loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        if ranks.num_nodes == 1:
+            use_loopback_for_gloo()
         register_mpi_backend(control.mpi_comm)
-        store = open_store_over(control, timeout, world.ranks.num_nodes == 1)
+        store = open_store_over(control, timeout, ranks.num_nodes == 1)
         dist.init_process_group(BACKEND_NAME, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
-    return [_start(world, name, timeout) for name in names]
+    return [_start(ranks, name, timeout) for name in names]
 
 
-def _start(world: World, name: str, timeout: datetime.timedelta) -> Transport:
-    control, cpu = world.communicator, torch.device("cpu")
+def _start(ranks: Ranks, name: str, timeout: datetime.timedelta) -> Transport:
+    control, cpu = ranks.cpu, torch.device("cpu")
     if name == "mpi4py" and isinstance(control, MpiCommunicator):
         comm = control.mpi_comm
         return Transport(name, cpu, lambda *arguments: _prepare_bare(comm, *arguments))
-    device = choose_device("cuda", world.ranks.local_rank) if name == "nccl" else cpu
+    device = choose_device("cuda", ranks.local_rank) if name == "nccl" else cpu
     if name == "nccl":
         torch.cuda.set_device(device)
     group = None if name == "mpi" else dist.new_group(backend=name, timeout=timeout)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, SliceSource
 from mpitrain.data.moments import Moments
 from mpitrain.errors import DataError
@@ -87,7 +87,7 @@ class Dataset(Protocol):
     def evaluation(self, held_out: bool = True) -> Sequence[EvaluationSource]:
         """Return each owned virtual rank's held-out samples, or those that it trains on."""
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
         """Return the squared error of answering the training means, over the samples that losses are over. Collective.
 
         In units of `output_std` (O,) or (). None where that would take one more pass over the files, or in `reference`.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks, owner_of, rank_range
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
@@ -30,20 +30,18 @@ class Offset:
     total: int
 
 
-def offset_of(count: int, session: Session) -> Offset:
+def offset_of(count: int, ranks: Ranks) -> Offset:
     """Return the place of this rank's `count` samples when the ranks' samples are laid end to end. Collective."""
-    counts = session.gather_object(count)
-    return Offset(sum(counts[: session.ranks.rank]), sum(counts))
+    counts = ranks.gather_object(count)
+    return Offset(sum(counts[: ranks.rank]), sum(counts))
 
 
-def open_source_on_root(
-    selection: Selection, session: Session, target_bytes: int = DEFAULT_CHUNK_BYTES
-) -> SampleSource:
+def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:
     """Open the files of `selection` on the root, and return the source on every rank. Collective.
 
     A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
     """
-    return session.on_root(lambda: _open(selection, target_bytes))
+    return ranks.on_root(lambda: _open(selection, target_bytes))
 
 
 def _open(selection: Selection, target_bytes: int) -> SampleSource:
@@ -53,17 +51,17 @@ def _open(selection: Selection, target_bytes: int) -> SampleSource:
     return source
 
 
-def read_own_chunks(source: SampleSource, session: Session) -> Samples:
+def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
     """Read this rank's share of the source's chunks; return its samples, all of them under `max_patterns`. Collective.
 
     The ranks' samples, laid end to end, are the selection in the order of the source. Raises DataError, on all ranks,
     where a file cannot be read, or nothing was selected.
     """
-    own = rank_range(len(source.chunks), session.ranks.world_size, session.ranks.rank)
-    samples = session.together(lambda: concatenate([source.read(source.chunks[c]) for c in own] or [_none(source)]))
+    own = rank_range(len(source.chunks), ranks.world_size, ranks.rank)
+    samples = ranks.on_all_ranks(lambda: concatenate([source.read(source.chunks[c]) for c in own] or [_none(source)]))
     source.close()
-    offset = offset_of(len(samples), session)
-    _check_selection(source, samples, offset.total, session)
+    offset = offset_of(len(samples), ranks)
+    _check_selection(source, samples, offset.total, ranks)
     return keep_under_limit(source, samples, offset.first, offset.total)
 
 
@@ -80,47 +78,47 @@ def _none(source: SampleSource) -> Samples:
     return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
 
 
-def _check_selection(source: SampleSource, samples: Samples, num_selected: int, session: Session) -> None:
+def _check_selection(source: SampleSource, samples: Samples, num_selected: int, ranks: Ranks) -> None:
     columns = (array[:, c] for array in (samples.inputs, samples.targets) for c in range(array.shape[1]))
     counts = [int(is_measured(column).sum()) for column in columns]
-    totals = np.sum(session.gather_object(counts), axis=0)
-    session.together(lambda: source.check_selection(num_selected, totals.tolist()))
+    totals = np.sum(ranks.gather_object(counts), axis=0)
+    ranks.on_all_ranks(lambda: source.check_selection(num_selected, totals.tolist()))
 
 
-def take_share(samples: Samples, session: Session) -> Samples:
+def take_share(samples: Samples, ranks: Ranks) -> Samples:
     """Return this rank's part of `samples`, which every rank holds whole. Not collective."""
-    own = rank_range(len(samples), session.ranks.world_size, session.ranks.rank)
+    own = rank_range(len(samples), ranks.world_size, ranks.rank)
     return samples.take(np.arange(own.start, own.stop))
 
 
-def send_to_virtual_ranks(samples: Samples, session: Session, virtual_ranks: VirtualRanks) -> dict[int, Samples]:
+def send_to_virtual_ranks(samples: Samples, ranks: Ranks, virtual_ranks: VirtualRanks) -> dict[int, Samples]:
     """Send sample number i to the owner of virtual rank i mod V; return each owned v's samples, in order. Collective.
 
     `samples` are this rank's part of a sequence that all ranks hold together; names and shapes agree on all ranks.
     """
-    offset = offset_of(len(samples), session)
+    offset = offset_of(len(samples), ranks)
     which = (offset.first + np.arange(len(samples))) % virtual_ranks.num_virtual_ranks
-    arrived, labels = send_to_ranks(samples, owner_of(which, virtual_ranks), which, session)
+    arrived, labels = send_to_ranks(samples, owner_of(which, virtual_ranks), which, ranks)
     return {v: arrived.take(np.flatnonzero(labels == v)) for v in virtual_ranks.owned}
 
 
 def send_to_ranks(
-    samples: Samples, destinations: IndexArray, labels: IndexArray, session: Session
+    samples: Samples, destinations: IndexArray, labels: IndexArray, ranks: Ranks
 ) -> tuple[Samples, IndexArray]:
     """Send each of N samples, with its label (N,), to the rank `destinations` (N,) names. Collective.
 
     Returns what arrived for this rank, in the order of the sequence that the ranks' samples are together: blocks arrive
     in rank order, and each keeps its own order.
     """
-    if session.ranks.world_size == 1:
+    if ranks.world_size == 1:
         return samples, labels
     order = np.argsort(destinations, kind="stable")
-    send_counts = np.bincount(destinations, minlength=session.ranks.world_size).tolist()
-    receive_counts = [counts[session.ranks.rank] for counts in session.gather_object(send_counts)]
+    send_counts = np.bincount(destinations, minlength=ranks.world_size).tolist()
+    receive_counts = [counts[ranks.rank] for counts in ranks.gather_object(send_counts)]
 
     def exchange(rows: AnyArray) -> AnyArray:
         tensor = torch.from_numpy(np.ascontiguousarray(rows))
-        received: AnyArray = session.control.all_to_all_rows(tensor, send_counts, receive_counts).numpy()
+        received: AnyArray = ranks.cpu.all_to_all_rows(tensor, send_counts, receive_counts).numpy()
         return received
 
     return samples.take(order).changed(exchange), exchange(labels[order]).astype(np.int64)

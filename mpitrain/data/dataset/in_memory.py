@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import FixedTreeReducer
-from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import (
     BatchPlan,
@@ -47,17 +47,17 @@ class InMemoryDataset:
         """See `Dataset.evaluation`."""
         return [SampleBlocks(own) for own in (self.validation if held_out else self.training)]
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
         """See `Dataset.mean_predictor_mse`. Collective."""
-        mean = torch.from_numpy(self.summary.target_mean).to(session.device)
+        mean = torch.from_numpy(self.summary.target_mean).to(ranks.device)
         sources = self.evaluation(held_out=self.summary.holds_out)
         sums = torch.stack([_squared_errors(source, mean, output_std.double()) for source in sources])
-        total, weight = FixedTreeReducer(session.data, self.virtual_ranks).reduce(sums).tolist()
+        total, weight = FixedTreeReducer(ranks.tensors, self.virtual_ranks).reduce(sums).tolist()
         return float(total / weight) if weight else None
 
 
 def share_out(
-    samples: Samples, session: Session, virtual_ranks: VirtualRanks, validation_split: float, seed: int,
+    samples: Samples, ranks: Ranks, virtual_ranks: VirtualRanks, validation_split: float, seed: int,
     dtype: torch.dtype,
 ) -> InMemoryDataset:  # fmt: skip
     """Drop unusable samples, split off the validation set, and send each sample to its owner. Collective.
@@ -66,24 +66,24 @@ def share_out(
     Raises DataError, on all ranks, when nothing is left to train on.
     """
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
-    selected, usable = offset_of(len(samples), session), offset_of(len(kept), session)
+    selected, usable = offset_of(len(samples), ranks), offset_of(len(kept), ranks)
     is_validation = validation_flags(usable.first, len(kept), validation_split, seed)
     training, validation = (
-        send_to_virtual_ranks(kept.take(np.flatnonzero(chosen)), session, virtual_ranks)
+        send_to_virtual_ranks(kept.take(np.flatnonzero(chosen)), ranks, virtual_ranks)
         for chosen in (~is_validation, is_validation)
     )
     num_training, num_validation = (
-        offset_of(sum(map(len, owned.values())), session).total for owned in (training, validation)
+        offset_of(sum(map(len, owned.values())), ranks).total for owned in (training, validation)
     )
     check_some_are_left(selected.total, selected.total - usable.total, num_training)
-    num_missing = np.sum(session.gather_object(missing_of(samples)), axis=0)
+    num_missing = np.sum(ranks.gather_object(missing_of(samples)), axis=0)
     moments = allreduce_moments(
-        [moments_of_samples(training[v]) for v in virtual_ranks.owned], session.control, virtual_ranks
+        [moments_of_samples(training[v]) for v in virtual_ranks.owned], ranks.cpu, virtual_ranks
     )
-    normalization = normalization_of(moments, samples.inputs.shape[1], session.device, dtype)
+    normalization = normalization_of(moments, samples.inputs.shape[1], ranks.device, dtype)
     return InMemoryDataset(
-        _to_tensors(training, normalization, session, dtype),
-        _to_tensors(validation, normalization, session, dtype),
+        _to_tensors(training, normalization, ranks, dtype),
+        _to_tensors(validation, normalization, ranks, dtype),
         DataSummary(
             num_training, num_validation, selected.total - usable.total, normalization, moments, samples.input_names,
             samples.target_names, tuple(num_missing.tolist()),
@@ -93,10 +93,10 @@ def share_out(
 
 
 def _to_tensors(
-    owned: Mapping[int, Samples], normalization: Normalization, session: Session, dtype: torch.dtype
+    owned: Mapping[int, Samples], normalization: Normalization, ranks: Ranks, dtype: torch.dtype
 ) -> list[VirtualRankSamples]:
     """Return the owned virtual ranks' samples, one after the other in one memory."""
-    parts = [padded_tensors(samples, normalization, session.device, dtype) for samples in owned.values()]
+    parts = [padded_tensors(samples, normalization, ranks.device, dtype) for samples in owned.values()]
     lengths = [len(samples) + 1 for samples in owned.values()]
     inputs, targets, weights = (torch.cat(column).split(lengths) for column in zip(*parts, strict=True))
     return [

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
 from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
@@ -48,7 +48,7 @@ class ReferenceDataset:
         """See `Dataset.evaluation`: nothing is held out, so these are the samples that are trained on."""
         return [self]
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
         """See `Dataset.mean_predictor_mse`."""
         return None
 
@@ -65,56 +65,56 @@ class ReferenceDataset:
 
 
 def share_out_as_reference(
-    samples: Samples, session: Session, dtype: torch.dtype, steps: ReferenceSteps | None = None
+    samples: Samples, ranks: Ranks, dtype: torch.dtype, steps: ReferenceSteps | None = None
 ) -> ReferenceDataset:
     """Partition by grid index, truncate to the smallest rank's count, and compute one-pass statistics. Collective.
 
     `samples` are this rank's part of the selection (see `read_own_chunks`). Raises DataError, on all ranks,
     for a NaN or fill value, a rank without samples, or a feature whose standard deviation is 0 or not a number.
     """
-    _refuse_invalid(samples, session)
-    num_selected = offset_of(len(samples), session).total
+    _refuse_invalid(samples, ranks)
+    num_selected = offset_of(len(samples), ranks).total
     steps = steps or ReferenceSteps()
-    own = steps.truncate(steps.partition(samples, session), num_selected, session)
+    own = steps.truncate(steps.partition(samples, ranks), num_selected, ranks)
     inputs, targets = (torch.from_numpy(array).to(dtype) for array in (own.inputs, own.targets))
-    mean, std = steps.moments_of(inputs, session)
+    mean, std = steps.moments_of(inputs, ranks)
     _refuse_degenerate(std, samples.input_names)
-    num_kept = offset_of(len(own), session).total
+    num_kept = offset_of(len(own), ranks).total
     # The C++ program normalises its inputs only.
     unchanged = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
     summary = DataSummary(
         num_kept, None, num_selected - num_kept, Normalization(mean, std, *unchanged), None, samples.input_names,
         samples.target_names, largest_share=len(own),
     )  # fmt: skip
-    return ReferenceDataset(inputs, targets, own.grid_index, summary, session.ranks.rank)
+    return ReferenceDataset(inputs, targets, own.grid_index, summary, ranks.rank)
 
 
-def partition_round_robin(samples: Samples, session: Session) -> Samples:
+def partition_round_robin(samples: Samples, ranks: Ranks) -> Samples:
     """Return this rank's samples in grid order: of grid points rank, rank + P, ..., at most 400000. Collective."""
-    destinations = samples.grid_index % session.ranks.world_size
-    own, _ = send_to_ranks(samples, destinations, samples.grid_index, session)
+    destinations = samples.grid_index % ranks.world_size
+    own, _ = send_to_ranks(samples, destinations, samples.grid_index, ranks)
     return own.take(np.arange(min(len(own), MOST_SAMPLES_PER_RANK)))
 
 
-def truncate_to_smallest(own: Samples, num_selected: int, session: Session) -> Samples:
+def truncate_to_smallest(own: Samples, num_selected: int, ranks: Ranks) -> Samples:
     """Return the first n of `own`, n the smallest rank's count. Collective. Raises DataError where n is 0."""
     smallest = torch.tensor([len(own)])
-    session.control.all_reduce(smallest, "min")
+    ranks.cpu.all_reduce(smallest, "min")
     n = int(smallest[0])
     if n == 0:
         raise DataError(
-            f"semantics=reference: of {num_selected} samples on {session.ranks.world_size} ranks one rank has none; "
+            f"semantics=reference: of {num_selected} samples on {ranks.world_size} ranks one rank has none; "
             f"use fewer ranks, or semantics=standard"
         )
     return own.take(np.arange(n))
 
 
-def one_pass_moments(inputs: torch.Tensor, session: Session) -> Moments:
+def one_pass_moments(inputs: torch.Tensor, ranks: Ranks) -> Moments:
     """Return mean and std (F,) of all ranks' rows (n, F) in the C++ program's order of operations. Collective."""
-    total = float(len(inputs) * session.ranks.world_size)
+    total = float(len(inputs) * ranks.world_size)
     sums, squares = torch.sum(inputs, dim=0), torch.sum(torch.pow(inputs, 2), dim=0)
-    session.all_reduce(sums)
-    session.all_reduce(squares)
+    ranks.all_reduce(sums)
+    ranks.all_reduce(squares)
     mean = sums / total
     return mean, torch.sqrt(squares / total - torch.pow(mean, 2))
 
@@ -123,14 +123,14 @@ def one_pass_moments(inputs: torch.Tensor, session: Session) -> Moments:
 class ReferenceSteps:
     """What `share_out_as_reference` is made of: the C++ program's steps, unless a test of the proof puts in others."""
 
-    partition: Callable[[Samples, Session], Samples] = partition_round_robin
-    truncate: Callable[[Samples, int, Session], Samples] = truncate_to_smallest
-    moments_of: Callable[[torch.Tensor, Session], Moments] = one_pass_moments
+    partition: Callable[[Samples, Ranks], Samples] = partition_round_robin
+    truncate: Callable[[Samples, int, Ranks], Samples] = truncate_to_smallest
+    moments_of: Callable[[torch.Tensor, Ranks], Moments] = one_pass_moments
 
 
-def _refuse_invalid(samples: Samples, session: Session) -> None:
+def _refuse_invalid(samples: Samples, ranks: Ranks) -> None:
     names = (*samples.input_names, *samples.target_names)
-    found = set(session.gather_object(first_invalid_feature(samples)))
+    found = set(ranks.gather_object(first_invalid_feature(samples)))
     bad = next((name for name in names if name in found), None)
     if bad is not None:
         raise DataError(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import (
@@ -90,7 +90,7 @@ class StreamedDataset:
         own = np.arange(v, len(counts), self.virtual_ranks.num_virtual_ranks)
         return own[counts[own] > 0]
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, session: Session) -> float | None:
+    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
         """See `Dataset.mean_predictor_mse`: from what the first pass has measured, the squares about another mean."""
         if self.source.layout.is_area_weighted:
             return None
@@ -106,18 +106,18 @@ class StreamedDataset:
         return 2 if total <= AHEAD_BYTES else 1
 
 
-def in_enough_chunks(source: SampleSource, virtual_ranks: VirtualRanks, session: Session) -> SampleSource:
+def in_enough_chunks(source: SampleSource, virtual_ranks: VirtualRanks, ranks: Ranks) -> SampleSource:
     """Return `source`, opened again in smaller chunks where it has too few for `virtual_ranks`. Collective."""
     fewest = FEWEST_CHUNKS_A_VIRTUAL_RANK * virtual_ranks.num_virtual_ranks
     if len(source.chunks) >= fewest:
         return source
     num_values = source.num_points * (len(source.input_names) + len(source.target_names))
     smaller = max(SMALLEST_CHUNK_BYTES, num_values * _FLOAT32_BYTES // fewest)
-    return open_source_on_root(source.selection, session, min(smaller, DEFAULT_CHUNK_BYTES))
+    return open_source_on_root(source.selection, ranks, min(smaller, DEFAULT_CHUNK_BYTES))
 
 
 def open_streamed(
-    source: SampleSource, session: Session, virtual_ranks: VirtualRanks, config: RunConfig, dtype: torch.dtype,
+    source: SampleSource, ranks: Ranks, virtual_ranks: VirtualRanks, config: RunConfig, dtype: torch.dtype,
     reads: ReadCounter | None = None,
 ) -> StreamedDataset:  # fmt: skip
     """Count and measure the samples of `source` in a first pass, and return what streams them. Collective.
@@ -126,18 +126,18 @@ def open_streamed(
     read or nothing is left to train on.
     """
     rule = SplitRule(config.validation_split, config.seed)
-    census = take_census(source, session, rule, reads)
+    census = take_census(source, ranks, rule, reads)
     counts = census.counts
     num_dropped = int(counts.kept.sum() - counts.valid.sum())
     check_some_are_left(int(counts.kept.sum()), num_dropped, int(counts.training.sum()))
     V = virtual_ranks.num_virtual_ranks  # noqa: N806
     shares = [int(counts.training[v::V].sum()) for v in range(V)]
-    normalization = normalization_of(census.training, len(source.input_names), session.device, dtype)
+    normalization = normalization_of(census.training, len(source.input_names), ranks.device, dtype)
     summary = DataSummary(
         int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, census.training,
         source.input_names, source.target_names, tuple(census.num_missing.tolist()), max(shares),
     )  # fmt: skip
-    chunks = _ChunkReader(source, census, rule, normalization, session.device, dtype, reads)
+    chunks = _ChunkReader(source, census, rule, normalization, ranks.device, dtype, reads)
     return StreamedDataset(
         source, census, summary, virtual_ranks, tuple(_notices(shares)), chunks, config.data.shuffle_buffer_samples,
         config.data.num_workers,

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
-from mpitrain.comm.session import Session
 from mpitrain.data.dataset.exchange import keep_under_limit
 from mpitrain.data.dataset.split import validation_flags
 from mpitrain.data.moments import Moments, merge_stacks, moments_of_samples
@@ -116,22 +116,22 @@ def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
     return samples if chosen.all() else samples.take(np.flatnonzero(chosen))
 
 
-def take_census(source: SampleSource, session: Session, rule: SplitRule, reads: ReadCounter | None = None) -> Census:
+def take_census(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: ReadCounter | None = None) -> Census:
     """Read every chunk once, on one rank each, and count and measure its samples. Collective.
 
     With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
     DataError, on all ranks, where a file cannot be read or nothing is selected.
     """
-    total_selected = None if source.max_patterns is None else sum(count_selected(source, session, reads))
-    tally = _Tally(source, session, rule, total_selected)
-    for chunk, samples in _own_chunks(source, session, reads):
+    total_selected = None if source.max_patterns is None else sum(count_selected(source, ranks, reads))
+    tally = _Tally(source, ranks, rule, total_selected)
+    for chunk, samples in _own_chunks(source, ranks, reads):
         tally.add(chunk, samples)
     census = tally.finish()
     if source.kind == "fields":
         measured = census.training.count + census.validation.count
     else:
         measured = census.counts.kept.sum() - census.num_missing.astype(np.float64)
-    session.together(lambda: source.check_selection(int(census.counts.selected.sum()), measured.tolist()))
+    ranks.on_all_ranks(lambda: source.check_selection(int(census.counts.selected.sum()), measured.tolist()))
     return census
 
 
@@ -139,20 +139,20 @@ def _no_samples() -> None:
     return None
 
 
-def count_selected(source: SampleSource, session: Session, reads: ReadCounter | None = None) -> list[int]:
+def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None = None) -> list[int]:
     """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
     counts = []
-    for _, samples in _own_chunks(source, session, reads):
-        counts += session.gather_object(None if samples is None else len(samples))
+    for _, samples in _own_chunks(source, ranks, reads):
+        counts += ranks.gather_object(None if samples is None else len(samples))
     return [count for count in counts if count is not None]
 
 
 class _Tally:
     """The census while it is taken, chunk by chunk of this rank, in step with the other ranks."""
 
-    def __init__(self, source: SampleSource, session: Session, rule: SplitRule, total_selected: int | None) -> None:
+    def __init__(self, source: SampleSource, ranks: Ranks, rule: SplitRule, total_selected: int | None) -> None:
         num_features = len(source.input_names) + len(source.target_names)
-        self._source, self._session, self._rule, self._total_selected = source, session, rule, total_selected
+        self._source, self._ranks, self._rule, self._total_selected = source, ranks, rule, total_selected
         # selected, kept, valid, and the missing values of each feature; of all ranks' chunks, in the chunks' order
         self._rows: list[tuple[int, ...]] = []
         self._totals = np.zeros(3 + num_features, dtype=np.int64)
@@ -169,9 +169,9 @@ class _Tally:
                 kept = keep_under_limit(self._source, samples, first_selected, self._total_selected)
             valid = take_where(kept, valid_rows(kept))
             row = (len(samples), len(kept), len(valid), *missing_of(kept))
-        rows = [other for other in self._session.gather_object(row) if other is not None]
+        rows = [other for other in self._ranks.gather_object(row) if other is not None]
         if chunk is not None and valid is not None:
-            own = self._session.ranks.rank
+            own = self._ranks.rank
             first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
             is_held_out = held_out_flags(len(valid), first_valid, self._rule)
             training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
@@ -183,14 +183,14 @@ class _Tally:
         """Return how many selected samples come before `samples`, if that matters. Collective."""
         if self._total_selected is None:
             return 0
-        counts = self._session.gather_object(0 if samples is None else len(samples))
-        before: int = sum(counts[: self._session.ranks.rank])
+        counts = self._ranks.gather_object(0 if samples is None else len(samples))
+        before: int = sum(counts[: self._ranks.rank])
         return int(self._totals[0]) + before
 
     def finish(self) -> Census:
         """Bring the ranks' parts together. Collective."""
         found: dict[int, tuple[int, Moments, Moments]] = {}
-        for part in self._session.gather_object(self._moments):
+        for part in self._ranks.gather_object(self._moments):
             found |= part
         in_order = [found[chunk] for chunk in range(len(found))]
         selected, kept, valid = (np.array([row[place] for row in self._rows], dtype=np.int64) for place in range(3))
@@ -204,17 +204,17 @@ class _Tally:
 
 
 def _own_chunks(
-    source: SampleSource, session: Session, reads: ReadCounter | None
+    source: SampleSource, ranks: Ranks, reads: ReadCounter | None
 ) -> Iterator[tuple[int | None, Samples | None]]:
     """Yield this rank's chunks with their samples, (None, None) where other ranks have one more. Collective."""
-    num_chunks, num_ranks, rank = len(source.chunks), session.ranks.world_size, session.ranks.rank
+    num_chunks, num_ranks, rank = len(source.chunks), ranks.world_size, ranks.rank
     own = range(rank, num_chunks, num_ranks)
     threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read(by_thread.chunks[chunk], reads))
     with closing(threads):
         reading = threads.in_order(own, ahead=1)
         for turn in range(-(-num_chunks // num_ranks)):
             has_one = turn < len(own)
-            samples = session.together(partial(next, reading) if has_one else _no_samples)
+            samples = ranks.on_all_ranks(partial(next, reading) if has_one else _no_samples)
             yield (own[turn] if has_one else None), samples
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan
@@ -30,7 +30,7 @@ def global_batch_size(config: RunConfig, world_size: int) -> int | str:
 
 
 def checkpoint_settings(
-    config: RunConfig, session: Session, summary: DataSummary, num_virtual_ranks: int, batch_size: int | str,
+    config: RunConfig, ranks: Ranks, summary: DataSummary, num_virtual_ranks: int, batch_size: int | str,
     engine: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the settings that decide the bits of a result, by their configuration keys.
@@ -53,9 +53,9 @@ def checkpoint_settings(
         "training.amp_dtype": config.training.amp_dtype,
         "distributed.sync_batch_norm": config.distributed.sync_batch_norm,
         "training.engine": engine,
-        "training.reduction": session.reduction,
+        "training.reduction": ranks.reduction,
         "training.shuffle": config.shuffle,
-        "training.threads_per_rank": session.num_threads,
+        "training.threads_per_rank": ranks.num_threads,
         "training.virtual_ranks": num_virtual_ranks,
         "training.global_batch_size": batch_size,
         "torch version": torch.__version__,
@@ -63,7 +63,7 @@ def checkpoint_settings(
     if config.data.streaming:
         settings["data.shuffle_buffer_samples"] = config.data.shuffle_buffer_samples
     if config.semantics == "reference":
-        settings["number of ranks"] = session.ranks.world_size
+        settings["number of ranks"] = ranks.world_size
     return settings
 
 

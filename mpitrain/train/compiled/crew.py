@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpitrain.cluster.cores import detect_affinity
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.data.dataset.batches import VirtualRankBatches
 from mpitrain.errors import LaunchError
@@ -24,7 +24,7 @@ from mpitrain.train.compiled.node_sum import SPINS, can_share
 from mpitrain.train.engines.standard import EngineInputs
 
 if TYPE_CHECKING:
-    from mpitrain.comm.mpi.node_shared import NodeSharedTensor
+    from mpitrain.comm.communicator import NodeSharedTensor
 
 # Samples are held twice, by their rank and for the crew: not worth it where they are what fills the node.
 LARGEST_LENT_BYTES = 2**30
@@ -59,14 +59,14 @@ class Crew:
     """The memory that all ranks of the node share for it, and who its members are."""
 
     def __init__(
-        self, session: Session, kernel: ctypes.CDLL, members: Sequence[int], memory: NodeSharedTensor, shapes: Shapes,
+        self, ranks: Ranks, kernel: ctypes.CDLL, members: Sequence[int], memory: NodeSharedTensor, shapes: Shapes,
         own: Sequence[VirtualRankBatches],
     ) -> None:  # fmt: skip
-        rank = session.ranks.rank
+        rank = ranks.rank
         self.index = members.index(rank) if rank in members else None
         self.num_members = len(members)
         self.tables = _carve(memory.tensor, shapes)
-        self._own, self._session, self._kernel, self._memory = own, session, kernel, memory
+        self._own, self._ranks, self._kernel, self._memory = own, ranks, kernel, memory
 
     def describe(self, own_sums: torch.Tensor, vectors: Sequence[torch.Tensor]) -> int:
         """Tell the kernel what it needs; return the address of that.
@@ -89,8 +89,8 @@ class Crew:
             published=ctypes.addressof(self._published),
             num_taken=self._num_taken.data_ptr(),
             num_published=len(_PUBLISHED),
-            num_ranks=self._session.ranks.world_size,
-            rank=self._session.ranks.rank,
+            num_ranks=self._ranks.world_size,
+            rank=self._ranks.rank,
             member=-1 if self.index is None else self.index,
             num_virtual_ranks=len(self.tables["loss_sums"]),
             first_row=self._own[0].virtual_rank,
@@ -125,7 +125,7 @@ class Crew:
         Collective.
         """
         total = torch.empty(2, dtype=torch.float64)
-        with waiting_in("reduce", self._session.control.notes):
+        with waiting_in("reduce", self._ranks.cpu.notes):
             self._kernel.sum_at_meeting(
                 ctypes.addressof(self._description), partials.contiguous().data_ptr(), total.data_ptr()
             )
@@ -150,27 +150,27 @@ class Crew:
 
 def open_crew(inputs: EngineInputs, kernel: ctypes.CDLL, most_steps: int) -> Crew | None:
     """Return the crew of a node whose ranks outnumber its cores; None where all ranks shall take steps. Collective."""
-    session = inputs.session
-    if not session.shares_memory or session.ranks.world_size <= session.node_cores:
+    ranks = inputs.ranks
+    if not ranks.shares_memory or ranks.world_size <= ranks.node_cores:
         return None
     own = [source for source in inputs.batches if isinstance(source, VirtualRankBatches)]
-    if not all(session.gather_object(len(own) == len(inputs.batches))):
+    if not all(ranks.gather_object(len(own) == len(inputs.batches))):
         return None  # samples from files come to the rank that reads them
-    members = choose_members(session.gather_object(detect_affinity()), _most_members(inputs))
-    while len(members) > 2 and not can_share(session, kernel, len(members)):
+    members = choose_members(ranks.gather_object(detect_affinity()), _most_members(inputs))
+    while len(members) > 2 and not can_share(ranks, kernel, len(members)):
         members = members[: len(members) // 2]  # many rows, or long ones: fewer members write fewer
-    counts = [count for rank in session.gather_object([len(source.samples) for source in own]) for count in rank]
+    counts = [count for rank in ranks.gather_object([len(source.samples) for source in own]) for count in rank]
     shapes = _shapes(inputs, own[0], counts, kernel, most_steps)
-    if not can_share(session, kernel, len(members)) or _num_bytes(shapes) > LARGEST_LENT_BYTES:
+    if not can_share(ranks, kernel, len(members)) or _num_bytes(shapes) > LARGEST_LENT_BYTES:
         return None
     try:
-        memory = session.control.node_shared_tensor((_num_bytes(shapes),), torch.uint8)
+        memory = ranks.cpu.node_shared_tensor((_num_bytes(shapes),), torch.uint8)
     except LaunchError:  # on all ranks: the node has no room for it
         return None
     if memory.fills:
         memory.tensor.zero_()
     memory.publish()
-    crew = Crew(session, kernel, members, memory, shapes, own)
+    crew = Crew(ranks, kernel, members, memory, shapes, own)
     crew.tables["sample_counts"].copy_(torch.tensor(counts))
     _lend(own, counts, crew.tables)
     memory.publish()
@@ -201,7 +201,7 @@ def choose_members(affinities: Sequence[frozenset[int]], most: int) -> list[int]
 
 
 def _most_members(inputs: EngineInputs) -> int:
-    return min(inputs.session.node_cores, inputs.plan.num_virtual_ranks)
+    return min(inputs.ranks.node_cores, inputs.plan.num_virtual_ranks)
 
 
 def _shapes(
@@ -213,7 +213,7 @@ def _shapes(
     meeting = ((kernel.meeting_bytes(),), torch.uint8)
     return {
         **dict.fromkeys(("begin", "end", "reduction"), meeting),
-        "stop_flags": ((inputs.session.ranks.world_size,), torch.float64),
+        "stop_flags": ((inputs.ranks.world_size,), torch.float64),
         "losses": ((most_steps,), torch.float64),
         "loss_and_stop": ((2,), torch.float64),
         "num_taken": ((1,), torch.int64),

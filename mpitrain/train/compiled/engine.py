@@ -40,7 +40,7 @@ class CompiledEngine(StandardEngine):
     def __init__(self, inputs: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(inputs)
         self._kernel, self._epoch_has_steps = kernel, False
-        is_fixed, wire = self.session.reduction == "fixed", narrow_wire(inputs)
+        is_fixed, wire = self.ranks.reduction == "fixed", narrow_wire(inputs)
         self._crew = open_crew(inputs, kernel, MOST_STEPS_A_CALL) if wire is None else None
         if self._crew is not None:
             self.small_sums = self._crew
@@ -55,7 +55,7 @@ class CompiledEngine(StandardEngine):
         self._sent = self._partials if self._gathers else self._partials[:1]
         self._node_sum = self._open_node_sum() if wire is None else None
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
-        self._num_workers = self._crew.num_members if self._crew else self.session.ranks.world_size
+        self._num_workers = self._crew.num_members if self._crew else self.ranks.world_size
         self._is_self_contained = wire is None and (self._num_workers == 1 or self._node_sum is not None)
         self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
         self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
@@ -67,19 +67,19 @@ class CompiledEngine(StandardEngine):
 
     def _open_node_sum(self) -> NodeSum | None:
         """Return where the ranks add up, if they share a node's memory. Collective."""
-        session, layout, crew = self.session, self.inputs.virtual_ranks, self._crew
+        ranks, layout, crew = self.ranks, self.inputs.virtual_ranks, self._crew
         if crew is not None:
             num_ranks = num_rows = crew.num_members
             first_row = crew.index or 0
         else:
-            num_ranks = session.ranks.world_size
+            num_ranks = ranks.world_size
             num_rows = layout.num_virtual_ranks if self._gathers else num_ranks
-            first_row = layout.owned.start if self._gathers else session.ranks.rank
-        if num_ranks == 1 or not can_share(session, self._kernel, num_rows):
+            first_row = layout.owned.start if self._gathers else ranks.rank
+        if num_ranks == 1 or not can_share(ranks, self._kernel, num_rows):
             return None
-        is_crowded = crew is None and num_ranks > session.node_cores
+        is_crowded = crew is None and num_ranks > ranks.node_cores
         try:
-            return NodeSum(session, self._kernel, num_ranks, num_rows, first_row, len(self._sent), is_crowded)
+            return NodeSum(ranks, self._kernel, num_ranks, num_rows, first_row, len(self._sent), is_crowded)
         except LaunchError:  # on all ranks: the node has no room for it, and messages serve too
             return None
 
@@ -105,7 +105,7 @@ class CompiledEngine(StandardEngine):
             first_moment=optimizer.first_moment.data_ptr(),
             second_moment=optimizer.second_moment.data_ptr(),
             step_count=optimizer.step_count.data_ptr(),
-            steps_done=ctypes.addressof(self.session.control.notes.steps_in_call),
+            steps_done=ctypes.addressof(self.ranks.cpu.notes.steps_in_call),
             order_stride=self._rows.order_stride,
             num_slices=self._rows.num_slices,
             slice_rows=self._rows.slice_rows,
@@ -139,7 +139,7 @@ class CompiledEngine(StandardEngine):
             self._step_address, shared, order, self._rows.order_step, min(num_steps, self._most_steps), stop_requested,
             learning_rate, self._losses.data_ptr(),
         )  # fmt: skip
-        with waiting_in("take_steps", self.session.control.notes):
+        with waiting_in("take_steps", self.ranks.cpu.notes):
             if self._crew is None:
                 num_taken = self._kernel.take_steps(*arguments)
             else:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.train.compiled.build import KernelSharedSum
 
 if TYPE_CHECKING:
-    from mpitrain.comm.mpi.node_shared import NodeSharedTensor
+    from mpitrain.comm.communicator import NodeSharedTensor
 
 # Beyond this the ranks' reading of all rows costs more than an Allreduce, which halves what it moves.
 LARGEST_SHARED_BYTES = 8 * 2**20
@@ -30,12 +30,10 @@ class NodeSum:
     """
 
     def __init__(
-        self, session: Session, kernel: ctypes.CDLL, num_ranks: int, num_rows: int, first_row: int, num_own_rows: int,
+        self, ranks: Ranks, kernel: ctypes.CDLL, num_ranks: int, num_rows: int, first_row: int, num_own_rows: int,
         is_crowded: bool,
     ) -> None:  # fmt: skip
-        self._memory: NodeSharedTensor = session.control.node_shared_tensor(
-            (kernel.shared_bytes(num_rows),), torch.uint8
-        )
+        self._memory: NodeSharedTensor = ranks.cpu.node_shared_tensor((kernel.shared_bytes(num_rows),), torch.uint8)
         if self._memory.fills:
             self._memory.tensor.zero_()
         self._memory.publish()
@@ -54,7 +52,7 @@ class NodeSum:
         self._memory.close()
 
 
-def can_share(session: Session, kernel: ctypes.CDLL, num_rows: int) -> bool:
+def can_share(ranks: Ranks, kernel: ctypes.CDLL, num_rows: int) -> bool:
     """Tell whether all ranks of the run share a node's memory, and the sums are small enough for it to pay."""
     fits = num_rows <= kernel.most_shared_rows() and kernel.shared_bytes(num_rows) <= LARGEST_SHARED_BYTES
-    return fits and session.shares_memory and session.ranks.world_size > 1
+    return fits and ranks.shares_memory and ranks.world_size > 1

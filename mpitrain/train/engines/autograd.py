@@ -26,7 +26,7 @@ class AutogradEngine(StandardEngine):
 
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)
-        self._precision = Precision(inputs.config, self.session.device)
+        self._precision = Precision(inputs.config, self.ranks.device)
         self._network: Any = wrapped_network(inputs)
         self._draws_numbers = random_layers(inputs.model)
         self._batch_norm = SliceBatchNorm(inputs, self.reducer)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mpitrain.comm.session import Session
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DistributedSection, RunConfig, TrainingSection
 from mpitrain.config.yaml import show_value
 from mpitrain.data.open_dataset import torch_dtype
@@ -67,7 +67,7 @@ class EngineChoice:
         return engines[self.name](inputs)
 
 
-def choose_engine(config: RunConfig, session: Session, model: nn.Module, resumed_engine: str | None) -> EngineChoice:
+def choose_engine(config: RunConfig, ranks: Ranks, model: nn.Module, resumed_engine: str | None) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
@@ -77,18 +77,18 @@ def choose_engine(config: RunConfig, session: Session, model: nn.Module, resumed
     asked = requested_engine(config)
     if asked == "auto" and resumed_engine:
         asked = resumed_engine
-    if asked == "cuda_graph" and session.device.type != "cuda":
+    if asked == "cuda_graph" and ranks.device.type != "cuda":
         raise ConfigError("training.engine=cuda_graph: needs a GPU, this run is on CPUs; use training.engine=auto")
     if asked in ("eager", "ddp", "cuda_graph"):
         return EngineChoice(asked, "asked for")
-    obstacle = _not_compilable(config, session.device, model)
+    obstacle = _not_compilable(config, ranks.device, model)
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
     if obstacle is not None:
         return EngineChoice("eager", obstacle)
     network = dense_network_of(config, model)
     try:
-        return EngineChoice("compiled", "a chain of dense layers on CPUs", network, _load_everywhere(session, network))
+        return EngineChoice("compiled", "a chain of dense layers on CPUs", network, _load_everywhere(ranks, network))
     except MissingDependencyError as error:
         if asked == "compiled":
             raise
@@ -120,10 +120,10 @@ def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -
     return None
 
 
-def _load_everywhere(session: Session, network: DenseNetwork) -> ctypes.CDLL:
+def _load_everywhere(ranks: Ranks, network: DenseNetwork) -> ctypes.CDLL:
     # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
-    session.on_root(lambda: build_kernel(network))
-    return session.together(lambda: load_kernel(network))
+    ranks.on_root(lambda: build_kernel(network))
+    return ranks.on_all_ranks(lambda: load_kernel(network))
 
 
 def dense_network_of(config: RunConfig, model: nn.Module) -> DenseNetwork:

@@ -25,12 +25,12 @@ class CudaGraphEngine(EagerEngine):
             raise ConfigError(
                 "training.engine=cuda_graph: records no dropout, batch norm or float16 scale; use training.engine=eager"
             )
-        self._learning_rate = torch.zeros((), device=self.session.device)
+        self._learning_rate = torch.zeros((), device=self.ranks.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate
             group["fused" if isinstance(self.optimizer, torch.optim.SGD) else "capturable"] = True
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stop_flag, self._total = (torch.zeros(size, device=self.session.device) for size in ((), EXTRA_ENTRIES))
+        self._stop_flag, self._total = (torch.zeros(size, device=self.ranks.device) for size in ((), EXTRA_ENTRIES))
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""

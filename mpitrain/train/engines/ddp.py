@@ -26,17 +26,17 @@ class DdpEngine(AutogradEngine):
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)
         self.joins_slices = True
-        self._network = distributed_data_parallel(self._network, self.session, inputs.config.distributed)
+        self._network = distributed_data_parallel(self._network, self.ranks, inputs.config.distributed)
         self._batch_norm_sums = self.parameters[0].new_zeros(self._batch_norm.num_sums)
         # torch learns a static graph from the first backward pass, which must be one that sends.
         self._sends_each_part = inputs.config.distributed.static_graph
         self._weight_and_stop, self._loss = (
-            torch.zeros(count, dtype=torch.float64, device=self.session.device) for count in (2, 1)
+            torch.zeros(count, dtype=torch.float64, device=self.ranks.device) for count in (2, 1)
         )
 
     def make_reducer(self) -> Reducer:
         """See `StandardEngine.make_reducer`: for synchronised batch norm; gradients are DDP's."""
-        return LibraryReducer(self.session.data)
+        return LibraryReducer(self.ranks.tensors)
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
@@ -44,10 +44,10 @@ class DdpEngine(AutogradEngine):
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
         # Where gradients are views of DDP's buckets they must not be given away.
         self.optimizer.zero_grad(set_to_none=not self.inputs.config.distributed.gradient_as_bucket_view)
-        with kept_random_state(self.session.device, self._draws_numbers):
+        with kept_random_state(self.ranks.device, self._draws_numbers):
             self._loss[0] = self._accumulate(piece, first_step, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
-        self.session.all_reduce(self._loss)
+        self.ranks.all_reduce(self._loss)
         self._fill_missing_gradients()
         self._update(learning_rate, functools.partial(torch.nn.utils.clip_grad_norm_, self.parameters))
         return StepResult([float(self._loss) / weight], stop_flags > 0)
@@ -56,7 +56,7 @@ class DdpEngine(AutogradEngine):
         """Return W and the number of ranks that ask to stop. Collective."""
         self._weight_and_stop[:1] = self._local_weight(piece)
         self._weight_and_stop[1] = float(stop_requested)
-        self.session.all_reduce(self._weight_and_stop)
+        self.ranks.all_reduce(self._weight_and_stop)
         weight, stop_flags = self._weight_and_stop.tolist()
         return weight, stop_flags
 
@@ -84,7 +84,7 @@ class DdpEngine(AutogradEngine):
             loss_sum, _, sums = self._sums(part)
             self._batch_norm_sums += sums
             # The wrapper divides by P, where the batch's mean needs a division by W.
-            mean = loss_sum * (self.session.ranks.world_size / weight)
+            mean = loss_sum * (self.ranks.world_size / weight)
             self._precision.scaled(mean).backward()
         losses.append(float(loss_sum.detach()))
 
@@ -92,7 +92,7 @@ class DdpEngine(AutogradEngine):
         # As in other trainers, each rank keeps its own; `broadcast_buffers` makes them the root's. Synchronised moments
         # are about the running mean, which must then be one on all ranks.
         if self._batch_norm.is_synchronised:
-            self.session.all_reduce(self._batch_norm_sums)
+            self.ranks.all_reduce(self._batch_norm_sums)
         self._batch_norm.update(self._batch_norm_sums)
 
     def validation_loss(self) -> float | None:
@@ -100,7 +100,7 @@ class DdpEngine(AutogradEngine):
         # DistributedDataParallel does this before forward passes that train only.
         if self.inputs.config.distributed.broadcast_buffers:
             for buffer in self.inputs.model.buffers():
-                self.session.data.broadcast(buffer)
+                self.ranks.tensors.broadcast(buffer)
         return super().validation_loss()
 
     def _outputs(self, part: Slice) -> torch.Tensor:

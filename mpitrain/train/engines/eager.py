@@ -52,7 +52,7 @@ class EagerEngine(AutogradEngine):
             functools.partial(self._write_partial, row, number, piece, step_in_epoch)
             for number, (row, piece) in enumerate(zip(self._partials, pieces, strict=True))
         ]
-        with kept_random_state(self.session.device, self._draws_numbers):
+        with kept_random_state(self.ranks.device, self._draws_numbers):
             self._batch_norm.run(bodies)
 
     def _write_partial(self, row: torch.Tensor, number: int, piece: Slice, step_in_epoch: int) -> None:

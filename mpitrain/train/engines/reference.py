@@ -22,13 +22,13 @@ class ReferenceEngine:
     steps_per_epoch = 1
 
     def __init__(self, inputs: EngineInputs) -> None:
-        self._model, self._session = inputs.model, inputs.session
+        self._model, self._ranks = inputs.model, inputs.ranks
         self.optimizer = build_optimizer(inputs.model.parameters(), inputs.config.training.optimizer, "reference")
         self.mean_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.mse_loss
         self._share = inputs.batches[0].slice(0)
         self.global_batch_size = inputs.plan.num_samples
         # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
-        self.divisor = float(self._share.inputs.shape[1] * inputs.session.ranks.world_size)
+        self.divisor = float(self._share.inputs.shape[1] * inputs.ranks.world_size)
         self._local_loss = 0.0
         self._root_loss = torch.zeros(1, dtype=torch.float64)
 
@@ -43,7 +43,7 @@ class ReferenceEngine:
         loss.backward()
         for parameter in self._model.parameters():
             if parameter.grad is not None:
-                self._session.all_reduce(parameter.grad)
+                self._ranks.all_reduce(parameter.grad)
                 parameter.grad /= self.divisor
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -53,7 +53,7 @@ class ReferenceEngine:
 
     def _agree(self, stop_requested: bool) -> StepResult:
         # Beside the C++ program's own messages: every rank's loss and stop flag, so that all ranks decide alike.
-        losses = self._session.gather_object((self._local_loss, stop_requested))
+        losses = self._ranks.gather_object((self._local_loss, stop_requested))
         self._root_loss[0] = losses[0][0]
         all_finite = all(math.isfinite(loss) for loss, _ in losses)
         return StepResult([losses[0][0] if all_finite else math.nan], any(stop for _, stop in losses))
@@ -71,7 +71,7 @@ class ReferenceEngine:
 
     def describe_failure(self) -> str:
         """See `StepEngine.describe_failure`. Collective."""
-        reports = self._session.gather_object((self._local_loss, self._session.host))
+        reports = self._ranks.gather_object((self._local_loss, self._ranks.host))
         failed = ((rank, *report) for rank, report in enumerate(reports) if not math.isfinite(report[0]))
         return "; ".join(f"rank {rank} on {host}: {loss}" for rank, loss, host in failed)
 

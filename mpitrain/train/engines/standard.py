@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, NarrowWire, Reducer
-from mpitrain.comm.session import Session
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
@@ -31,7 +31,7 @@ class EngineInputs:
     validation: Sequence[EvaluationSource]
     plan: BatchPlan
     virtual_ranks: VirtualRanks
-    session: Session
+    ranks: Ranks
     config: RunConfig
 
 
@@ -44,33 +44,33 @@ class StandardEngine(StepEngine):
 
     def __init__(self, inputs: EngineInputs) -> None:
         self.inputs = inputs
-        self.plan, self.session, self.training = inputs.plan, inputs.session, inputs.config.training
+        self.plan, self.ranks, self.training = inputs.plan, inputs.ranks, inputs.config.training
         self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
         self.loss = loss_of(self.training.loss_function, inputs.model)
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.epoch = 0
         # With "any" a rank's slices are one.
-        self.joins_slices = self.session.reduction == "any"
-        self.fixed_tree = FixedTreeReducer(inputs.session.data, inputs.virtual_ranks)
+        self.joins_slices = self.ranks.reduction == "any"
+        self.fixed_tree = FixedTreeReducer(inputs.ranks.tensors, inputs.virtual_ranks)
         self.reducer = self.make_reducer()
         # An engine that has a faster way for the sums at an epoch's end brings it.
         self.small_sums: Reducer = self.fixed_tree
         self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
-        self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.session.device)
+        self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.ranks.device)
 
     def make_optimizer(self) -> Any:
         """Return what updates `parameters`: one of torch's optimisers, unless the engine has its own."""
         # Fused is several times faster, and other in the last bits than the plain formula.
-        is_fused = self.session.reduction == "any"
+        is_fused = self.ranks.reduction == "any"
         return build_optimizer(self.inputs.model.parameters(), self.training.optimizer, "standard", is_fused)
 
     def make_reducer(self) -> Reducer:
         """Return what adds up gradients: in the fixed tree, or as the library likes."""
         if not self.joins_slices:
             return self.fixed_tree
-        return LibraryReducer(self.session.data, narrow_wire(self.inputs))
+        return LibraryReducer(self.ranks.tensors, narrow_wire(self.inputs))
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
@@ -104,12 +104,12 @@ class StandardEngine(StepEngine):
         self.inputs.model.eval()
         sums = torch.stack([sum_losses(self.inputs.model, self.loss, own) for own in self.inputs.validation])
         self.inputs.model.train()
-        return sums.to(self.session.device)
+        return sums.to(self.ranks.device)
 
     def describe_failure(self) -> str:
         """See `StepEngine.describe_failure`. Collective."""
-        mine = (self.session.ranks.rank, self.session.host, self._failed_slices())
-        reports = [report for report in self.session.gather_object(mine) if report[2]]
+        mine = (self.ranks.rank, self.ranks.host, self._failed_slices())
+        reports = [report for report in self.ranks.gather_object(mine) if report[2]]
         return (
             "; ".join(f"rank {rank} on {host}, virtual ranks {which}" for rank, host, which in reports)
             or "the sum over the ranks"
@@ -125,7 +125,9 @@ class StandardEngine(StepEngine):
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums (V, 2) float64. Collective."""
-        return {"epoch_loss_sums": self.session.data.all_gather(self.loss_sums, self.inputs.virtual_ranks.counts).cpu()}
+        return {
+            "epoch_loss_sums": self.ranks.tensors.all_gather(self.loss_sums, self.inputs.virtual_ranks.counts).cpu()
+        }
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `StepEngine.restore_state`."""

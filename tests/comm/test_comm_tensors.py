@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.comm.session import choose_backend, choose_device
-from mpitrain.comm.world import World
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import choose_backend, choose_device
 from mpitrain.config import ComputeSection, RunConfig
 from mpitrain.errors import LaunchError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def world_over(transport):
-    return World(RankInfo(0, 2, 0, 2, 0, 1, "test"), None, transport, "host", 4)
+def ranks_over(transport):
+    return Ranks(RankInfo(0, 2, 0, 2, 0, 1, "test"), None, None, transport, "host", 4)
 
 
 def config_with(backend, semantics="standard"):
@@ -27,17 +27,17 @@ def config_with(backend, semantics="standard"):
      ("nccl", GPU, "mpi", "nccl"), ("nccl_if_available", GPU, "mpi", "nccl")],
 )  # fmt: skip
 def test_backend(requested, device, transport, chosen):
-    world = world_over(transport)
-    assert choose_backend(config_with(requested), device, world) == chosen
-    assert world.notices == []
+    ranks = ranks_over(transport)
+    assert choose_backend(config_with(requested), device, ranks) == chosen
+    assert ranks.notices == []
 
 
 @pytest.mark.parametrize(("transport", "chosen"), [("mpi", "mpi"), ("torch", "gloo")])
 def test_nccl_of_older_files_gives_way_with_one_line(transport, chosen):
-    world = world_over(transport)
-    assert choose_backend(config_with("nccl_if_available"), CPU, world) == chosen
-    assert len(world.notices) == 1
-    assert f"no GPU here, so {chosen} is used" in world.notices[0]
+    ranks = ranks_over(transport)
+    assert choose_backend(config_with("nccl_if_available"), CPU, ranks) == chosen
+    assert len(ranks.notices) == 1
+    assert f"no GPU here, so {chosen} is used" in ranks.notices[0]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_nccl_of_older_files_gives_way_with_one_line(transport, chosen):
 )  # fmt: skip
 def test_a_backend_that_cannot_serve_is_refused(requested, device, transport, words):
     with pytest.raises(LaunchError, match=words) as refused:
-        choose_backend(config_with(requested), device, world_over(transport))
+        choose_backend(config_with(requested), device, ranks_over(transport))
     assert refused.value.exit_code == 3
 
 
 def test_reference_semantics_speak_mpi_only():
-    assert choose_backend(config_with("auto", "reference"), CPU, world_over("mpi")) == "mpi"
+    assert choose_backend(config_with("auto", "reference"), CPU, ranks_over("mpi")) == "mpi"
     with pytest.raises(LaunchError, match="semantics=reference needs MPI between the ranks"):
-        choose_backend(config_with("auto", "reference"), CPU, world_over("torch"))
+        choose_backend(config_with("auto", "reference"), CPU, ranks_over("torch"))
 
 
 @pytest.mark.parametrize(

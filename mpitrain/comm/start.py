@@ -11,67 +11,27 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count
 from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.pmi import check_before_mpi_init
 from mpitrain.cluster.print_once import say_once_before_ranks_meet
-from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
+from mpitrain.cluster.rank_info import RankClaim, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
 from mpitrain.cluster.wait_policy import yielding_variables
-from mpitrain.comm.agreement import is_agreed, on_root, together
+from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.watch.watchdog import Watchdog
+from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import LaunchError, MpitrainError
 
-Result = TypeVar("Result")
 INTERNAL_ERROR = 1
 _SECONDS_TO_SPEAK = 2.0
 _SECONDS_TO_FORWARD = 0.1  # an abort may overtake what the launcher has not yet read of a rank's output
 _MEETING_TIMEOUT = datetime.timedelta(minutes=5)
 
 
-@dataclass
-class World:
-    """All ranks of this run and the way to reach them, before any setting is read."""
-
-    ranks: RankInfo
-    communicator: Communicator
-    transport: str
-    host: str
-    node_cores: int
-    notices: list[str] = field(default_factory=list)
-    failure_folder: Path | None = None
-    watchdog: Watchdog | None = None
-
-    @property
-    def is_root(self) -> bool:
-        """True on the one rank that speaks to the user."""
-        return self.ranks.rank == 0
-
-    def together(self, action: Callable[[], Result]) -> Result:
-        """Run `action` on every rank; an error of one rank is raised on all. Collective."""
-        return together(self.communicator, action)
-
-    def on_root(self, action: Callable[[], Result]) -> Result:
-        """Run `action` on the root and return its result on every rank; its error is raised on all. Collective."""
-        return on_root(self.communicator, action)
-
-    def stop_watchdog(self) -> None:
-        """Watch the collectives no longer. Not collective."""
-        if self.watchdog is not None:
-            self.watchdog.stop()
-
-    def say(self, line: str, *, error: bool = False) -> None:
-        """Print a line on the root rank only. Not collective."""
-        if self.is_root:
-            print(line, file=sys.stderr if error else sys.stdout, flush=True)
-
-
-def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = os.environ) -> int:
+def run_on_all_ranks(body: Callable[[Ranks], int], environ: Mapping[str, str] = os.environ) -> int:
     """Start the ranks, run `body` on each, and return the exit code. Collective.
 
     An error on which all ranks agree is printed once by the root; any other error on one rank is printed by that rank
@@ -80,45 +40,45 @@ def run_on_all_ranks(body: Callable[[World], int], environ: Mapping[str, str] = 
     gc.freeze()  # what the imports made is there to stay: no collection shall look through it
     gc.enable()
     try:
-        world = start_world(environ)
+        ranks = start_ranks(environ)
     except LaunchError as error:
         say_once_before_ranks_meet(f"mpitrain: error: {error}", environ)
         return error.exit_code
     try:
-        exit_code = body(world)
+        exit_code = body(ranks)
     except MpitrainError as error:
         if not is_agreed(error):
-            fail_alone(world, error)
-        world.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
+            fail_alone(ranks, error)
+        ranks.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
         exit_code = error.exit_code
     except BaseException as error:
-        fail_alone(world, error)
-    _close(world)
+        fail_alone(ranks, error)
+    _close(ranks)
     gc.freeze()  # the process ends: what is left need not be sorted for it
     return exit_code
 
 
-def fail_alone(world: World, error: BaseException, details: str = "") -> NoReturn:
+def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoReturn:
     """Say what happened on this rank, if no other has spoken, and end every process of the job. Does not return.
 
     `details` go into the failure's file; without them, the traceback.
     """
     exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
-    where = f"rank {world.ranks.rank} on {world.host}"
+    where = f"rank {ranks.rank} on {ranks.host}"
     message = f"mpitrain: error: {where}: {_one_line(error)}"
     kind = "details" if details else "traceback"
     details = details or "".join(traceback.format_exception(error))
-    if _is_first_failure(world, message + "\n\n" + details):
-        hint = f" ({kind} in {world.failure_folder / 'failure.txt'})" if world.failure_folder else ""
-        text = message + hint if world.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
+    if _is_first_failure(ranks, message + "\n\n" + details):
+        hint = f" ({kind} in {ranks.failure_folder / 'failure.txt'})" if ranks.failure_folder else ""
+        text = message + hint if ranks.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
         time.sleep(_SECONDS_TO_FORWARD)
     else:
         # Whoever was first ends this rank too, and must not be ended before it has spoken.
         time.sleep(_SECONDS_TO_SPEAK)
     sys.stdout.flush()
-    if world.ranks.world_size > 1:
-        world.communicator.abort(exit_code)
+    if ranks.world_size > 1:
+        ranks.cpu.abort(exit_code)
     os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
 
 
@@ -130,12 +90,12 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _is_first_failure(world: World, text: str) -> bool:
+def _is_first_failure(ranks: Ranks, text: str) -> bool:
     # When several ranks fail at once (a lost connection fails all), the file's exclusive creation picks the speaker.
-    if world.failure_folder is None:
-        return world.watchdog is None or world.watchdog.is_first_to_fail()
+    if ranks.failure_folder is None:
+        return ranks.watchdog is None or ranks.watchdog.is_first_to_fail()
     try:
-        with (world.failure_folder / "failure.txt").open("x") as file:
+        with (ranks.failure_folder / "failure.txt").open("x") as file:
             file.write(text)
     except FileExistsError:
         return False
@@ -144,12 +104,12 @@ def _is_first_failure(world: World, text: str) -> bool:
     return True
 
 
-def _close(world: World) -> None:
+def _close(ranks: Ranks) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     # A launcher kills the other ranks when the first exits with an error: nobody leaves before the root has spoken.
-    world.communicator.barrier()
-    world.stop_watchdog()
+    ranks.cpu.barrier()
+    ranks.stop_watchdog()
     _destroy_torch_groups()
 
 
@@ -160,7 +120,7 @@ def _destroy_torch_groups() -> None:
         dist.destroy_process_group()
 
 
-def start_world(environ: Mapping[str, str]) -> World:
+def start_ranks(environ: Mapping[str, str]) -> Ranks:
     """Find the ranks: ask MPI first, then cross-check with every launcher's variables. Collective.
 
     Raises LaunchError when the sources contradict each other.
@@ -169,8 +129,8 @@ def start_world(environ: Mapping[str, str]) -> World:
     claim = mpi and RankClaim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
     decision = _decide_together(mpi, claim, environ)
     if decision.transport == "mpi":
-        return _mpi_world(mpi, decision)
-    return _torch_world(decision, environ)
+        return _mpi_ranks(mpi, decision)
+    return _torch_ranks(decision, environ)
 
 
 def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, str]) -> LaunchDecision:
@@ -211,7 +171,7 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
     return MPI
 
 
-def _mpi_world(mpi: Any, decision: LaunchDecision) -> World:
+def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:
     from mpitrain.comm.mpi.communicator import MpiCommunicator
 
     communicator = MpiCommunicator(mpi.COMM_WORLD)
@@ -219,10 +179,10 @@ def _mpi_world(mpi: Any, decision: LaunchDecision) -> World:
     # A node is named by its first rank: exact where host names are not, and for uneven layouts too.
     nodes = communicator.all_gather_object(str(node.bcast(communicator.rank)))
     node.Free()
-    ranks = rank_info_from_hosts(communicator.rank, nodes, "MPI")
-    cores = _count_node_cores(communicator, ranks.node_rank)
-    communicator.is_patient = any(communicator.all_gather_object(ranks.local_world_size > cores))
-    return World(ranks, communicator, "mpi", socket.gethostname(), cores, list(decision.notices))
+    info = rank_info_from_hosts(communicator.rank, nodes, "MPI")
+    cores = _count_node_cores(communicator, info.node_rank)
+    communicator.is_patient = any(communicator.all_gather_object(info.local_world_size > cores))
+    return Ranks(info, communicator, communicator, "mpi", socket.gethostname(), cores, list(decision.notices))
 
 
 def _count_node_cores(communicator: Communicator, node_rank: int) -> int:
@@ -233,7 +193,7 @@ def _count_node_cores(communicator: Communicator, node_rank: int) -> int:
     )
 
 
-def _torch_world(decision: LaunchDecision, environ: Mapping[str, str]) -> World:
+def _torch_ranks(decision: LaunchDecision, environ: Mapping[str, str]) -> Ranks:
     import torch.distributed as dist
 
     from mpitrain.comm.torch_backend import TorchCommunicator
@@ -248,9 +208,9 @@ def _torch_world(decision: LaunchDecision, environ: Mapping[str, str]) -> World:
         ) from error
     communicator = TorchCommunicator()
     hosts = communicator.all_gather_object(socket.gethostname())
-    ranks = rank_info_from_hosts(rank, hosts, decision.claim.source)
-    cores = _count_node_cores(communicator, ranks.node_rank)
-    return World(ranks, communicator, "torch", hosts[rank], cores, list(decision.notices))
+    info = rank_info_from_hosts(rank, hosts, decision.claim.source)
+    cores = _count_node_cores(communicator, info.node_rank)
+    return Ranks(info, communicator, communicator, "torch", hosts[rank], cores, list(decision.notices))
 
 
 def _launcher_store(environ: Mapping[str, str], rank: int, world_size: int) -> Any:
