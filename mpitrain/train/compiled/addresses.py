@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -15,50 +14,32 @@ from mpitrain.data.dataset.batches import Slice, SliceSource, VirtualRankBatches
 from mpitrain.data.streaming.microbatches import StreamedSlices
 
 
-@dataclass(frozen=True)
-class OrderTable:
-    """Which rows come when: `numbers` (steps, slices, b), of which this rank lays out `columns`.
-
-    A column's rows are counted from where its samples are read, `offsets` rows before its own.
-    """
-
-    numbers: torch.Tensor
-    columns: Sequence[int]
-    offsets: Sequence[int]
-
-    def lay_out(self, sources: Sequence[VirtualRankBatches]) -> None:
-        """Set the order of the epoch that the sources, one a column, have begun."""
-        for source, column, offset in zip(sources, self.columns, self.offsets, strict=True):
-            self.numbers[:, column] = source.epoch_rows() + offset
-
-
 class LaidOutRows:
     """Slices of samples in memory: an epoch's order is laid out once, and a step is an address in it.
 
-    `own` are the sources whose order this rank lays out, `share` the columns that it computes, and `addresses` where
-    their samples begin. With `joins` they are one slice of k b rows.
+    With `joins` they are one slice of k b rows.
     """
 
     def __init__(
-        self, own: Sequence[VirtualRankBatches], table: OrderTable, share: range, addresses: Sequence[Sequence[int]],
-        joins: bool,
-    ) -> None:  # fmt: skip
-        self._own, self._table = own, table
-        num_rows = table.numbers.shape[2]
-        self.num_slices = 1 if joins else len(share)
-        self.slice_rows = num_rows * (len(share) if joins else 1)
+        self, sources: Sequence[VirtualRankBatches], slice_rows: int, steps_per_epoch: int, joins: bool
+    ) -> None:
+        self._batches = sources
+        samples = [source.samples for source in sources]
+        self._offsets = _first_rows(samples) if joins else [0] * len(sources)
         # [step][slice][row], so that the slices of a step, joined or not, lie behind one another.
-        self.order_stride, self.order_step = num_rows, table.numbers[0].numel()
-        self.sources = torch.tensor(addresses[: self.num_slices])
-        self._first = table.numbers.data_ptr() + 8 * num_rows * share.start
+        self._order = torch.zeros((steps_per_epoch, len(sources), slice_rows), dtype=torch.int64)
+        self.order_stride, self.order_step = slice_rows, len(sources) * slice_rows
+        self.num_slices, self.slice_rows = (1, self.order_step) if joins else (len(sources), slice_rows)
+        self.sources = torch.tensor([addresses_of(one) for one in samples[: self.num_slices]])
 
     def start_epoch(self) -> None:
         """Lay out the order of the epoch that the sources have begun."""
-        self._table.lay_out(self._own)
+        for column, (source, offset) in enumerate(zip(self._batches, self._offsets, strict=True)):
+            self._order[:, column] = source.epoch_rows() + offset
 
     def order_address(self, step: int) -> int:
         """Return the address of the order of step number `step`; that of the next one is `order_step` numbers on."""
-        return self._first + 8 * step * self.order_step
+        return self._order.data_ptr() + self._order.itemsize * step * self.order_step
 
 
 class RowsOnTheWay:
@@ -96,10 +77,7 @@ def rows_of(
     in_memory = [source for source in sources if isinstance(source, VirtualRankBatches)]
     if len(in_memory) < len(sources):
         return RowsOnTheWay(sources, slice_rows)
-    columns = range(len(in_memory))
-    offsets = _first_rows([source.samples for source in in_memory]) if joins else [0] * len(in_memory)
-    table = OrderTable(torch.zeros((steps_per_epoch, len(in_memory), slice_rows), dtype=torch.int64), columns, offsets)
-    return LaidOutRows(in_memory, table, columns, [addresses_of(source.samples) for source in in_memory], joins)
+    return LaidOutRows(in_memory, slice_rows, steps_per_epoch, joins)
 
 
 def packed(piece: Slice) -> Slice:

@@ -25,7 +25,7 @@ from mpitrain.errors import MissingDependencyError
 # One text for the compiler, read from its standard input.
 _SOURCES = (
     "shared_sum.hpp", "dense_layers.hpp", "dense_batch.hpp", "dense_step.hpp", "optimizer_updates.hpp",
-    "dense_network.cpp", "crew.cpp",
+    "dense_network.cpp",
 )  # fmt: skip
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
@@ -110,17 +110,12 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     address, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
         ("workspace_bytes", count, ()),
-        ("parameter_count", count, ()),
         ("most_shared_rows", count, ()),
         ("shared_bytes", count, (count,)),
         ("sum_slices", None, (address, address, number)),
         ("apply_sum", None, (address, address, number)),
         ("take_steps", count, (address, address, address, count, count, number, number, address)),
-        ("take_steps_by_crew", count, (*[address] * 4, count, count, number, number, address)),
         ("add_losses", None, (address, address, count, address)),
-        ("sum_at_meeting", None, (address,) * 3),
-        ("sum_rows_in_tree", None, (address, count, address)),
-        ("meeting_bytes", count, ()),
     ):
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result

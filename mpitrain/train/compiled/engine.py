@@ -11,11 +11,9 @@ from typing import Any
 import torch
 
 from mpitrain.comm.watch.notes import waiting_in
-from mpitrain.errors import LaunchError
-from mpitrain.train.compiled.addresses import LaidOutRows, RowsOnTheWay, addresses_of, packed, rows_of
+from mpitrain.train.compiled.addresses import LaidOutRows, addresses_of, packed, rows_of
 from mpitrain.train.compiled.build import Combination, DenseNetwork, KernelStep, OptimizerKind
-from mpitrain.train.compiled.crew import open_crew
-from mpitrain.train.compiled.node_sum import NodeSum, can_share
+from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
@@ -31,57 +29,40 @@ class CompiledEngine(StandardEngine):
 
     The parameters of the model and the state of the optimiser are views of flat vectors that the kernel updates. Each
     slice's sums run in an order that the slice alone fixes, so `reduction` "fixed" gives the same bits on any number of
-    ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one. Where ranks outnumber
-    cores, a `Crew` of them takes the steps for all.
+    ranks; against `EagerEngine` results agree to rounding. With "any" a rank's slices are one.
     """
 
     optimizer: KernelOptimizer
 
     def __init__(self, inputs: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(inputs)
-        self._kernel, self._epoch_has_steps = kernel, False
-        is_fixed, wire = self.ranks.reduction == "fixed", narrow_wire(inputs)
-        self._crew = open_crew(inputs, kernel, MOST_STEPS_A_CALL) if wire is None else None
-        if self._crew is not None:
-            self.small_sums = self._crew
-            self._rows: LaidOutRows | RowsOnTheWay = self._crew.rows(joins=not is_fixed)
-        else:
-            self._rows = rows_of(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, joins=not is_fixed)
+        self._kernel, layout = kernel, inputs.virtual_ranks
+        # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
+        gathers = not self.joins_slices and not layout.is_even
+        self._rows = rows_of(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
         self.joins_slices = self._rows.num_slices < len(inputs.batches)  # slices from files are never joined
         num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._rows.num_slices, num_entries))
-        # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
-        self._gathers = is_fixed and self._crew is None and not inputs.virtual_ranks.is_even
-        self._sent = self._partials if self._gathers else self._partials[:1]
-        self._node_sum = self._open_node_sum() if wire is None else None
+        self._sent = self._partials if gathers else self._partials[:1]
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
-        self._num_workers = self._crew.num_members if self._crew else self.ranks.world_size
-        self._is_self_contained = wire is None and (self._num_workers == 1 or self._node_sum is not None)
+        self._node_sum: NodeSum | None = None
+        self._is_self_contained = False
+        if narrow_wire(inputs) is None:
+            self._node_sum = open_node_sum(self.ranks, kernel, layout, gathers)
+            self._is_self_contained = self._node_sum is not None or self.ranks.world_size == 1
+        self._most_steps = self._fitting_steps() if isinstance(self._rows, LaidOutRows) else 1
         self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
         self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
-        self._describe_step(network, Combination.none if self._gathers else Combination.tree)
+        self._describe_step(network, Combination.none if gathers else Combination.tree)
 
     def make_optimizer(self) -> KernelOptimizer:
         """See `StandardEngine.make_optimizer`."""
         return KernelOptimizer(self.parameters, self.training.optimizer)
 
-    def _open_node_sum(self) -> NodeSum | None:
-        """Return where the ranks add up, if they share a node's memory. Collective."""
-        ranks, layout, crew = self.ranks, self.inputs.virtual_ranks, self._crew
-        if crew is not None:
-            num_ranks = num_rows = crew.num_members
-            first_row = crew.index or 0
-        else:
-            num_ranks = ranks.world_size
-            num_rows = layout.num_virtual_ranks if self._gathers else num_ranks
-            first_row = layout.owned.start if self._gathers else ranks.rank
-        if num_ranks == 1 or not can_share(ranks, self._kernel, num_rows):
-            return None
-        is_crowded = crew is None and num_ranks > ranks.node_cores
-        try:
-            return NodeSum(ranks, self._kernel, num_ranks, num_rows, first_row, len(self._sent), is_crowded)
-        except LaunchError:  # on all ranks: the node has no room for it, and messages serve too
-            return None
+    def _fitting_steps(self) -> int:
+        products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * self.global_batch_size
+        num_ranks = min(self.ranks.world_size, self.ranks.node_cores)
+        return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_ranks / products)), MOST_STEPS_A_CALL)
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
@@ -89,18 +70,13 @@ class CompiledEngine(StandardEngine):
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
         self._statistics = _statistics_of(self.inputs.model, network.sizes[-1])
         optimizer, settings = self.optimizer, self.training.optimizer
-        sums = self.loss_sums
-        if self._crew is not None:
-            sums = self._crew.tables["running_sums"][self._crew.share_of(self.plan.num_virtual_ranks).start :]
-            vectors = (*optimizer.vectors, self._losses, self._loss_and_stop)
-            self._crew_address = self._crew.describe(self.loss_sums, vectors)
         self._step = KernelStep(
             work=-(-self._workspace.data_ptr() // 64) * 64,
             parameters=optimizer.weights.data_ptr(),
             statistics=self._statistics.data_ptr(),
             sources=self._rows.sources.data_ptr(),
             partials=self._partials.data_ptr(),
-            epoch_sums=sums.data_ptr(),
+            epoch_sums=self.loss_sums.data_ptr(),
             loss_and_stop=self._loss_and_stop.data_ptr(),
             first_moment=optimizer.first_moment.data_ptr(),
             second_moment=optimizer.second_moment.data_ptr(),
@@ -119,14 +95,10 @@ class CompiledEngine(StandardEngine):
             momentum=settings.momentum,
         )
         self._step_address = ctypes.addressof(self._step)
-        products = _PRODUCTS_A_WEIGHT * len(optimizer.weights) * self.global_batch_size
-        fitting = max(1, int(_MOST_PRODUCTS_A_CALL * self._num_workers / products))
-        self._most_steps = min(fitting, MOST_STEPS_A_CALL) if isinstance(self._rows, LaidOutRows) else 1
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         super().start_epoch(epoch, first_step)
-        self._epoch_has_steps = False
         self._rows.start_epoch()
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
@@ -135,16 +107,11 @@ class CompiledEngine(StandardEngine):
         if not self._is_self_contained:
             return self._take_one_step(order, learning_rate, stop_requested)
         shared = self._node_sum.address if self._node_sum is not None else None
-        arguments = (
-            self._step_address, shared, order, self._rows.order_step, min(num_steps, self._most_steps), stop_requested,
-            learning_rate, self._losses.data_ptr(),
-        )  # fmt: skip
         with waiting_in("take_steps", self.ranks.cpu.notes):
-            if self._crew is None:
-                num_taken = self._kernel.take_steps(*arguments)
-            else:
-                num_taken = self._kernel.take_steps_by_crew(self._crew_address, *arguments)
-        self._epoch_has_steps = True
+            num_taken = self._kernel.take_steps(
+                self._step_address, shared, order, self._rows.order_step, min(num_steps, self._most_steps),
+                stop_requested, learning_rate, self._losses.data_ptr(),
+            )  # fmt: skip
         return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
 
     def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
@@ -154,13 +121,6 @@ class CompiledEngine(StandardEngine):
         self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
         loss, stop_flags = self._loss_and_stop.tolist()
         return StepResult([loss], stop_flags > 0)
-
-    def epoch_loss(self) -> float:
-        """See `StepEngine.epoch_loss`. Collective."""
-        if self._crew is None or not self._epoch_has_steps:
-            return super().epoch_loss()
-        loss, weight = self._crew.epoch_sums().tolist()
-        return float(loss / weight) if weight else 0.0
 
     def sum_validation_losses(self) -> torch.Tensor:
         """See `StandardEngine.sum_validation_losses`."""
@@ -176,14 +136,6 @@ class CompiledEngine(StandardEngine):
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None
-        if self._crew is not None:
-            self._crew.close()
-            self._crew, self.small_sums = None, self.fixed_tree
-
-    def _failed_slices(self) -> list[int]:
-        if self._crew is not None and self._rows.num_slices == 1:
-            return self._crew.failed_among(self.inputs.virtual_ranks.owned)
-        return super()._failed_slices()
 
 
 def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:

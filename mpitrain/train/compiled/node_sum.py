@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.errors import LaunchError
 from mpitrain.train.compiled.build import KernelSharedSum
 
 if TYPE_CHECKING:
@@ -25,25 +27,24 @@ SPINS = 4000
 class NodeSum:
     """Shared memory for the sums of a run, and what the kernel must know of it. Making one is collective.
 
-    Its rows are added in the tree over all of them: the fixed order, if they are the virtual ranks' or aligned runs of
-    theirs. `num_ranks` of the node's ranks add up; where they are not alone on their cores, they do not wait busily.
+    The rows of all ranks, of which each contributes `num_own_rows` from `first_row` on, are added in the tree over all
+    of them: the fixed order, if they are the virtual ranks' or aligned runs of theirs.
     """
 
-    def __init__(
-        self, ranks: Ranks, kernel: ctypes.CDLL, num_ranks: int, num_rows: int, first_row: int, num_own_rows: int,
-        is_crowded: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, ranks: Ranks, kernel: ctypes.CDLL, num_rows: int, first_row: int, num_own_rows: int) -> None:
         self._memory: NodeSharedTensor = ranks.cpu.node_shared_tensor((kernel.shared_bytes(num_rows),), torch.uint8)
         if self._memory.fills:
             self._memory.tensor.zero_()
         self._memory.publish()
+        num_ranks = ranks.world_size
         self._description = KernelSharedSum(
             meeting=self._memory.tensor.data_ptr(),
             num_ranks=num_ranks,
             num_rows=num_rows,
             first_row=first_row,
             num_own_rows=num_own_rows,
-            num_spins=0 if is_crowded else SPINS,
+            # A rank that waits busily would keep the one that it waits for from a core that they share.
+            num_spins=SPINS if num_ranks <= ranks.node_cores else 0,
         )
         self.address = ctypes.addressof(self._description)
 
@@ -52,7 +53,19 @@ class NodeSum:
         self._memory.close()
 
 
-def can_share(ranks: Ranks, kernel: ctypes.CDLL, num_rows: int) -> bool:
-    """Tell whether all ranks of the run share a node's memory, and the sums are small enough for it to pay."""
-    fits = num_rows <= kernel.most_shared_rows() and kernel.shared_bytes(num_rows) <= LARGEST_SHARED_BYTES
-    return fits and ranks.shares_memory and ranks.world_size > 1
+def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, layout: VirtualRanks, gathers: bool) -> NodeSum | None:
+    """Return where the ranks of a run add up: every virtual rank's row if `gathers`, else a row of each. Collective.
+
+    None where they share no memory, or where messages are faster.
+    """
+    num_ranks = ranks.world_size
+    num_rows = layout.num_virtual_ranks if gathers else num_ranks
+    if num_ranks == 1 or not ranks.shares_memory or num_rows > kernel.most_shared_rows():
+        return None
+    if kernel.shared_bytes(num_rows) > LARGEST_SHARED_BYTES:
+        return None
+    own = layout.owned if gathers else range(ranks.rank, ranks.rank + 1)
+    try:
+        return NodeSum(ranks, kernel, num_rows, own.start, len(own))
+    except LaunchError:  # on all ranks: the node has no room for it, and messages serve too
+        return None

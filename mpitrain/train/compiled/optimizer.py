@@ -37,11 +37,6 @@ class KernelOptimizer:
             for parameter in parameters:
                 self.state[parameter]["step"] = self.step_count
 
-    @property
-    def vectors(self) -> tuple[torch.Tensor, ...]:
-        """All that a step changes."""
-        return self.weights, self.first_moment, self.second_moment, self.step_count
-
 
 def _views(flat: torch.Tensor, parameters: Sequence[Any]) -> list[torch.Tensor]:
     pieces = flat.split([parameter.numel() for parameter in parameters])

@@ -54,8 +54,6 @@ class StandardEngine(StepEngine):
         self.joins_slices = self.ranks.reduction == "any"
         self.fixed_tree = FixedTreeReducer(inputs.ranks.tensors, inputs.virtual_ranks)
         self.reducer = self.make_reducer()
-        # An engine that has a faster way for the sums at an epoch's end brings it.
-        self.small_sums: Reducer = self.fixed_tree
         self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
         self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.ranks.device)
@@ -88,14 +86,14 @@ class StandardEngine(StepEngine):
 
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""
-        loss, weight = self.small_sums.reduce(self.loss_sums).tolist()
+        loss, weight = self.fixed_tree.reduce(self.loss_sums).tolist()
         return float(loss / weight) if weight else 0.0
 
     def validation_loss(self) -> float | None:
         """See `StepEngine.validation_loss`. Collective."""
         if not self._holds_out:
             return None
-        loss, weight = self.small_sums.reduce(self.sum_validation_losses()).tolist()
+        loss, weight = self.fixed_tree.reduce(self.sum_validation_losses()).tolist()
         self._holds_out = weight > 0
         return float(loss / weight) if weight else None
 

@@ -5,7 +5,6 @@
 extern "C" {
 
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
-std::int64_t parameter_count() { return num_parameters(); }
 
 /// Computes the k partials of a batch and combines them; order [k][b] says which rows, `order_stride` numbers apart.
 void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
@@ -81,6 +80,4 @@ void add_losses(const Step* step, const Rows* rows, std::int64_t num_rows, doubl
             }
     }
 }
-
-std::int64_t meeting_bytes() { return sizeof(Meeting); }
 }

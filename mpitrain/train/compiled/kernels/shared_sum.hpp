@@ -45,22 +45,6 @@ inline void wake_all(std::atomic<std::uint32_t>& round) {
 #endif
 }
 
-/// Lets all go on who wait for the current round to end.
-inline void open_next_round(Meeting& meeting) {
-    meeting.round.fetch_add(1);  // before looking for sleepers, who look at it after saying that they sleep
-    if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
-}
-
-/// Counts the caller in, and opens the next round if it is the last of `num_ranks`; returns the round it came in.
-inline std::uint32_t arrive(Meeting& meeting, std::uint32_t num_ranks) {
-    const std::uint32_t current = meeting.round.load(std::memory_order_acquire);
-    if (meeting.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_ranks) {
-        meeting.num_arrived.store(0, std::memory_order_relaxed);
-        open_next_round(meeting);
-    }
-    return current;
-}
-
 /// Returns when round `current` has ended. `num_spins` is how often to look before going to sleep: many where each rank
 /// has a core, none where the rank that is waited for may need this one's.
 inline void wait_for_end(Meeting& meeting, std::uint32_t current, std::int64_t num_spins) {
@@ -75,5 +59,12 @@ inline void wait_for_end(Meeting& meeting, std::uint32_t current, std::int64_t n
 
 /// Returns when all `num_ranks` have called it in this round.
 inline void meet(Meeting& meeting, std::uint32_t num_ranks, std::int64_t num_spins) {
-    wait_for_end(meeting, arrive(meeting, num_ranks), num_spins);
+    const std::uint32_t current = meeting.round.load(std::memory_order_acquire);
+    if (meeting.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < num_ranks) {
+        wait_for_end(meeting, current, num_spins);
+        return;
+    }
+    meeting.num_arrived.store(0, std::memory_order_relaxed);
+    meeting.round.fetch_add(1);  // before looking for sleepers, who look at it after saying that they sleep
+    if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
 }

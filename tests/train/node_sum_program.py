@@ -1,4 +1,4 @@
-"""Run by test_train_crew.py under mpirun: `python crew_program.py RESULTS`.
+"""Run by test_train_node_sum.py under mpirun: `python node_sum_program.py RESULTS`.
 
 On two cores at most, whatever the machine has, trains a few epochs with the compiled engine, in several ways, and
 writes what was seen on each rank to RESULTS/facts.json: {way: [rank 0's, rank 1's, ...]}.
@@ -7,9 +7,9 @@ writes what was seen on each rank to RESULTS/facts.json: {way: [rank 0's, rank 1
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -26,11 +26,11 @@ from mpitrain.data.dataset.exchange import take_share
 from mpitrain.errors import LaunchError
 from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.checkpoint.format import weights_sha256
-from mpitrain.train.compiled import crew
 from mpitrain.train.optimizers import optimizer_tensors
 from mpitrain.train.state import named_weights
 
 SETTINGS = (*MLP, "training.engine=compiled")
+LATE_S = 1.0
 
 
 class Run:
@@ -53,14 +53,12 @@ class Run:
                 step, calls = step + len(taken.losses), calls + 1
                 losses += taken.losses
             ends.append((self.engine.epoch_loss(), self.engine.validation_loss()))
-        state = self.engine.gather_state()["epoch_loss_sums"]
-        return {**self.facts(), "losses": losses, "ends": ends, "calls": calls, "sums": state.sum(0).tolist()}
+        return {**self.facts(), "losses": losses, "ends": ends, "calls": calls}
 
     def facts(self):
-        own, names = self.engine._crew, [name for name, _ in self.parts.model.named_parameters()]
+        names = [name for name, _ in self.parts.model.named_parameters()]
         seen = {
-            "crew": own and own.num_members,
-            "is_member": bool(own and own.index is not None),
+            "shares": self.engine._node_sum is not None,
             "weights": weights_sha256(named_weights(self.parts.model)),
             "optimizer": weights_sha256(optimizer_tensors(self.engine.optimizer, names)),
         }
@@ -69,16 +67,9 @@ class Run:
 
 
 @contextmanager
-def little_shared_memory(most_bytes):
+def no_shared_memory():
     """As on a node whose /dev/shm has no more room."""
-    check = node_shared._check_room
-
-    def refuse(num_bytes):
-        if num_bytes > most_bytes:
-            raise LaunchError("full")
-        check(num_bytes)
-
-    with mock.patch.object(node_shared, "_check_room", refuse):
+    with mock.patch.object(node_shared, "_check_room", side_effect=LaunchError("full")):
         yield
 
 
@@ -91,21 +82,18 @@ def stopped(ranks, asking_rank):
     return {**run.facts(), "calls": [(len(taken.losses), taken.stop_requested) for taken in calls]}
 
 
-def diverged(ranks, rank):
-    """Samples of one rank that are no number."""
-    seen = {}
-    for reduction in ("fixed", "any"):
-        run = Run(ranks, f"training.reduction={reduction}")
-        lent = run.engine._crew.tables if run.engine._crew else None
-        for batches in run.engine.inputs.batches if ranks.rank == rank else ():
-            batches.samples.padded_inputs.fill_(math.nan)
-            if lent:
-                crew._lend([batches], lent["sample_counts"].tolist(), lent)
-        ranks.barrier()
-        run.engine.start_epoch(0)
-        taken = run.engine.take_steps(0, 5, RATE, False)
-        seen[reduction] = (len(taken.losses), run.engine.describe_failure())
-        run.engine.close()
+def waiting(ranks, late_rank):
+    """One rank comes late to a step: what processor time do the others take until it is there?"""
+    run = Run(ranks)
+    run.engine.start_epoch(0)
+    ranks.barrier()
+    is_late = ranks.rank == late_rank
+    if is_late:
+        time.sleep(LATE_S)
+    started_s, cpu_started_s = time.monotonic(), time.process_time()
+    run.engine.take_steps(0, 1, RATE, False)
+    seen = {"is_late": is_late, "wall_s": time.monotonic() - started_s, "cpu_s": time.process_time() - cpu_started_s}
+    run.engine.close()
     return seen
 
 
@@ -113,22 +101,17 @@ def body(ranks):
     facts = {}
 
     def note(name, see, reduction="fixed"):
-        with open_tensors(ranks, load_run_config(None, [f"training.reduction={reduction}"]).config) as ranks:
-            gathered = ranks.gather_object(see(ranks))
-            facts[name] = gathered
+        with open_tensors(ranks, load_run_config(None, [f"training.reduction={reduction}"]).config):
+            facts[name] = ranks.gather_object(see(ranks))
 
     last = ranks.world_size - 1
     note("fixed", lambda ranks: Run(ranks).epochs())
     note("fixed, one by one", lambda ranks: Run(ranks).epochs(most=1))
     note("any", lambda ranks: Run(ranks, "training.reduction=any").epochs(), "any")
-    with mock.patch.object(crew, "LARGEST_LENT_BYTES", 0):
-        note("too many samples", lambda ranks: Run(ranks).epochs())
-    with little_shared_memory(20_000):
-        note("room for sums", lambda ranks: Run(ranks).epochs())
-    with little_shared_memory(0):
+    with no_shared_memory():
         note("no room", lambda ranks: Run(ranks).epochs())
     note("stopped", lambda ranks: stopped(ranks, last))
-    note("diverged", lambda ranks: diverged(ranks, last))
+    note("waiting", lambda ranks: waiting(ranks, last))
     if ranks.is_root:
         (Path(sys.argv[1]) / "facts.json").write_text(json.dumps(facts))
     return 0
