@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "network.hpp"
@@ -85,6 +86,8 @@ OnePassMoments<Real> plain_one_pass_moments(const ColumnSums<Real>& sums, Real n
 
 /// Whether this program was built with libtorch. Without it the functions below throw UserError.
 bool torch_engine_is_built();
+/// Version of libtorch, and the instruction sets that its own kernels take here.
+std::string torch_build();
 
 template <typename Real>
 std::unique_ptr<Engine<Real>> make_torch_engine(const Weights& weights, const Options& options);

@@ -9,6 +9,7 @@
 #include "engine.hpp"
 #include "errors.hpp"
 #include "history_file.hpp"
+#include "machine.hpp"
 #include "mpi_session.hpp"
 #include "netcdf_file.hpp"
 #include "options.hpp"
@@ -183,6 +184,7 @@ void run(const MpiSession& mpi, const Options& options) {
     const auto engine = mpi.together([&] { return make_engine<Real>(options, initial, normalization); });
     const std::int64_t num_steps = mpi.together([&] { return num_steps_of(options, share.order); });
     Trace trace;
+    trace_machine(mpi, trace);
     trace_samples(mpi, trace, points, share, normalization);
     trace.add_parameters("initial", initial.values, sizes);
     trace_forward(mpi, trace, *engine, share);

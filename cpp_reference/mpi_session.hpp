@@ -16,6 +16,7 @@ template <typename T>
 MPI_Datatype mpi_type() {
     if constexpr (std::is_same_v<T, float>) return MPI_FLOAT;
     if constexpr (std::is_same_v<T, double>) return MPI_DOUBLE;
+    if constexpr (std::is_same_v<T, char>) return MPI_CHAR;
     return MPI_INT64_T;
 }
 

@@ -4,6 +4,8 @@
 
 bool torch_engine_is_built() { return false; }
 
+std::string torch_build() { return "built without libtorch"; }
+
 template <typename Real>
 std::unique_ptr<Engine<Real>> make_torch_engine(const Weights&, const Options&) {
     throw UserError("--engine torch: this program was built without libtorch; give --engine plain");

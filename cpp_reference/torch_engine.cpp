@@ -1,6 +1,8 @@
 // The engine that runs on libtorch: the same operations, in the same order, as the original program (reference) and as
 // Python's torch (standard). Bits are the promise, so no operation here may be replaced by an equal formula.
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
 
 #include "engine.hpp"
 #include "errors.hpp"
@@ -184,6 +186,8 @@ class TorchEngine final : public Engine<Real> {
 }  // namespace
 
 bool torch_engine_is_built() { return true; }
+
+std::string torch_build() { return std::string(TORCH_VERSION) + " (" + at::get_cpu_capability() + ")"; }
 
 template <typename Real>
 std::unique_ptr<Engine<Real>> make_torch_engine(const Weights& weights, const Options& options) {

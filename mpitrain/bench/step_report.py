@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import platform
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mpitrain.bench.step_results import ScalingResult, StepResult
 from mpitrain.bench.table import render_table
 from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster.cpu.identity import detect_cpu
 
 _PANEL_INCH = (5.5, 3.6)
 
@@ -20,7 +20,7 @@ def machine_record() -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
-        "processor": _processor_name(),
+        "processor": detect_cpu().brand or platform.machine(),
         "cores": detect_usable_core_count(),
         "threads_per_rank": 1,
         "python": platform.python_version(),
@@ -37,14 +37,6 @@ def _is_installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def render_steps(results: Sequence[StepResult], baseline: str) -> str:

@@ -155,6 +155,19 @@ def _add_verify(commands: Commands) -> None:
     verify.add_argument(
         "--faults", action="store_true", help="also plant mistakes in Python's side and show that each is caught"
     )
+    verify.add_argument(
+        "--case",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this case of the table, such as 'reference' or 'standard, batch 64/torch'; may be given several "
+        "times; key.path=value changes it",
+    )
+    verify.add_argument(
+        "--emulate",
+        metavar="COMMAND",
+        help="start every rank of both programs by this emulator of another CPU, such as 'qemu-x86_64 -cpu EPYC'",
+    )
     verify.set_defaults(handler=_run_verify)
 
 
@@ -222,16 +235,24 @@ def _run_launch(options: argparse.Namespace) -> int:
 
 
 def _run_verify(options: argparse.Namespace) -> int:
+    from mpitrain.native.emulation import parse_emulator
     from mpitrain.verify.report import render_table, write_reports
     from mpitrain.verify.verify import VerifyRequest, verify
 
     path, overrides = _split_settings(options.settings)
+    config_path = Path(options.config) if options.config else path
+    if options.case and config_path:
+        raise UserError(
+            f"--case {options.case[0]!r} is a case of the table, {config_path} your own run; give one of them"
+        )
     request = VerifyRequest(
         Path(options.output),
         _parse_ranks(options.ranks),
-        Path(options.config) if options.config else path,
+        config_path,
         tuple(overrides),
         options.faults,
+        tuple(options.case),
+        parse_emulator(options.emulate) if options.emulate is not None else (),
     )
     verification = verify(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     _, page = write_reports(verification, request.output)

@@ -11,16 +11,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mpitrain.cache import cache_folder
+from mpitrain.cluster.cpu.compiler_flags import instruction_flags
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native.toolchain import Toolchain
 
 PROGRAM = "mpitrain_reference"
+PORTABLE_PROGRAM = "mpitrain_reference_portable"
+_PROGRAMS = (PORTABLE_PROGRAM, PROGRAM)  # in the order in which they appear: the last one says that all are there
 Say = Callable[[str], None]
 
 
 def build_program(toolchain: Toolchain, say: Say) -> Path:
     """Return the program's path, building it first if these sources and tools have not been built before.
 
+    Beside it lies PORTABLE_PROGRAM, the same for any CPU of this machine's kind, such as one that an emulator plays.
     `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint.
     """
     program = program_path(toolchain)
@@ -31,15 +35,18 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
     building = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         tools = [f"-DMPI_CXX_COMPILER={toolchain.mpi_compiler}", f"-DMPITRAIN_PYTHON={toolchain.python}"]
+        # A compiler that is told -march=native looks at the CPU that it runs on, which need not be the program's.
+        tools.append(f"-DMPITRAIN_INSTRUCTION_FLAGS={';'.join(instruction_flags(toolchain.cpu))}")
         folders = ["-S", str(toolchain.sources), "-B", str(building)]
         _run([toolchain.cmake, *folders, "-DBUILD_TESTING=OFF", *tools], "configuring")
         say("configured; compiling")
         _run(
-            [toolchain.cmake, "--build", str(building), "--target", PROGRAM, "--parallel", str(os.cpu_count() or 1)],
+            [toolchain.cmake, "--build", str(building), "--parallel", str(os.cpu_count() or 1), "--target", *_PROGRAMS],
             "compiling",
         )
         folder.mkdir(parents=True, exist_ok=True)
-        (building / PROGRAM).replace(program)
+        for name in _PROGRAMS:
+            (building / name).replace(folder / name)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return program

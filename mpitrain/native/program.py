@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 
 _MARK = "error: "
+# QEMU prints one line for each instruction set that a model has and it has not, for each process.
+_NO_MESSAGE = re.compile(r"qemu-\S+: warning: TCG doesn't support")
 
 
 def run_under_mpi(mpirun: str, num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0) -> str:
@@ -46,7 +49,7 @@ def json_line_of(output: str) -> str:
 
 
 def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) -> MpitrainError:
-    lines = done.stderr.splitlines()
+    lines = [line for line in done.stderr.splitlines() if not _NO_MESSAGE.match(line)]
     message = next((line.partition(_MARK)[2] for line in lines if _MARK in line), "")
     # Both programs give their exit codes the same meaning.
     kind = {UserError.exit_code: UserError, LaunchError.exit_code: LaunchError}.get(done.returncode)

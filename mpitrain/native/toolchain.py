@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpitrain.cluster.cpu.compiler_flags import build_identity
+from mpitrain.cluster.cpu.identity import CpuIdentity, detect_cpu
 from mpitrain.errors import MissingDependencyError
 
 _DEBIAN = "on Debian or Ubuntu: apt-get install {packages}; on a cluster: module load the site's"
@@ -19,20 +20,25 @@ _DEBIAN = "on Debian or Ubuntu: apt-get install {packages}; on a cluster: module
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Programs for building and starting the C++ program; `mpi_compiler` and `mpirun` belong to one MPI library."""
+    """Programs for building and starting the C++ program; `mpi_compiler` and `mpirun` belong to one MPI library.
+
+    `cpu`: what the program is built for.
+    """
 
     cmake: str
     mpi_compiler: str
     mpirun: str
     python: str
     sources: Path
+    cpu: CpuIdentity
 
     def identity(self) -> str:
         """Return a text that changes when a rebuild is needed for another compiler, MPI or torch."""
         compiler = subprocess.run([self.mpi_compiler, "--version"], capture_output=True, text=True, check=False).stdout
         torch_version = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else "no torch"
         tools = [self.cmake, self.mpi_compiler, compiler.split("\n")[0], self.python, torch_version]
-        return "\n".join([*tools, _cpu_instructions()])
+        # A program built with all instructions of one node does not run on an older one that shares the home folder.
+        return "\n".join([*tools, build_identity(self.cpu)])
 
 
 def find_toolchain() -> Toolchain:
@@ -47,7 +53,7 @@ def find_toolchain() -> Toolchain:
             f"or {_DEBIAN.format(packages='libmpich-dev')}"
         )
     _check_netcdf()
-    return Toolchain(cmake, mpi_compiler, find_mpirun(), sys.executable, find_sources())
+    return Toolchain(cmake, mpi_compiler, find_mpirun(), sys.executable, find_sources(), detect_cpu())
 
 
 def find_mpirun() -> str:
@@ -76,15 +82,6 @@ def find_sources() -> Path:
     raise MissingDependencyError(
         f"{package}: the C++ sources (cpp_reference/) are missing; reinstall mpitrain from its repository"
     )
-
-
-def _cpu_instructions() -> str:
-    # A program built with all instructions of one node does not run on an older one that shares the home folder.
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
 def _find(name: str, mend: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpitrain.config import RunConfig
-from mpitrain.errors import ConfigError
+from mpitrain.errors import ConfigError, UserError
 
 TRACE_STEPS = (1, 10, 100, 1000)
 
@@ -80,6 +80,19 @@ def all_cases() -> list[Case]:
         for name in ("reference", "standard, batch 64", "standard, full batch")
     ]
     return [*exact, *double, *single]
+
+
+def named_cases(names: Sequence[str], overrides: Sequence[str]) -> list[Case]:
+    """Return the cases of the table that have one of `names`, a run's or a case's own, with further settings.
+
+    Raises UserError naming all cases where there is none of a name.
+    """
+    table = all_cases()
+    for name in names:
+        if not any(name in (case.name, case.run.name) for case in table):
+            raise UserError(f"--case {name!r}: no such case; there are {', '.join(repr(case.name) for case in table)}")
+    chosen = [case for case in table if case.name in names or case.run.name in names]
+    return [replace(case, run=replace(case.run, settings=(*case.run.settings, *overrides))) for case in chosen]
 
 
 def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:

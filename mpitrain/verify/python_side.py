@@ -6,6 +6,7 @@ One launch does all jobs of one rank count, since starting the ranks takes longe
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.faults import stages_of
+from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
 from mpitrain.verify.recorder import Recorded, record_run, write_batch_order, write_initial_weights
 from mpitrain.verify.trace import write_trace
 
@@ -35,6 +37,7 @@ def _do_all(ranks: Ranks, jobs: list[dict[str, Any]]) -> int:
         config = ranks.on_all_ranks(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
         with open_tensors(ranks, config):
             recorded = record_run(config, ranks, TRACE_STEPS, stages_of(job.get("fault")))
+            recorded.trace.attributes |= as_attributes(ranks.gather_object(facts_of_this_rank(os.environ)))
             ranks.on_root(lambda config=config, job=job, recorded=recorded: _write(config, job, recorded))  # type: ignore[misc]
     return 0
 

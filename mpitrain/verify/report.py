@@ -8,6 +8,7 @@ import json
 import math
 import platform
 import re
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,9 @@ def render_table(verification: Verification) -> str:
     if verification.faults:
         caught = sum(result.caught for result in verification.faults)
         lines.append(f"planted faults: {caught} of {len(verification.faults)} caught at the right stage")
+    lines += [f"machine: {seen}" for seen in verification.machines]
+    if verification.emulator:
+        lines.append(f"every rank was started by: {verification.emulator}")
     lines.append(f"{'PASSED' if verification.passed else 'FAILED'} in {verification.wall_time_s:.0f} s")
     return "\n".join(lines)
 
@@ -75,6 +79,8 @@ def to_json(verification: Verification) -> dict[str, Any]:
         "passed": verification.passed,
         "wall_time_s": verification.wall_time_s,
         "versions": _versions(),
+        "emulator": verification.emulator or None,
+        "machines": [asdict(seen) for seen in verification.machines],
         "cases": [_case_to_json(result) for result in verification.cases],
         "faults": [_fault_to_json(result) for result in verification.faults],
     }
@@ -96,6 +102,7 @@ def _case_to_json(result: CaseResult) -> dict[str, Any]:
         "claim": result.case.claim,
         "passed": result.comparison.passed,
         "first_difference": None if first is None else str(first),
+        "machines": [asdict(seen) for seen in result.machines],
         "python_us_per_step": result.python_us_per_step,
         "cpp_us_per_step": result.cpp_us_per_step,
         "variables": {
@@ -135,11 +142,22 @@ def render_page(verification: Verification) -> str:
         "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
         f"<title>mpitrain verify</title><style>{_STYLE}</style><h1>Python against "
         f"C++</h1>{verdict}<p>{html.escape(versions)}; "
-        f"{verification.wall_time_s:.0f} s</p><h2>Cases</h2>{_case_table(verification)}"
+        f"{verification.wall_time_s:.0f} s</p><h2>Machines</h2>{_machine_table(verification)}"
+        f"<h2>Cases</h2>{_case_table(verification)}"
         f"<h2>Difference against step</h2>{_plot_differences(verification)}<h2>Time a "
         f"step</h2>{_plot_times(verification)}"
         f"<h2>Tolerances</h2>{_tolerance_table()}{_fault_table(verification)}</html>"
     )
+
+
+def _machine_table(verification: Verification) -> str:
+    rows: list[tuple[object, ...]] = [
+        (seen.program, ", ".join(map(str, seen.ranks)), seen.cpu, seen.torch, seen.mpi_library, seen.vendor_settings)
+        for seen in verification.machines
+    ]
+    table = _rows(("program", "ranks", "CPU", "torch (its instruction sets)", "MPI library", "vendors' settings"), rows)
+    emulated = f"<p>Every rank was started by: {html.escape(verification.emulator)}</p>"
+    return table + (emulated if verification.emulator else "")
 
 
 def _rows(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ import numpy as np
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, MpitrainError, OutputError
-from mpitrain.native.build import build_program
+from mpitrain.native.build import PORTABLE_PROGRAM, build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
-from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, weights_for_cpp
+from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, named_cases, weights_for_cpp
 from mpitrain.verify.compare import Comparison, compare_traces
 from mpitrain.verify.faults import FAULTS, Fault
+from mpitrain.verify.machine_facts import SeenMachine, machines_of, merged
 from mpitrain.verify.trace import Trace, read_trace
 from mpitrain.verify.verification_data import write_verification_history
 
@@ -37,13 +39,17 @@ _FAULT_RUNS = {
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The verdict on one case at one number of ranks, and both programs' median time a step in microseconds."""
+    """The verdict on one case at one number of ranks, and both programs' median time a step in microseconds.
+
+    `machines`: what the ranks of both programs reported of the machines that they were on.
+    """
 
     case: Case
     num_ranks: int
     comparison: Comparison
     python_us_per_step: float
     cpp_us_per_step: float
+    machines: tuple[SeenMachine, ...]
 
 
 @dataclass(frozen=True)
@@ -67,22 +73,34 @@ class Verification:
     cases: tuple[CaseResult, ...]
     faults: tuple[FaultResult, ...]
     wall_time_s: float
+    emulator: str = ""
 
     @property
     def passed(self) -> bool:
         """True if every case holds and every fault was caught."""
         return all(result.comparison.passed for result in self.cases) and all(result.caught for result in self.faults)
 
+    @property
+    def machines(self) -> tuple[SeenMachine, ...]:
+        """Each kind of machine that any rank saw."""
+        return merged(seen for result in self.cases for seen in result.machines)
+
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What to verify: the built-in cases, or the user's own configuration."""
+    """What to verify: the built-in cases, those of `case_names` only, or the user's own configuration.
+
+    `overrides` change the named cases where there are any. `emulator`: the command that starts every rank of both
+    programs, none for this machine's own CPU.
+    """
 
     output: Path
     ranks: tuple[int, ...] = (1, 2, 3, 4)
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
     with_faults: bool = False
+    case_names: tuple[str, ...] = ()
+    emulator: tuple[str, ...] = ()
 
 
 def verify(request: VerifyRequest, say: Say) -> Verification:
@@ -91,9 +109,11 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
     Raises MissingDependencyError when a tool is missing, and the user's errors of both programs.
     """
     started_s = time.monotonic()
-    own = _own_cases(request)  # before anything is built: the user's mistakes are told at once
-    bench = _Workbench(request.output, say)
-    cases, history = own or bench.built_in_cases()
+    # Before anything is built: the user's mistakes are told at once.
+    named = named_cases(request.case_names, request.overrides)
+    own = None if named else _own_cases(request)
+    bench = _Workbench(request.output, request.emulator, say)
+    cases, history = own or (named or all_cases(), bench.write_history())
     results: list[CaseResult] = []
     for num_ranks in request.ranks:
         say(f"{num_ranks} rank{'s' if num_ranks > 1 else ''}: {len(cases)} cases")
@@ -101,7 +121,7 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
         bench.run_python(num_ranks, runs.values(), history, request.config_path)
         results += [bench.compare(case, num_ranks, history, request.config_path) for case in cases]
     faults = bench.plant_faults(history) if request.with_faults else []
-    return Verification(tuple(results), tuple(faults), time.monotonic() - started_s)
+    return Verification(tuple(results), tuple(faults), time.monotonic() - started_s, shlex.join(request.emulator))
 
 
 def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
@@ -124,12 +144,14 @@ def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
 class _Workbench:
     """The folder, the tools and the programs of one verification."""
 
-    def __init__(self, output: Path, say: Say) -> None:
+    def __init__(self, output: Path, emulator: Sequence[str], say: Say) -> None:
         self.folder = output / "traces"
-        self._say = say
+        self._emulator, self._say = emulator, say
         toolchain = find_toolchain()
         self._python, self._mpirun = toolchain.python, toolchain.mpirun
-        self._program = build_program(toolchain, say)
+        built = build_program(toolchain, say)
+        # What is built for this machine's CPU may have instructions that the emulated one has not.
+        self._program = built.with_name(PORTABLE_PROGRAM) if emulator else built
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -137,11 +159,15 @@ class _Workbench:
                 f"{self.folder}: cannot be written ({error.strerror}); choose another --output"
             ) from error
 
-    def built_in_cases(self) -> tuple[list[Case], Path]:
-        """Return the table of cases and the synthetic file, written here, that they run on."""
+    def write_history(self) -> Path:
+        """Write the synthetic file that the built-in cases run on, and return its path."""
         history = self.folder / "verification_history.nc"
         write_verification_history(history)
-        return all_cases(), history
+        return history
+
+    def _run(self, num_ranks: int, command: Sequence[str]) -> str:
+        # What an emulated process starts runs on the host's CPU: each rank itself is started by the emulator.
+        return run_under_mpi(self._mpirun, num_ranks, [*self._emulator, *command])
 
     def run_python(
         self,
@@ -156,7 +182,7 @@ class _Workbench:
         jobs += [self._faulty_job(fault, num_ranks, history) for fault in faults]
         job_file = self.folder / f"jobs_np{num_ranks}.json"
         write_durably(job_file, json.dumps(jobs).encode())
-        run_under_mpi(self._mpirun, num_ranks, [self._python, "-m", "mpitrain.verify.python_side", str(job_file)])
+        self._run(num_ranks, [self._python, "-m", "mpitrain.verify.python_side", str(job_file)])
 
     def _job(self, run: Run, num_ranks: int, history: Path, config_path: Path | None) -> dict[str, object]:
         stem = self.stem(run, num_ranks)
@@ -186,19 +212,20 @@ class _Workbench:
         config = load_run_config(config_path, [*case.run.settings, f"data.data_path={history}"]).config
         trace = Path(f"{stem}.{case.engine}.nc")
         flags = cpp_flags(config, case, stem, history)
-        output = run_under_mpi(self._mpirun, num_ranks, [str(self._program), *flags, "--trace", str(trace)])
+        output = self._run(num_ranks, [str(self._program), *flags, "--trace", str(trace)])
         return trace, float(json.loads(json_line_of(output))["median_us_per_step"])
 
     def compare(self, case: Case, num_ranks: int, history: Path, config_path: Path | None) -> CaseResult:
         """Run the C++ side of `case` and compare it with Python's trace."""
         trace, cpp_us = self.run_cpp(case, num_ranks, history, config_path)
         python = read_trace(Path(f"{self.stem(case.run, num_ranks)}.python.nc"))
-        comparison = compare_traces(read_trace(trace), python, case.claim)
+        cpp = read_trace(trace)
+        comparison = compare_traces(cpp, python, case.claim)
         verdict = "same" if comparison.passed else f"DIFFERS at {comparison.first_difference}"
         self._say(f"  {case.name} ({case.claim}): {verdict}")
-        return CaseResult(
-            case, num_ranks, comparison, float(np.asarray(python.attributes["median_us_per_step"])), cpp_us
-        )
+        python_us = float(np.asarray(python.attributes["median_us_per_step"]))
+        machines = (*machines_of("Python", python), *machines_of("C++", cpp))
+        return CaseResult(case, num_ranks, comparison, python_us, cpp_us, machines)
 
     def plant_faults(self, history: Path) -> list[FaultResult]:
         """Plant every fault on Python's side and compare it with the C++ program's sound run."""

@@ -50,7 +50,7 @@ def mean_on(num_ranks, samples, model=None, num_virtual_ranks=V):
     def body(communicator):
         layout = VirtualRanks(num_virtual_ranks or num_ranks, num_ranks, communicator.rank)
         sources = [Given(samples[v :: layout.num_virtual_ranks]) for v in layout.owned]
-        return JacobianWatch(model, sources, played_ranks_of(communicator), num_virtual_ranks).mean()
+        return JacobianWatch(model, sources, played_ranks_of(communicator), layout).mean()
 
     means = on_played_ranks(num_ranks, body)
     assert means.count(means[0]) == num_ranks
@@ -97,7 +97,9 @@ def test_fields_are_refused():
     source = type("Fields", (), {"blocks": lambda self: iter([fields])})()
 
     def body(communicator):
-        return build_jacobian_watch(config, nn.Conv2d(3, 1, 1), [source], played_ranks_of(communicator), 1)
+        return build_jacobian_watch(
+            config, nn.Conv2d(3, 1, 1), [source], played_ranks_of(communicator), VirtualRanks(1, 1, 0)
+        )
 
     with pytest.raises(ConfigError, match="track_jacobian=true: the samples are fields"):
         on_played_ranks(1, body)

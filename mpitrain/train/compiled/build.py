@@ -20,6 +20,8 @@ from pathlib import Path
 import torch
 
 from mpitrain.cache import cache_folder
+from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
+from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.errors import MissingDependencyError
 
 # One text for the compiler, read from its standard input.
@@ -28,7 +30,7 @@ _SOURCES = (
     "dense_network.cpp",
 )  # fmt: skip
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,16 @@ def build_kernel(network: DenseNetwork) -> Path:
     """Return the kernel's file, compiled now if the cache does not hold it. Raises MissingDependencyError."""
     folder = resources.files("mpitrain.train.compiled.kernels")
     source = "\n".join(folder.joinpath(name).read_text() for name in _SOURCES)
-    compiler = find_compiler()
-    identity = "\n".join([source, compiler, *_FLAGS, *network.macros(), _machine()])
+    compiler, cpu = find_compiler(), detect_cpu()
+    flags = [*_FLAGS, *instruction_flags(cpu), *network.macros()]
+    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
+    identity = "\n".join([source, compiler, *flags, build_identity(cpu)])
     target = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.stem}.{platform.node()}.{os.getpid()}.partial")
-    command = [compiler, *_FLAGS, *network.macros(), "-x", "c++", "-", "-o", str(partial)]
+    command = [compiler, *flags, "-x", "c++", "-", "-o", str(partial)]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise MissingDependencyError(f"{compiler} could not build the compiled step: {_first_line(done.stderr)}")
@@ -152,15 +156,6 @@ def find_compiler() -> str:
             "on a cluster: module load a compiler"
         )
     return found
-
-
-def _machine() -> str:
-    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() + platform.machine()
-    return next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), platform.machine())
 
 
 def _first_line(text: str) -> str:

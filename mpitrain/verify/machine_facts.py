@@ -1,0 +1,75 @@
+"""What bits may depend on beside the program, as each rank sees it. Both programs write it into their traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.comm.mpi.library import read_mpi_library
+from mpitrain.verify.trace import Trace
+
+# Settings with which vendors' libraries choose their instructions; the C++ program's machine.cpp has the same list.
+_VENDOR_SETTINGS = (
+    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+)  # fmt: skip
+_FACTS = ("cpu", "torch", "mpi_library", "vendor_settings")
+
+
+@dataclass(frozen=True)
+class SeenMachine:
+    """A kind of machine that ranks of one program reported: CPU and instruction sets, torch with what it uses, MPI."""
+
+    program: str
+    ranks: tuple[int, ...]
+    cpu: str
+    torch: str
+    mpi_library: str
+    vendor_settings: str
+
+    def __str__(self) -> str:
+        ranks = f"rank{'s' if len(self.ranks) > 1 else ''} {','.join(map(str, self.ranks))}"
+        settings = f"; {self.vendor_settings}" if self.vendor_settings else ""
+        return f"{self.program}, {ranks}: {self.cpu}; torch {self.torch}; {self.mpi_library}{settings}"
+
+
+def facts_of_this_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return this rank's facts, by the names of a trace's attributes."""
+    import torch
+
+    return {
+        "cpu": str(detect_cpu()),
+        "torch": f"{torch.__version__} ({torch.backends.cpu.get_cpu_capability()})",
+        "mpi_library": read_mpi_library().version,
+        "vendor_settings": " ".join(f"{name}={environ[name]}" for name in _VENDOR_SETTINGS if name in environ),
+    }
+
+
+def as_attributes(facts_of_ranks: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return a trace's attributes: one a fact, with a line for each rank."""
+    of_ranks = list(facts_of_ranks)
+    return {name: "".join(_first_line(facts[name]) + "\n" for facts in of_ranks) for name in _FACTS}
+
+
+def machines_of(program: str, trace: Trace) -> tuple[SeenMachine, ...]:
+    """Return the kinds of machines that the ranks of a trace saw."""
+    lines = [[_first_line(line) for line in str(trace.attributes[name]).split("\n")[:-1]] for name in _FACTS]
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for rank, facts in enumerate(zip(*lines, strict=True)):
+        ranks.setdefault(facts, []).append(rank)
+    return tuple(SeenMachine(program, tuple(numbers), *facts) for facts, numbers in ranks.items())
+
+
+def merged(machines: Iterable[SeenMachine]) -> tuple[SeenMachine, ...]:
+    """Return each kind of machine once, with all ranks that were ever on it."""
+    ranks: dict[tuple[str, ...], set[int]] = {}
+    for seen in machines:
+        facts = (seen.program, seen.cpu, seen.torch, seen.mpi_library, seen.vendor_settings)
+        ranks.setdefault(facts, set()).update(seen.ranks)
+    return tuple(SeenMachine(program, tuple(sorted(seen)), *facts) for (program, *facts), seen in ranks.items())
+
+
+def _first_line(text: str) -> str:
+    # An MPI library's version is several lines; the first one names it.
+    return " ".join(text.split("\n", 1)[0].split())
