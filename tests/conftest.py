@@ -71,13 +71,15 @@ def launch(
     timeout_s: float = TIMEOUT_S,
     environ: dict[str, str] | None = None,
     python: str = sys.executable,
+    emulator: Sequence[str] = (),
 ) -> Finished:
     """Run `python ARGUMENTS`, under mpirun if `num_ranks` is given, and wait for its end.
 
+    Each rank is started by `emulator`, where there is one: what an emulated process starts is not emulated.
     A launch that does not end within `timeout_s` fails the test.
     """
     prefix = [] if num_ranks is None else [find_mpirun(python), "-np", str(num_ranks)]
-    command = [*prefix, python, *arguments]
+    command = [*prefix, *emulator, python, *arguments]
     done = subprocess.run(
         command, cwd=cwd, env={**launcher_environment(), **(environ or {})}, capture_output=True, text=True,
         timeout=timeout_s, stdin=subprocess.DEVNULL,

@@ -50,6 +50,8 @@ install_system_packages() {
     command -v munged >/dev/null || missing+=(munge)
     command -v ip >/dev/null || missing+=(iproute2)
     dpkg -s libpmix-dev >/dev/null 2>&1 || ! command -v dpkg >/dev/null || missing+=(libpmix-dev)
+    # CPUs of other makers and without AVX-512, for tests/machines
+    [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || missing+=(qemu-user)
     pkg-config --exists netcdf 2>/dev/null || missing+=(libnetcdf-dev)
     "$PYTHON" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mpitrain.config import RunConfig
+from mpitrain.config import RunConfig, load_run_config
 from mpitrain.errors import ConfigError, UserError
 
 TRACE_STEPS = (1, 10, 100, 1000)
@@ -85,14 +85,18 @@ def all_cases() -> list[Case]:
 def named_cases(names: Sequence[str], overrides: Sequence[str]) -> list[Case]:
     """Return the cases of the table that have one of `names`, a run's or a case's own, with further settings.
 
-    Raises UserError naming all cases where there is none of a name.
+    Raises UserError naming all cases where there is none of a name, ConfigError for settings that are wrong or that
+    the C++ program does not have.
     """
     table = all_cases()
     for name in names:
         if not any(name in (case.name, case.run.name) for case in table):
             raise UserError(f"--case {name!r}: no such case; there are {', '.join(repr(case.name) for case in table)}")
     chosen = [case for case in table if case.name in names or case.run.name in names]
-    return [replace(case, run=replace(case.run, settings=(*case.run.settings, *overrides))) for case in chosen]
+    changed = [replace(case, run=replace(case.run, settings=(*case.run.settings, *overrides))) for case in chosen]
+    for case in changed:
+        _check_the_cpp_program_has(load_run_config(None, case.run.settings).config)
+    return changed
 
 
 def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
@@ -100,6 +104,14 @@ def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
 
     Raises ConfigError for settings that the C++ program does not have.
     """
+    _check_the_cpp_program_has(config)
+    # The eager engine is the definition; the others promise to agree with it to rounding.
+    run = Run("your run", config.semantics, config.training.dtype, (*overrides, "training.engine=eager"))
+    claims = [("torch", "exact"), ("plain", f"close {config.training.dtype}")]
+    return [Case(run, engine, claim) for engine, claim in claims]
+
+
+def _check_the_cpp_program_has(config: RunConfig) -> None:
     training = config.training
     unknown = {
         "training.scheduler": training.scheduler is not None and training.scheduler.type != "none",
@@ -116,10 +128,6 @@ def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
     asked = [key for key, is_asked in unknown.items() if is_asked]
     if asked:
         raise ConfigError(f"the C++ program has no {', '.join(asked)}; verify with key=null (or 0) for each")
-    # The eager engine is the definition; the others promise to agree with it to rounding.
-    run = Run("your run", config.semantics, training.dtype, (*overrides, "training.engine=eager"))
-    claims = [("torch", "exact"), ("plain", f"close {training.dtype}")]
-    return [Case(run, engine, claim) for engine, claim in claims]
 
 
 def weights_for_cpp(config: RunConfig) -> str | None:

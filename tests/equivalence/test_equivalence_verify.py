@@ -116,6 +116,23 @@ def test_times_of_both_programs_are_reported(verified: Verified) -> None:
     assert set(verified.report["versions"]) >= {"torch", "mpi4py", "numpy", "python", "machine"}
 
 
+def test_the_report_names_cpu_torch_and_mpi_library(verified: Verified) -> None:
+    seen = verified.report["machines"]
+    assert {machine["program"] for machine in seen} == {"Python", "C++"}
+    assert {rank for machine in seen for rank in machine["ranks"]} == {0, 1, 2, 3}
+    page = (verified.folder / "verify.html").read_text()
+    for machine in seen:
+        assert "; instruction sets: " in machine["cpu"]
+        assert re.fullmatch(r"\d+\.\d+\S* \(\w+\)", machine["torch"])
+        assert machine["mpi_library"]
+        for fact in (machine["cpu"], machine["torch"], machine["mpi_library"]):
+            assert fact in page
+            assert fact in verified.done.stdout
+    assert len({machine["cpu"] for machine in seen}) == 1  # one machine, and both programs ask its CPU alike
+    assert verified.report["emulator"] is None
+    assert all(case["machines"] for case in verified.report["cases"])
+
+
 def test_there_are_many_faults() -> None:
     assert len(FAULTS) >= 15
     assert {fault.semantics for fault in FAULTS} == {"reference", "standard"}
