@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from mpitrain.native.emulation import EMULATION_VARIABLES
+
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 REFERENCE_CASE = TESTS / "data" / "reference_cases" / "north_h16"
@@ -80,8 +82,9 @@ def launch(
     """
     prefix = [] if num_ranks is None else [find_mpirun(python), "-np", str(num_ranks)]
     command = [*prefix, *emulator, python, *arguments]
+    environ = {**(EMULATION_VARIABLES if emulator else {}), **(environ or {})}
     done = subprocess.run(
-        command, cwd=cwd, env={**launcher_environment(), **(environ or {})}, capture_output=True, text=True,
+        command, cwd=cwd, env={**launcher_environment(), **environ}, capture_output=True, text=True,
         timeout=timeout_s, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)

@@ -7,6 +7,9 @@ import shutil
 
 from mpitrain.errors import MissingDependencyError, UserError
 
+# Messages of some 10 KB and more are read from the other process's memory, by a system call that QEMU has not.
+EMULATION_VARIABLES = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "OMPI_MCA_smsc": "^cma"}
+
 
 def parse_emulator(text: str) -> tuple[str, ...]:
     """Return the words of an emulator's command line. Raises UserError, or MissingDependencyError naming a package."""

@@ -9,26 +9,30 @@ from collections.abc import Sequence
 
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.errors import LaunchError, MpitrainError, UserError
+from mpitrain.native.emulation import EMULATION_VARIABLES
 
 _MARK = "error: "
 # QEMU prints one line for each instruction set that a model has and it has not, for each process.
 _NO_MESSAGE = re.compile(r"qemu-\S+: warning: TCG doesn't support")
 
 
-def run_under_mpi(mpirun: str, num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0) -> str:
+def run_under_mpi(
+    mpirun: str, num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0, emulator: Sequence[str] = ()
+) -> str:
     """Run `command` on `num_ranks` ranks and return its standard output.
 
-    Raises UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError if
-    it fails or does not end in `timeout_s` seconds.
+    Each rank is started by `emulator`, where there is one: what an emulated process starts is not emulated. Raises
+    UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError if it fails
+    or does not end in `timeout_s` seconds.
     """
-    full = [mpirun, "-np", str(num_ranks), *command]
+    full = [mpirun, "-np", str(num_ranks), *emulator, *command]
     try:
         done = subprocess.run(
             full,
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env=_environment(num_ranks),
+            env={**(EMULATION_VARIABLES if emulator else {}), **_environment(num_ranks)},
             stdin=subprocess.DEVNULL,
             check=False,
         )

@@ -166,8 +166,7 @@ class _Workbench:
         return history
 
     def _run(self, num_ranks: int, command: Sequence[str]) -> str:
-        # What an emulated process starts runs on the host's CPU: each rank itself is started by the emulator.
-        return run_under_mpi(self._mpirun, num_ranks, [*self._emulator, *command])
+        return run_under_mpi(self._mpirun, num_ranks, command, emulator=self._emulator)
 
     def run_python(
         self,
