@@ -12,13 +12,12 @@ from typing import Any
 
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError, UserError
-from mpitrain.launch.arguments import given_fields
+from mpitrain.launch.arguments import PRESETS, given_fields
 from mpitrain.launch.checks import check_job, with_run_folder
 from mpitrain.launch.job_request import JobRequest, make_job_request
 from mpitrain.launch.local import render_local
 from mpitrain.launch.manual import render_manual
 from mpitrain.launch.pbs import render_pbs
-from mpitrain.launch.presets import PRESETS
 from mpitrain.launch.slurm import render_slurm
 from mpitrain.launch.submit import run_here, submit_command, submit_job
 

@@ -240,7 +240,8 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
-    from mpitrain.doctor.run import DoctorRequest, run_doctor
+    from mpitrain.doctor.request import DoctorRequest
+    from mpitrain.doctor.run import run_doctor
 
     path, overrides = _split_settings(options.settings)
     return run_doctor(DoctorRequest(path, tuple(overrides), options.json, options.timeout, options.static))

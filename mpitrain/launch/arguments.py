@@ -1,11 +1,36 @@
-"""The flags of `mpitrain launch`. Loads nothing but argparse, so that `--help` answers at once."""
+"""The flags of `mpitrain launch`, and its presets. Loads nothing but argparse, so that `--help` answers at once."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
-from mpitrain.launch.presets import PRESETS
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # two ranks, soon started and soon over: does it run at all?
+    "debug": {"tasks_per_node": 2, "walltime": "00:10:00", "signal_s": 60, "requeue": False, "log_level": "debug"},
+    "single_gpu": {"gpus_per_node": 1, "cpus_per_task": 8, "walltime": "04:00:00", "mpi": "none"},
+    # NCCL finds its peers over TCP: no MPI between the ranks, so no PMI to get wrong
+    "multi_gpu": {
+        "tasks_per_node": 4,
+        "gpus_per_node": 4,
+        "cpus_per_task": 8,
+        "walltime": "08:00:00",
+        "mpi": "none",
+    },
+    "multi_node": {
+        "nodes": 2,
+        "tasks_per_node": 4,
+        "gpus_per_node": 4,
+        "cpus_per_task": 8,
+        "walltime": "12:00:00",
+        "mpi": "none",
+        "network": "ib",
+    },
+    # eight ranks in all: the number of virtual ranks, up to which results are equal bit for bit
+    "cpu_cluster": {"nodes": 2, "tasks_per_node": 4, "walltime": "04:00:00"},
+}
+
 
 # Fields of a job request that one flag of the same name sets: flag words, then argparse's own arguments.
 _FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
