@@ -84,10 +84,11 @@ def _add_common(parser: argparse.ArgumentParser, ranks: str | None, networks: st
 
 
 def _run_step(options: argparse.Namespace) -> int:
+    from mpitrain.bench.output import check_writable, write_bytes, write_json
+    from mpitrain.bench.plots import draw_steps
     from mpitrain.bench.step import measure_steps
-    from mpitrain.bench.step_report import draw_steps, machine_record, render_steps
+    from mpitrain.bench.step_report import machine_record, render_steps
     from mpitrain.bench.step_results import with_ratios
-    from mpitrain.bench.table import check_writable, write_bytes, write_json
 
     _check_outputs(options, check_writable)
     engines_of([options.baseline])
@@ -111,10 +112,11 @@ def _run_step(options: argparse.Namespace) -> int:
 
 
 def _run_scaling(options: argparse.Namespace) -> int:
+    from mpitrain.bench.output import check_writable, write_bytes, write_json
+    from mpitrain.bench.plots import draw_scaling
     from mpitrain.bench.step import measure_steps
-    from mpitrain.bench.step_report import draw_scaling, machine_record, render_scaling
+    from mpitrain.bench.step_report import machine_record, render_scaling
     from mpitrain.bench.step_results import scaling_of
-    from mpitrain.bench.table import check_writable, write_bytes, write_json
     from mpitrain.cluster.cores import detect_usable_core_count
 
     _check_outputs(options, check_writable)

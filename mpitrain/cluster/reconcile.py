@@ -24,6 +24,7 @@ from mpitrain.cluster.launchers import (
 from mpitrain.cluster.pmi import library_name, offered_pmi
 from mpitrain.cluster.rank_info import RankClaim
 from mpitrain.errors import LaunchError
+from mpitrain.text_table import aligned
 
 Transport = Literal["mpi", "torch"]
 
@@ -191,10 +192,7 @@ def render_claims_table(claims: Sequence[RankClaim]) -> str:
         )
         for claim in claims
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows))
 
 
 def _cell(number: int | None) -> str:
