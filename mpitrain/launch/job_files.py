@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.launch.arguments import PRESETS
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.pbs import render_pbs
+from mpitrain.launch.presets import PRESETS
 from mpitrain.launch.slurm import render_slurm
 
 _CONFIGS = {
