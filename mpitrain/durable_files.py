@@ -29,6 +29,12 @@ def write_and_sync(path: Path, content: bytes | memoryview) -> None:
         os.fsync(file.fileno())
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the disk has the content of a file that was written by others. Raises OSError."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the folder's names: a rename lives there, not in the file. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -15,7 +15,7 @@ import torch
 
 from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
 from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing, measure_interleaved, timing_record
-from mpitrain.bench.table import check_writable, format_bytes, render_table, write_bytes, write_json
+from mpitrain.bench.output import check_writable, format_bytes, render_table, write_bytes, write_json
 from mpitrain.comm.agreement import mark_agreed, on_root
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.probes.transports import Call, Transport, available_transports, start_transports
@@ -210,7 +210,7 @@ def _write(
     if request.json_path is not None:
         write_json(request.json_path, {**_surroundings(ranks), "transports": list(names), "results": records})
     if request.plot_path is not None:
-        from mpitrain.bench.collectives_plot import draw_collectives
+        from mpitrain.bench.plots import draw_collectives
 
         write_bytes(request.plot_path, draw_collectives(records))
 

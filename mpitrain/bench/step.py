@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
 from mpitrain.bench.step_results import StepResult, summarise
-from mpitrain.cluster.inherited import without_inherited
-from mpitrain.cluster.launchers import read_claims
+from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError
 from mpitrain.native.benchmark import CppBenchmark, time_cpp_steps
 from mpitrain.native.build import build_program, program_path

@@ -1,18 +1,15 @@
-"""Tables, JSON and plots of `mpitrain bench step` and `scaling`."""
+"""Tables and JSON of `mpitrain bench step` and `scaling`."""
 
 from __future__ import annotations
 
-import io
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from mpitrain.bench.output import render_table
 from mpitrain.bench.step_results import ScalingResult, StepResult
-from mpitrain.bench.table import render_table
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
-
-_PANEL_INCH = (5.5, 3.6)
 
 
 def machine_record() -> dict[str, Any]:
@@ -46,7 +43,9 @@ def render_steps(results: Sequence[StepResult], baseline: str) -> str:
         groups.setdefault(result.case.key[:3], []).append(result)
     columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", f"time / {baseline}")
     tables = [
-        render_table(f"{network}, batch {batch}, {_ranks(num_ranks)}", columns, [_step_row(result) for result in group])
+        render_table(
+            f"{network}, batch {batch}, {ranks_words(num_ranks)}", columns, [_step_row(result) for result in group]
+        )
         for (network, batch, num_ranks), group in groups.items()
     ]
     return "\n".join([*tables, _machine_line(), *_error_lines(results)]) + "\n"
@@ -106,14 +105,15 @@ def _error_lines(results: Sequence[StepResult]) -> list[str]:
         if result.error:
             case = result.case
             where = f"{case.network.name}, batch {case.global_batch_size}"
-            engines.setdefault((where, _ranks(case.num_ranks), result.error), []).append(case.engine.name)
+            engines.setdefault((where, ranks_words(case.num_ranks), result.error), []).append(case.engine.name)
     return [
         f"not measured: {where}, {ranks}, {', '.join(dict.fromkeys(names))}: {error}"
         for (where, ranks, error), names in engines.items()
     ]
 
 
-def _ranks(num_ranks: int) -> str:
+def ranks_words(num_ranks: int) -> str:
+    """Return `1 rank`, `2 ranks`."""
     return f"{num_ranks} rank{'s' if num_ranks > 1 else ''}"
 
 
@@ -129,57 +129,3 @@ def _percent(value: float | None) -> str:
 
 def _factor(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def draw_steps(results: Sequence[StepResult]) -> bytes:
-    """Return a PNG: the median time of each engine's step, a panel for each network, batch and number of ranks."""
-    groups: dict[tuple[str, str, int], list[StepResult]] = {}
-    for result in results:
-        if result.median_us is not None:
-            groups.setdefault(result.case.key[:3], []).append(result)
-    figure, panels = _figure(max(1, len(groups)))
-    for panel, ((network, batch, num_ranks), group) in zip(panels, groups.items(), strict=False):
-        names = [result.case.engine.name for result in group]
-        panel.barh(names, [result.median_us for result in group], color="#2563eb")
-        panel.set(title=f"{network}, batch {batch}, {_ranks(num_ranks)}", xlabel="us a step", xscale="log")
-        panel.invert_yaxis()
-    return _png(figure)
-
-
-def draw_scaling(results: Sequence[ScalingResult]) -> bytes:
-    """Return a PNG: efficiency against the number of ranks, strong and weak."""
-    lines: Mapping[str, dict[str, list[ScalingResult]]] = {"strong": {}, "weak": {}}
-    for result in results:
-        if result.efficiency is not None:
-            case = result.step.case
-            lines[result.scaling].setdefault(f"{case.network.name}, {case.engine.name}", []).append(result)
-    figure, panels = _figure(2)
-    for panel, (scaling, series) in zip(panels, lines.items(), strict=True):
-        for label, points in series.items():
-            ranks = [point.step.case.num_ranks for point in points]
-            panel.plot(ranks, [point.efficiency for point in points], marker="o", markersize=3, label=label)
-        panel.axhline(1, color="#64748b", linestyle="--", linewidth=1)
-        panel.set(title=f"{scaling} scaling", xlabel="ranks", ylabel="efficiency", ylim=(0, None))
-        if series:
-            panel.legend(frameon=False)
-    return _png(figure)
-
-
-def _figure(num_panels: int) -> tuple[Any, list[Any]]:
-    from matplotlib.figure import Figure
-
-    columns = min(2, num_panels)
-    rows = -(-num_panels // columns)
-    figure = Figure(figsize=(columns * _PANEL_INCH[0], rows * _PANEL_INCH[1]), layout="constrained")
-    panels = [panel for row in figure.subplots(rows, columns, squeeze=False) for panel in row]
-    for panel in panels:
-        panel.grid(visible=True, color="#e2e8f0")
-    return figure, panels
-
-
-def _png(figure: Any) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    content = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(content)
-    return content.getvalue()

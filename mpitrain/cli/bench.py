@@ -1,22 +1,208 @@
-"""`mpitrain bench`: its actions. Loads nothing but argparse, so that `--help` answers at once."""
+"""The command `bench` and its actions `step` and `scaling`: flags and handlers. Loads nothing heavy until one runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.bench_collectives import add_collectives_action
-from mpitrain.cli.bench_step import add_scaling_action, add_step_action
+from mpitrain.bench.step_cases import (
+    DEFAULT_BASELINE,
+    DEFAULT_ENGINES,
+    ENGINES,
+    NETWORK_HELP,
+    Network,
+    StepCase,
+    engines_of,
+    network_of,
+    step_count,
+)
+from mpitrain.cli.bench_collectives import add_collectives_action, at_least
+from mpitrain.errors import UserError
 
-# Each adds one parser with its handler to `mpitrain bench`.
-ACTIONS: tuple[Callable[[Any], None], ...] = (add_collectives_action, add_step_action, add_scaling_action)
+_DEFAULT_SAMPLES = 65536
+_LARGEST_DEFAULT_RANKS = 8
 
 
 def add_bench_command(commands: Any) -> None:
-    """Add `bench` and its actions to the command tree."""
+    """Add `bench` and its actions to argparse's subparsers."""
     bench = commands.add_parser(
         "bench", help="measure how fast this machine and its ranks are", description="Measurements, under mpirun too."
     )
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add_action in ACTIONS:
+    for add_action in (add_collectives_action, _add_step_action, _add_scaling_action):
         add_action(actions)
+
+
+def _add_step_action(actions: Any) -> None:
+    """Add `step` to the actions of `mpitrain bench`."""
+    engines = "; ".join(f"{engine.name}: {engine.note}" for engine in ENGINES.values())
+    parser = actions.add_parser(
+        "step",
+        help="time a training step: our engines, plain PyTorch, and the C++ program",
+        description="Time a training step of our engines, of the loop that users of plain PyTorch write, and of the "
+        "C++ program, each launched in turn, round after round, on synthetic samples in memory. Run it without mpirun: "
+        f"it starts its own ranks, one thread each. The engines: {engines}. Left out where it serves nothing: what is "
+        "done once an epoch, and the warm-up.",
+    )
+    _add_common(parser, ranks="1,2", networks="icenet,7-64-64-1", engines=DEFAULT_ENGINES)
+    parser.add_argument("--batch", default="64", metavar="LIST", help="samples of all ranks together, or full (64)")
+    parser.add_argument(
+        "--baseline", default=DEFAULT_BASELINE, metavar="NAME", help=f"whose time the others' are divided by "
+        f"({DEFAULT_BASELINE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--samples", type=at_least(1), metavar="N", help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches)"
+    )
+    parser.set_defaults(handler=_run_step)
+
+
+def _add_scaling_action(actions: Any) -> None:
+    """Add `scaling` to the actions of `mpitrain bench`."""
+    parser = actions.add_parser(
+        "scaling",
+        help="time a training step on 1, 2, ... ranks",
+        description="Time a training step on several numbers of ranks, with one batch shared by all (strong scaling: "
+        "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where 1 is the fewest "
+        "ranks. Run it without mpirun: it starts its own ranks, one thread each.",
+    )
+    _add_common(parser, ranks=None, networks="icenet,7-64-64-1", engines=("compiled-fixed",))
+    parser.add_argument("--batch", type=at_least(1), default=4096, metavar="N", help="samples of the batch (4096)")
+    parser.set_defaults(handler=_run_scaling)
+
+
+def _add_common(parser: argparse.ArgumentParser, ranks: str | None, networks: str, engines: Sequence[str]) -> None:
+    """Add the flags that both actions have."""
+    parser.add_argument(
+        "--ranks", default=ranks, metavar="LIST", help=f"numbers of ranks ({ranks or 'one to all cores, at most 8'})"
+    )
+    parser.add_argument("--networks", default=networks, metavar="LIST", help=f"{NETWORK_HELP} ({networks})")
+    parser.add_argument("--engines", default=",".join(engines), metavar="LIST", help=f"({','.join(engines)})")
+    parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="launches of each (5)")
+    parser.add_argument(
+        "--steps", type=at_least(1), metavar="N", help="steps timed in a round (4000, of large batches fewer)"
+    )
+    parser.add_argument("--warm-up", type=at_least(1), metavar="N", help="steps before those (a tenth, at least 2)")
+    parser.add_argument(
+        "--longest", type=float, default=1.0, metavar="S", help="seconds after which a slow engine's round ends (1)"
+    )
+    parser.add_argument("--build", action="store_true", help="build the C++ program if it is not built yet")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw them there")
+
+
+def _run_step(options: argparse.Namespace) -> int:
+    from mpitrain.bench.output import check_writable, write_bytes, write_json
+    from mpitrain.bench.plots import draw_steps
+    from mpitrain.bench.step import measure_steps
+    from mpitrain.bench.step_report import machine_record, render_steps
+    from mpitrain.bench.step_results import with_ratios
+
+    _check_outputs(options, check_writable)
+    engines_of([options.baseline])
+    cases = [
+        _case(options, network, batch, num_ranks, engine, _num_samples(options.samples, batch))
+        for num_ranks in ranks_of(options.ranks)
+        for network in _networks(options)
+        for batch in batches_of(options.batch)
+        for engine in engines_of(options.engines.split(","))
+    ]
+    measured = measure_steps(cases, options.rounds, options.longest, options.build, _say)
+    results = with_ratios(measured, options.baseline)
+    sys.stdout.write(render_steps(results, options.baseline))
+    if options.json:
+        rows = [result.as_json() for result in results]
+        record = {"command": "bench step", "machine": machine_record(), "baseline": options.baseline, "rows": rows}
+        write_json(options.json, record)
+    if options.plot:
+        write_bytes(options.plot, draw_steps(results))
+    return 0
+
+
+def _run_scaling(options: argparse.Namespace) -> int:
+    from mpitrain.bench.output import check_writable, write_bytes, write_json
+    from mpitrain.bench.plots import draw_scaling
+    from mpitrain.bench.step import measure_steps
+    from mpitrain.bench.step_report import machine_record, render_scaling
+    from mpitrain.bench.step_results import scaling_of
+    from mpitrain.cluster.cores import detect_usable_core_count
+
+    _check_outputs(options, check_writable)
+    up_to = range(1, min(detect_usable_core_count(), _LARGEST_DEFAULT_RANKS) + 1)
+    ranks = ranks_of(options.ranks or ",".join(map(str, up_to)))
+    cases = scaling_cases(options, ranks)
+    # On one rank both kinds are one case: it is measured once.
+    unique = list({case.key: case for case in [*cases["strong"], *cases["weak"]]}.values())
+    measured = measure_steps(unique, options.rounds, options.longest, options.build, _say)
+    by_key = {result.case.key: result for result in measured}
+    results = [
+        scaled
+        for scaling, own in cases.items()
+        for scaled in scaling_of([by_key[case.key] for case in own if case.key in by_key], scaling)
+    ]
+    sys.stdout.write(render_scaling(results))
+    if options.json:
+        rows = [result.as_json() for result in results]
+        write_json(options.json, {"command": "bench scaling", "machine": machine_record(), "rows": rows})
+    if options.plot:
+        write_bytes(options.plot, draw_scaling(results))
+    return 0
+
+
+def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
+    """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
+    cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
+    for network in _networks(options):
+        for engine in engines_of(options.engines.split(",")):
+            for num_ranks in ranks:
+                for scaling, batch in (("strong", options.batch), ("weak", options.batch * num_ranks)):
+                    num_samples = _num_samples(None, options.batch) * num_ranks
+                    cases[scaling].append(_case(options, network, batch, num_ranks, engine, num_samples))
+    return cases
+
+
+def _case(
+    options: argparse.Namespace, network: Network, batch: int | str, num_ranks: int, engine: Any, num_samples: int
+) -> StepCase:
+    steps = options.steps or step_count(batch, num_samples)
+    warmup = options.warm_up or max(2, steps // 10)
+    return StepCase(network, batch, num_ranks, engine, num_samples, steps, warmup)
+
+
+def _num_samples(asked: int | None, batch: int | str) -> int:
+    if asked is not None:
+        if batch != "full" and int(batch) > asked:
+            raise UserError(f"--batch {batch}: larger than --samples {asked}")
+        return asked
+    return _DEFAULT_SAMPLES if batch == "full" else max(_DEFAULT_SAMPLES, 4 * int(batch))
+
+
+def _networks(options: argparse.Namespace) -> list[Network]:
+    return [network_of(name) for name in options.networks.split(",")]
+
+
+def ranks_of(text: str) -> list[int]:
+    """Read 1,2,4, rising and without repetition. Raises UserError."""
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
+    return sorted({int(word) for word in words})
+
+
+def batches_of(text: str) -> list[int | str]:
+    """Read 64,4096,full. Raises UserError."""
+    words = text.split(",")
+    if not all(word == "full" or (word.isdecimal() and int(word) > 0) for word in words):
+        raise UserError(f"--batch {text}: give numbers of samples such as 64,4096, or full")
+    return [word if word == "full" else int(word) for word in words]
+
+
+def _check_outputs(options: argparse.Namespace, check_writable: Any) -> None:
+    check_writable(options.json, "--json")
+    check_writable(options.plot, "--plot")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,118 +1,99 @@
-"""`mpitrain launch`: from flags to a script that is printed, written or sent."""
+"""The command `launch`: flags and handler. Loads nothing but argparse until it runs."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError, UserError
-from mpitrain.launch.arguments import given_fields
-from mpitrain.launch.checks import check_job, with_run_folder
-from mpitrain.launch.job_request import JobRequest, make_job_request
-from mpitrain.launch.local import render_local
-from mpitrain.launch.manual import render_manual
-from mpitrain.launch.pbs import render_pbs
+from mpitrain.cli.settings import add_settings, split_settings
 from mpitrain.launch.presets import PRESETS
-from mpitrain.launch.slurm import render_slurm
-from mpitrain.launch.submit import run_here, submit_command, submit_job
 
-RENDERERS: dict[str, Callable[[JobRequest], str]] = {
-    "slurm": render_slurm,
-    "pbs": render_pbs,
-    "local": render_local,
-    "manual": render_manual,
+# Fields of a job request that one flag of the same name sets: flag words, then argparse's own arguments.
+_FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "nodes": (("-N", "--nodes"), {"type": int, "metavar": "N", "help": "hosts (default: 1)"}),
+    "tasks_per_node": (("--tasks-per-node",), {"type": int, "metavar": "N", "help": "ranks on each host (default: 1)"}),
+    "num_tasks": (("-n", "--ntasks"), {"type": int, "metavar": "N", "help": "ranks in all"}),
+    "gpus_per_node": (("--gpus-per-node",), {"type": int, "metavar": "N", "help": "GPUs of each host (default: 0)"}),
+    "cpus_per_task": (("--cpus-per-task",), {"type": int, "metavar": "N", "help": "cores of each rank (default: 1)"}),
+    "memory": (("--memory",), {"metavar": "64G", "help": "memory of each host"}),
+    "walltime": (
+        ("--walltime", "--time"),
+        {"metavar": "HH:MM:SS", "help": "time limit; also D-HH:MM:SS or minutes (default: 01:00:00)"},
+    ),
+    "signal_s": (
+        ("--signal-seconds",),
+        {"type": int, "metavar": "S", "help": "write a checkpoint so long before the limit (default: 120)"},
+    ),
+    "requeue": (
+        ("--requeue",),
+        {"action": argparse.BooleanOptionalAction, "help": "go on by itself after the limit or a lost host"},
+    ),
+    "partition": (("--partition", "--queue"), {"metavar": "NAME", "help": "Slurm's partition, PBS's queue"}),
+    "account": (("--account",), {"metavar": "NAME", "help": "whom the time is charged to"}),
+    "job_name": (("--job-name",), {"metavar": "NAME", "help": "name in the queue (default: mpitrain)"}),
+    "mail": (("--mail",), {"metavar": "ADDRESS", "help": "who is told of the end"}),
+    "modules": (
+        ("--module",),
+        {"action": "append", "metavar": "NAME", "help": "environment module to load; repeatable"},
+    ),
+    "environment": (("--env",), {"action": "append", "metavar": "NAME=VALUE", "help": "variable to set; repeatable"}),
+    "mpi": (
+        ("--mpi",),
+        {"choices": ("pmi2", "pmix", "none"), "help": "srun's: pmi2 for MPICH and Intel MPI, pmix for Open MPI"},
+    ),
+    "network": (("--network",), {"choices": ("ib", "ethernet"), "help": "InfiniBand or Ethernet between the hosts"}),
+    "interface": (("--interface",), {"metavar": "NAME", "help": "network interface, such as eth0 or ib0"}),
+    "adapters": (("--adapters",), {"metavar": "NAMES", "help": "InfiniBand adapters, such as mlx5_0,mlx5_1"}),
+    "nccl_debug": (("--nccl-debug",), {"choices": ("VERSION", "WARN", "INFO", "TRACE"), "help": "how much NCCL tells"}),
+    "log_level": (
+        ("--log-level",),
+        {"choices": ("debug", "info", "warning", "error"), "help": "how much the ranks' logs hold"},
+    ),
+    "python": (("--python",), {"metavar": "PATH", "help": "the ranks' interpreter (default: the one that runs this)"}),
+    "master_port": (("--master-port",), {"type": int, "metavar": "PORT", "help": "manual: where the ranks meet"}),
 }
-_LARGEST_SWEEP = 1000
 
 
-def run_launch(options: argparse.Namespace, config_path: Path | None, settings: Sequence[str]) -> int:
-    """Check the request that `options` name; print, write or send its script; return the exit code.
-
-    Raises UserError for a wrong request, LaunchError when the scheduler refuses it.
-    """
-    job = request_from(options, config_path, settings)
-    is_sent_to_scheduler = options.submit and options.scheduler != "local"
-    if is_sent_to_scheduler:
-        submit_command(options.scheduler)  # before any other work: on a wrong host nothing is written
-    if job.command == "train":
-        job = with_run_folder(job)
-        for line in check_job(job, is_sent=options.submit, scheduler=options.scheduler):
-            _note(line)
-    script = RENDERERS[options.scheduler](job)
-    path = Path(options.output) if options.output else None
-    if path is not None:
-        _write(path, script)
-    if is_sent_to_scheduler:
-        print(submit_job(options.scheduler, script, path))  # noqa: T201
-    elif options.submit:
-        run_here(script)
-    elif path is None:
-        sys.stdout.write(script)
-    return 0
+def add_launch_command(commands: Any) -> None:
+    """Add `launch` to argparse's subparsers."""
+    launch = commands.add_parser(
+        "launch", help="write or send a job script", description="Write a job script, or send it with --submit."
+    )
+    add_settings(launch)
+    _add_flags(launch)
+    launch.set_defaults(handler=_run_launch)
 
 
-def request_from(options: argparse.Namespace, config_path: Path | None, settings: Sequence[str]) -> JobRequest:
-    """Return the checked request of the command line: the preset's values, and the flags' in their place."""
-    hosts = tuple(options.hosts.split(",")) if options.hosts else ()
-    fields: dict[str, Any] = {
-        # a job may start with another PATH than this shell's, `sbatch --export=EPOCHS=200` does
-        "python": sys.executable,
-        **_sizes(
-            PRESETS.get(options.preset, {}), {**({"nodes": len(hosts)} if hosts else {}), **given_fields(options)}
-        ),
-        "hosts": hosts,
-        "settings": tuple(settings),
-        "sweep": _sweep(options.sweep or ()),
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scheduler",
+        choices=("slurm", "pbs", "local", "manual"),
+        default="slurm",
+        help="slurm and pbs: a batch script; local: mpirun on this host; manual: commands for each host",
+    )
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="a kind of job; flags beside it win")
+    for name, (flags, options) in _FIELDS.items():
+        parser.add_argument(*flags, dest=name, **options)
+    parser.add_argument("--hosts", metavar="A,B,...", help="manual: the hosts' names, the meeting point first")
+    parser.add_argument(
+        "--sweep", action="append", metavar="key=a,b,...", help="a job for each value, of several for each combination"
+    )
+    parser.add_argument(
+        "--run", choices=("train", "doctor", "data generate"), help="what the job runs (default: train)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="write the script there instead of printing it")
+    parser.add_argument("--submit", action="store_true", help="check, send it, and print the job's number")
+
+
+def _run_launch(options: argparse.Namespace) -> int:
+    from mpitrain.launch.submit import run_launch
+
+    return run_launch(options, _given_fields(options), *split_settings(options.settings))
+
+
+def _given_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a job request that the user's flags name."""
+    values = {name: getattr(options, name) for name in _FIELDS}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if value is not None
     }
-    if config_path is not None:
-        fields["config_path"] = os.fspath(config_path)
-    if options.run:
-        fields["command"] = options.run
-    return make_job_request(**fields)
-
-
-def _sizes(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset with the flags in its place, and `-n` said in terms of hosts: it is spread over them."""
-    fields = {**preset, **given}
-    num_tasks, nodes = fields.get("num_tasks"), fields.get("nodes", 1)
-    if num_tasks is None or num_tasks < 1 or nodes < 1:
-        return fields
-    if "tasks_per_node" not in given:
-        fields["tasks_per_node"] = -(-num_tasks // nodes)
-    if num_tasks == nodes * fields["tasks_per_node"]:
-        del fields["num_tasks"]
-    return fields
-
-
-def _sweep(texts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return every combination of the values of `key=a,b` texts, the last key varying fastest."""
-    choices = []
-    for text in texts:
-        key, equals, values = text.partition("=")
-        if not equals or not all(values.split(",")):
-            raise UserError(
-                f"--sweep {text}: give a key and its values, such as training.optimizer.learning_rate=1e-3,1e-4"
-            )
-        choices.append([f"{key}={value}" for value in values.split(",")])
-    combinations = tuple(itertools.product(*choices)) if choices else ()
-    if len(combinations) > _LARGEST_SWEEP:
-        raise UserError(f"--sweep: {len(combinations)} combinations, at most {_LARGEST_SWEEP} in one array; give fewer")
-    return combinations
-
-
-def _write(path: Path, script: str) -> None:
-    try:
-        write_durably(path, script.encode())
-        path.chmod(0o755)
-    except OSError as error:
-        raise OutputError(f"--output {path}: cannot be written ({error.strerror}); choose another file") from error
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(f"note: {line}\n")

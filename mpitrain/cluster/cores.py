@@ -1,11 +1,15 @@
-"""Usable cores of a node, threads a rank, and the warning when ranks outnumber cores."""
+"""Usable cores of a node, threads a rank, and what to warn of and set where ranks outnumber cores."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from mpitrain.cluster.launchers import read_claims
+
+# By default a rank that waits uses its core all the time, and the rank that it waits for cannot run.
+WAIT_POLICY_VARIABLES = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -73,3 +77,14 @@ def _parse_cpu_max(text: str) -> tuple[int | None, int]:
     if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words) or int(words[1]) == 0:
         return None, 1
     return int(words[0]), int(words[1])
+
+
+def wait_policy_variables(environ: Mapping[str, str], num_cores: int, cgroup_cpu_max: str | None) -> dict[str, str]:
+    """Return what makes MPICH's and Open MPI's waiting ranks give their core to others, where ranks outnumber cores.
+
+    The number of ranks is what the launcher's variables say; without them nothing is set.
+    """
+    local_world_size = max((claim.local_world_size or 1 for claim in read_claims(environ)), default=1)
+    if local_world_size <= usable_core_count(range(num_cores), cgroup_cpu_max):
+        return {}
+    return dict(WAIT_POLICY_VARIABLES)

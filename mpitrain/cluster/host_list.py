@@ -1,12 +1,16 @@
-"""Slurm's compressed lists: hosts (`a[1-2,4],b07`) and tasks per node (`2(x3),1`)."""
+"""Slurm's hosts: its compressed lists (`a[1-2,4],b07`, tasks per node `2(x3),1`), and the address of one node."""
 
 from __future__ import annotations
 
 import re
+import socket
+import subprocess
+from collections.abc import Callable
 from itertools import product
 
 from mpitrain.errors import LaunchError
 
+_SCONTROL_TIMEOUT_S = 10.0
 MAX_HOSTS = 100_000  # above any machine: a longer list is a typing error, not a cluster
 
 _PIECE = re.compile(r"[A-Za-z0-9_.\-]+|\[[^\[\]]*\]")
@@ -93,3 +97,33 @@ def _unreadable(what: str, part: str, text: str, example: str = "`a[1-2,4],b07`"
         f"{what} {text!r}: cannot read {part!r}; write it like {example} "
         "(`scontrol show hostnames` and `echo $SLURM_STEP_TASKS_PER_NODE` show what Slurm says)"
     )
+
+
+def node_address(node: str, ask_slurm: Callable[[str], str] | None = None) -> str:
+    """Return `node`, or the address that Slurm reaches it at (NodeAddr) where the name does not resolve.
+
+    A node's name in Slurm need not be a host name: NodeAddr and NodeHostname may differ from it.
+    """
+    if _resolves(node):
+        return node
+    found = re.search(r"\bNodeAddr=(\S+)", (ask_slurm or _show_node)(node))
+    return found[1] if found else node
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _show_node(node: str) -> str:
+    """Slurm's own words about a node; nothing where it does not answer."""
+    command = ["scontrol", "--oneliner", "show", "node", node]
+    try:
+        # Slurm's own setting of the PATH: the command is the one of the cluster that started this process.
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_SCONTROL_TIMEOUT_S, stdin=subprocess.DEVNULL
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpitrain.cluster.host_list import expand_host_list
+from mpitrain.cluster.host_list import expand_host_list, node_address
 from mpitrain.cluster.launchers import is_set, read_claims
-from mpitrain.cluster.slurm_nodes import node_address
 from mpitrain.errors import LaunchError
 
 

@@ -10,13 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from mpitrain.cluster.claims_table import render_claims_table
 from mpitrain.cluster.fixes import mend_missing_library, mend_one_launcher, mend_unused_pmi, srun_command
-from mpitrain.cluster.inherited import without_inherited
-from mpitrain.cluster.launchers import HYDRA, OPEN_MPI, SHELL_STEP_IDS, SLURM_STEP, TORCHRUN, is_set, read_claims
+from mpitrain.cluster.launchers import (
+    HYDRA,
+    OPEN_MPI,
+    SHELL_STEP_IDS,
+    SLURM_STEP,
+    TORCHRUN,
+    is_set,
+    read_claims,
+    without_inherited,
+)
 from mpitrain.cluster.pmi import library_name, offered_pmi
 from mpitrain.cluster.rank_info import RankClaim
 from mpitrain.errors import LaunchError
+from mpitrain.text_table import aligned
 
 Transport = Literal["mpi", "torch"]
 
@@ -169,3 +177,23 @@ def _raise_unused_pmi(scene: _Scene, starters: Sequence[RankClaim]) -> NoReturn:
 def _raise(scene: _Scene, what: str, mend: str) -> NoReturn:
     first = scene.mpi or RankClaim("MPI", variables=("no library could be loaded",))
     raise LaunchError(f"{what}\n{render_claims_table((first, *scene.all_claims))}\nTo mend it: {mend}")
+
+
+def render_claims_table(claims: Sequence[RankClaim]) -> str:
+    """Render one line a source: what it says of this process and which variables say so; `-` where it says nothing."""
+    rows = [("source", "rank", "world_size", "local_rank", "read from")]
+    rows += [
+        (
+            claim.source,
+            _cell(claim.rank),
+            _cell(claim.world_size),
+            _cell(claim.local_rank),
+            ", ".join(claim.variables) or "-",
+        )
+        for claim in claims
+    ]
+    return "\n".join(aligned(rows))
+
+
+def _cell(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -13,13 +13,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count
+from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count, wait_policy_variables
 from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.pmi import check_before_mpi_init
 from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.cluster.rank_info import RankClaim, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
-from mpitrain.cluster.wait_policy import yielding_variables
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.ranks import Ranks
@@ -161,7 +160,7 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
         return None
     if not MPI.Is_initialized():
         check_before_mpi_init(environ, MPI.Get_library_version())
-        for name, value in yielding_variables(environ, os.cpu_count() or 1, read_cgroup_cpu_max()).items():
+        for name, value in wait_policy_variables(environ, os.cpu_count() or 1, read_cgroup_cpu_max()).items():
             os.environ.setdefault(name, value)
         # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
         with warnings.catch_warnings():

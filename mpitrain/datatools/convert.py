@@ -10,7 +10,6 @@ all of it is written and on the disk.
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,7 +31,7 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
-from mpitrain.durable_files import sync_folder
+from mpitrain.durable_files import sync_file, sync_folder
 from mpitrain.errors import OutputError
 
 Array = npt.NDArray[Any]
@@ -122,7 +121,7 @@ def _append(writer: TableWriter | None, output: Path, inputs: Array, targets: Ar
 def _finish(writer: TableWriter | None, temporary: Path, target: Path) -> None:
     if writer is not None:
         writer.close()
-        _sync(temporary)
+        sync_file(temporary)
         temporary.replace(target)
         sync_folder(target.resolve().parent)
 
@@ -188,7 +187,7 @@ def _write_part(source: SampleSource, path: Path, output: Path, chunks: range, g
             samples = _read(source, chunk, before)
             _append(writer, output, samples.inputs, samples.targets)
         _writing(output, writer.close)
-    _writing(output, lambda: _sync(path))
+    _writing(output, lambda: sync_file(path))
     return writer.num_samples
 
 
@@ -231,8 +230,3 @@ def _writing(output: Path, action: Callable[[], Result]) -> Result:
         raise OutputError(
             f"{output}: cannot be written ({reason}); give a path on a disk with space left, that you may write to"
         ) from error
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

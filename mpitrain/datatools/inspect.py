@@ -19,6 +19,7 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import expand_paths, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
+from mpitrain.text_table import aligned
 
 _PART_BYTES = 8 * 2**20
 _BYTES_A_VALUE = 8
@@ -66,7 +67,7 @@ class Inspection:
         """Return everything as text: a table of the variables, then the selection, a line for each of its facts."""
         more = f" and {len(self.files) - 1} more like it" if len(self.files) > 1 else ""
         part = "all values" if self.is_full else "a first part of each variable; --full reads all"
-        lines = [f"{self.files[0]}{more} ({part})", "", *_table([_cells(one) for one in self.variables]), ""]
+        lines = [f"{self.files[0]}{more} ({part})", "", *aligned([_HEADINGS, *map(_cells, self.variables)]), ""]
         lines += [f"not read: {name}: {reason}" for name, reason in self.refused.items()]
         lines += [f"{key.replace('_', ' ')}: {value}" for key, value in self.selection.items()]
         return "\n".join([*lines, *(f"note: {notice}" for notice in self.notices)])
@@ -177,11 +178,3 @@ def _cells(one: VariableReport) -> tuple[str, ...]:
     figures = ("" if value is None else f"{value:.6g}" for value in (one.minimum, one.maximum, one.mean))
     missing = "" if one.missing_share is None else f"{100 * one.missing_share:.1f} %"
     return (one.name, one.dimensions, one.dtype, one.units, *figures, missing, one.blocks)
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    everything = [_HEADINGS, *rows]
-    widths = [max(len(row[column]) for row in everything) for column in range(len(_HEADINGS))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything
-    ]

@@ -15,13 +15,13 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import read_part
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, OutputError
+from mpitrain.observe.figures import draw_field, new_figure, render_png
 
 if TYPE_CHECKING:
     from mpitrain.datatools.inspect import Inspection
 
-_LAND = "0.75"
 _VEIL = 0.7
-_WIDTH_INCHES, _DOTS_PER_INCH = 8.0, 120
+_WIDTH_INCH = 8.0
 
 
 def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
@@ -60,28 +60,22 @@ def _first_level(source: SampleSource) -> SampleChunk:
 
 
 def _draw(source: SampleSource, name: str, selected: npt.NDArray[np.bool_], folder: Path) -> Path:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    values = np.ma.masked_invalid(_level(source, name))
-    height_inches = _WIDTH_INCHES * min(1.2, max(0.35, values.shape[0] / values.shape[1])) + 1.0
-    figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_facecolor(_LAND)
-    drawn = axes.imshow(values, origin=_origin(source), aspect="auto", interpolation="nearest", cmap="viridis")
+    values = _level(source, name)
+    height_inch = _WIDTH_INCH * min(1.2, max(0.35, values.shape[0] / values.shape[1])) + 1.0
+    figure, axes = new_figure(_WIDTH_INCH, height_inch)
+    drawn = draw_field(axes, values, _origin(source), cmap="viridis")
     # Marks on each point would hide the values: what is not selected is veiled instead.
     veil = np.zeros((*selected.shape, 4))  # red, green, blue, opacity
-    veil[..., :3], veil[..., 3] = 1.0, np.where(selected | np.ma.getmaskarray(values), 0.0, _VEIL)
+    veil[..., :3], veil[..., 3] = 1.0, np.where(selected | ~np.isfinite(values), 0.0, _VEIL)
     axes.imshow(veil, origin=_origin(source), aspect="auto", interpolation="nearest")
     units = source.units[name]
     figure.colorbar(drawn, ax=axes, label=f"{name} ({units})" if units else name)
     axes.set_title(
         f"{name}, first time level: {int(selected.sum())} selected points, others pale, grey without value", fontsize=10
     )
-    axes.set_xlabel("column")
-    axes.set_ylabel("row")
-    return _save(figure, folder / f"{name.replace('/', '_')}.png")
+    path = folder / f"{name.replace('/', '_')}.png"
+    write_durably(path, render_png(figure))
+    return path
 
 
 def _level(source: SampleSource, name: str) -> npt.NDArray[Any]:
@@ -100,12 +94,3 @@ def _origin(source: SampleSource) -> Any:
         if quantity_of(name) is QUANTITIES[LATITUDE] and values.shape[1] > 1:
             return "lower" if np.nanmean(values[0, -1]) >= np.nanmean(values[0, 0]) else "upper"
     return "lower"
-
-
-def _save(figure: Any, path: Path) -> Path:
-    from io import BytesIO
-
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=_DOTS_PER_INCH)
-    write_durably(path, content.getvalue())
-    return path

@@ -23,6 +23,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import SplitRule, take_census
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError
+from mpitrain.text_table import aligned
 
 _HEADINGS = ("variable", "units", "mean", "standard deviation", "minimum", "maximum", "missing")
 _SETTINGS = ("data", "domain", "variables")
@@ -117,14 +118,11 @@ def write_record(record: Mapping[str, Any], path: Path) -> None:
 
 def render_table(record: Mapping[str, Any]) -> str:
     """Return a record as text: a line for each variable, then the samples' counts."""
-    rows = [_HEADINGS, *(_cells(one) for one in record["variables"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     samples = record["samples"]
     of_training = "weighted by area" if record["weighted_by"] == "area" else "each sample counts 1"
     return "\n".join(
         [
-            *lines,
+            *aligned([_HEADINGS, *map(_cells, record["variables"])]),
             "",
             f"over {samples['training']} training samples, {of_training}; {samples['validation']} held out, "
             f"{samples['kept'] - samples['valid']} dropped for a missing value",

@@ -1,9 +1,11 @@
-"""What one check found, and the exit code that many results add up to."""
+"""What one check found; what many results are as an exit code, a table or JSON."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +13,9 @@ Status = Literal["pass", "warn", "fail", "skip"]
 
 # A failure of these is the user's input; of any other, the installation, the launch or the network.
 INPUT_CHECKS = ("config", "data file", "data seen by all ranks", "HDF5 locking", "run folder", "disk space")
+
+_WIDTH = 118
+_SIGNS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
 
 
 @dataclass(frozen=True)
@@ -39,3 +44,49 @@ def to_record(result: CheckResult) -> dict[str, Any]:
 def from_record(record: Mapping[str, Any]) -> CheckResult:
     """Return the result that `to_record` wrote."""
     return CheckResult(record["name"], record["status"], record["found"], record["fix"])
+
+
+def render(results: Sequence[CheckResult], num_ranks: int | None, as_json: bool) -> str:
+    """Render the results, ending with a newline; `num_ranks` None: on a login node."""
+    return _render_json(results, num_ranks) if as_json else _render_table(results, num_ranks)
+
+
+def _render_json(results: Sequence[CheckResult], num_ranks: int | None) -> str:
+    record = {
+        "num_ranks": num_ranks,
+        "exit_code": exit_code_of(results),
+        "results": [to_record(result) for result in results],
+    }
+    return json.dumps(record, indent=2) + "\n"
+
+
+def _render_table(results: Sequence[CheckResult], num_ranks: int | None) -> str:
+    where = "one process, static checks" if num_ranks is None else f"{num_ranks} rank(s)"
+    width = max((len(result.name) for result in results), default=0)
+    lines = [f"mpitrain doctor: {where}"]
+    for result in results:
+        lines += _rows(result, width)
+    return "\n".join([*lines, _summary(results)]) + "\n"
+
+
+def _rows(result: CheckResult, width: int) -> list[str]:
+    start = f"{_SIGNS[result.status]:<4}  {result.name:<{width}}  "
+    rows = _wrapped(start, result.found)
+    if result.fix and result.status in ("warn", "fail"):
+        rows += _wrapped(" " * len(start) + "-> ", result.fix)
+    return rows
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    # Tables of launchers' claims come with line ends of their own, and commands must stay whole to be copied.
+    rows: list[str] = []
+    for line in text.splitlines() or [""]:
+        rows += textwrap.wrap(line, _WIDTH - len(start), break_long_words=False, break_on_hyphens=False) or [""]
+    return [start + rows[0], *(" " * len(start) + row for row in rows[1:])]
+
+
+def _summary(results: Sequence[CheckResult]) -> str:
+    counts = {status: sum(result.status == status for result in results) for status in ("fail", "warn")}
+    if counts["fail"] == 0 and counts["warn"] == 0:
+        return f"No failure, no warning in {len(results)} checks."
+    return f"{counts['fail']} failure(s), {counts['warn']} warning(s), {len(results)} checks."

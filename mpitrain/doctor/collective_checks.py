@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mpitrain.cluster.cores import threads_per_rank
 from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
@@ -13,18 +12,13 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import fail_alone, start_ranks
 from mpitrain.config import RunConfig
 from mpitrain.doctor import network
-from mpitrain.doctor.check_result import CheckResult, exit_code_of
+from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint, to_note
+from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place
 from mpitrain.doctor.supervision.heartbeat import Patrol
 from mpitrain.doctor.supervision.status_folder import print_once
-from mpitrain.doctor.table import render
 from mpitrain.errors import LaunchError
-
-if TYPE_CHECKING:
-    from mpitrain.doctor.run import DoctorRequest, Place
-
-_END_LIMIT_S = 20.0
 
 
 def run_collective_checks(
@@ -45,7 +39,7 @@ def run_collective_checks(
         patrol.tell_failure(str(error))
         # Without a ranks the board is all there is.
         results += [_launch_failure(error), *compare_notes(patrol.board.read())]
-        patrol.leave(request.static_limit_s + _END_LIMIT_S)
+        patrol.leave(request.static_limit_s + END_LIMIT_S)
         print_once(patrol.board, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s)
         if place.rank == 0:
             patrol.board.remove()
@@ -81,7 +75,7 @@ def _check_ranks(
     patrol.enter("print")
     exit_code: int = ranks.cpu.broadcast_object(exit_code_of(results))
     ranks.say(render(results, ranks.world_size, request.as_json).rstrip("\n"))
-    patrol.leave(_END_LIMIT_S)
+    patrol.leave(END_LIMIT_S)
     leave_world(ranks)
     if ranks.is_root:
         patrol.board.remove()

@@ -4,47 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from mpitrain.cluster.inherited import without_inherited
-from mpitrain.cluster.launchers import claimed_rank, read_claims
 from mpitrain.config import RunConfig
-from mpitrain.doctor.check_result import CheckResult, exit_code_of
+from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
+from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place, read_place
 from mpitrain.doctor.static_checks import run_static_checks
 from mpitrain.doctor.supervision.heartbeat import Patrol, start_patrol
 from mpitrain.doctor.supervision.status_folder import open_board, print_once
-from mpitrain.doctor.table import render
-from mpitrain.errors import LaunchError, UserError
-
-_END_LIMIT_S = 20.0
-
-
-@dataclass(frozen=True)
-class DoctorRequest:
-    """What the command line asks for; `timeout_s` limits each step between the ranks."""
-
-    config_path: Path | None = None
-    overrides: tuple[str, ...] = ()
-    as_json: bool = False
-    timeout_s: float = 60.0
-    static_only: bool = False
-
-    @property
-    def static_limit_s(self) -> float:
-        """Time limit of all static checks together, for which the other ranks wait."""
-        return 2 * self.timeout_s + 30
-
-
-@dataclass(frozen=True)
-class Place:
-    """What the launcher's variables say of this process; `problem` is what is wrong with them."""
-
-    rank: int
-    world_size: int
-    is_launched: bool
-    is_one_node: bool
-    problem: str = ""
+from mpitrain.errors import UserError
 
 
 def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) -> int:
@@ -65,28 +32,9 @@ def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) 
     patrol.tell_results(results)
     if place.problem or request.static_only or not place.is_launched:
         return _end_alone(place, patrol, request, results)
-    from mpitrain.doctor.collective_checks import run_collective_checks
+    from mpitrain.doctor.collective_checks import run_collective_checks  # loads torch
 
     return run_collective_checks(place, patrol, request, results, config, environ)
-
-
-def read_place(environ: Mapping[str, str]) -> Place:
-    """Read what the launcher says: before MPI is started, which may already hang."""
-    try:
-        claims = without_inherited(read_claims(environ), environ)
-    except LaunchError as error:
-        return Place(claimed_rank(environ), 1, True, True, str(error))
-    told = [claim for claim in claims if claim.rank is not None]
-    largest = max(told, key=lambda claim: claim.world_size or 1, default=None)
-    if largest is None:
-        return Place(0, 1, False, True)
-    world_size = largest.world_size or 1
-    return Place(
-        largest.rank or 0,
-        world_size,
-        True,
-        is_one_node=largest.num_nodes == 1 or (largest.local_world_size or world_size) == world_size,
-    )
 
 
 def _static_results(
@@ -105,7 +53,7 @@ def _static_results(
 def _end_alone(place: Place, patrol: Patrol, request: DoctorRequest, results: Sequence[CheckResult]) -> int:
     """End a process that checked nothing with the others: rank 0 prints, the others only if it does not."""
     num_ranks = place.world_size if place.is_launched and not place.problem else None
-    patrol.leave(request.static_limit_s + _END_LIMIT_S)
+    patrol.leave(request.static_limit_s + END_LIMIT_S)
     print_once(patrol.board, place.rank, render(results, num_ranks, request.as_json), request.static_limit_s)
     if place.rank == 0 and len(patrol.board.read()) >= place.world_size:
         patrol.board.remove()

@@ -15,12 +15,10 @@ from torch import nn
 
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, OutputError, UserError
 from mpitrain.export.cpp_check import check_from_cpp
-from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
-from mpitrain.inference.run_weights import describe_run, load_run, load_weights
+from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
 from mpitrain.models.files.archive import read_archive
 from mpitrain.models.files.record import is_rebuilt
 from mpitrain.models.files.stored_network import load_network
@@ -32,7 +30,6 @@ from mpitrain.models.files.torchscript import (
     save_normalization,
 )
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.train.run_folder import RunFolder
 
 Say = Callable[[str], None]
 _MOST_SAMPLES = 4096
@@ -79,15 +76,6 @@ def export(request: ExportRequest, say: Say) -> None:
 def _refuse_in_the_way(request: ExportRequest) -> None:
     if request.output.is_dir():
         raise UserError(f"--output {request.output}: is a folder; give a file such as {request.output / 'model.pt'}")
-
-
-def open_run_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
-    """Return the data that the run was trained on, None where it is no longer there."""
-    files = config.data.entries or [str(run.synthetic_history)]
-    try:
-        return open_source(selection_to_predict(config, files), CHUNK_BYTES)
-    except DataError:
-        return None
 
 
 def _sample_inputs(model: nn.Module, source: SampleSource | None, config: RunConfig) -> tuple[torch.Tensor, str]:

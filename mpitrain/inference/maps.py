@@ -5,7 +5,6 @@ N  points   H, W  rows and columns of a field
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import numpy.typing as npt
 
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError, OutputError
+from mpitrain.observe.figures import draw_density, draw_field, new_figure, render_png
 
 Array = npt.NDArray[Any]
 _MOST_POINTS = 200_000
-_DOTS_PER_INCH = 120
 
 
 def draw_prediction(path: Path, folder: Path) -> list[Path]:
@@ -89,54 +88,27 @@ def _places(dataset: Any, part: Any) -> tuple[Array, Array] | None:
 def _map(
     values: Array, places: tuple[Array, Array] | None, title: str, colours: str, limits: tuple[float, float] | None
 ) -> bytes:
-    figure, axes = _new_figure(8.0, 4.5)
+    figure, axes = new_figure(8.0, 4.5)
     low, high = limits or (None, None)
     if places is None:
-        axes.set_facecolor("0.75")
-        drawn = axes.imshow(
-            np.ma.masked_invalid(values), origin="lower", aspect="auto", interpolation="nearest", cmap=colours,
-            vmin=low, vmax=high,
-        )  # fmt: skip
-        axes.set(xlabel="column", ylabel="row", title=f"{title}, first time level")
+        drawn = draw_field(axes, values, cmap=colours, vmin=low, vmax=high)
+        axes.set_title(f"{title}, first time level")
     else:
         size = float(np.clip(3e4 / max(1, len(values)), 0.5, 12.0))
         drawn = axes.scatter(*places, c=values, s=size, cmap=colours, vmin=low, vmax=high, linewidths=0)
         axes.set(xlabel="longitude", ylabel="latitude", title=title)
     figure.colorbar(drawn, ax=axes)
-    return _png(figure)
+    return render_png(figure)
 
 
 def _scatter(truth: Array, answer: Array, label: str) -> bytes:
-    from matplotlib.colors import LogNorm
-
     both = np.isfinite(truth) & np.isfinite(answer)
     truth, answer = truth[both], answer[both]
-    figure, axes = _new_figure(5.5, 5.0)
+    figure, axes = new_figure(5.5, 5.0)
     if len(truth):
-        low, high = float(min(truth.min(), answer.min())), float(max(truth.max(), answer.max()))
-        low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
-        cells = axes.hexbin(
-            truth, answer, gridsize=60, extent=(low, high, low, high), norm=LogNorm(), cmap="viridis", mincnt=1
-        )
-        axes.plot([low, high], [low, high], color="#64748b", linestyle="--", linewidth=1.2)
-        figure.colorbar(cells, ax=axes, label="samples in a cell")
+        draw_density(figure, axes, truth, answer, num_cells=60)
         rmse, spread = float(np.sqrt(np.mean((answer - truth) ** 2))), float(np.var(truth))
         r2 = f"r2 {1 - rmse**2 / spread:.4f}, " if spread > 0 else ""
         axes.set_title(f"{r2}RMSE {rmse:.4g}, {len(truth)} values")
     axes.set(xlabel=f"{label}, data", ylabel=f"{label}, predicted")
-    return _png(figure)
-
-
-def _new_figure(width_inches: float, height_inches: float) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
-
-
-def _png(figure: Any) -> bytes:
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
-    return content.getvalue()
+    return render_png(figure)

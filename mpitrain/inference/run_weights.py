@@ -1,4 +1,4 @@
-"""The network of a run folder with the weights of one of its checkpoints.
+"""The network of a run folder with the weights of one of its checkpoints, and the data that it was trained on.
 
 F  input features      O  outputs
 """
@@ -15,14 +15,16 @@ from torch import nn
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.model import model_name
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, UserError
+from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
 from mpitrain.models.build import build_model
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
 from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.state import NORMALIZATION_BUFFERS, load_named_weights, named_weights
+from mpitrain.train.state import NORMALIZATION_BUFFERS, load_named_weights, named_weights, without_prefix
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,18 @@ def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpo
     """
     latest, notices = _latest(run, checkpoint)
     if checkpoint == "best":
-        chosen, origin = _strip(latest.tensors, "best."), "best weights so far"
+        chosen, origin = without_prefix(latest.tensors, "best."), "best weights so far"
         if not chosen:
             raise CheckpointError(f"{latest.path}: holds no best weights (the run has no validation); give latest")
     else:
         wanted = weights or (config.exported_weights if checkpoint is None else "final")
-        best = _strip(latest.tensors, "best.")
+        best = without_prefix(latest.tensors, "best.")
         if wanted == "best" and not best and weights == "best":
             raise CheckpointError(
                 f"{latest.path}: holds no best weights (the run has no validation); give --weights final"
             )
         is_best = wanted == "best" and bool(best)
-        chosen = best if is_best else _strip(latest.tensors, "model.")
+        chosen = best if is_best else without_prefix(latest.tensors, "model.")
         origin = "best weights" if is_best else "final weights"
     model = _build(run, config, latest.tensors)
     missing = set(named_weights(model)) - set(chosen)
@@ -107,6 +109,15 @@ def describe_run(run: RunFolder, config: RunConfig, model: nn.Module, source: Sa
     )
 
 
+def open_run_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
+    """Return the data that the run was trained on, None where it is no longer there."""
+    files = config.data.entries or [str(run.synthetic_history)]
+    try:
+        return open_source(selection_to_predict(config, files), CHUNK_BYTES)
+    except DataError:
+        return None
+
+
 def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[str, ...]]:
     if checkpoint in (None, "latest", "best"):
         found, notices = CheckpointStore(run.checkpoints).load_latest()
@@ -121,10 +132,10 @@ def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[s
 
 
 def _build(run: RunFolder, config: RunConfig, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    state = _strip(tensors, "model.")
+    state = without_prefix(tensors, "model.")
     if "input_mean" not in state:
         # A checkpoint of best weights holds what training changes only; the statistics are any other one's.
-        state = _strip(CheckpointStore(run.checkpoints).load_latest()[0].tensors, "model.")
+        state = without_prefix(CheckpointStore(run.checkpoints).load_latest()[0].tensors, "model.")
     outputs = state.get("output_mean", state.get("fc2.bias"))
     if outputs is None:
         raise CheckpointError(f"{run.checkpoints}: holds no statistics of the targets; train again")
@@ -136,7 +147,3 @@ def _build(run: RunFolder, config: RunConfig, tensors: Mapping[str, torch.Tensor
             if name in state:
                 model.get_buffer(name).copy_(state[name])
     return model
-
-
-def _strip(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

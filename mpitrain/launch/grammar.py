@@ -11,6 +11,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+# `MM:SS` is no walltime: half of its users mean hours.
+_WALLTIMES = "HH:MM:SS, D-HH:MM:SS or whole minutes"
+_CLOCK = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
+_MINUTES = re.compile(r"[1-9][0-9]{0,6}")
 _PATH_CHARACTERS = r"[A-Za-z0-9_./+,@%=-]"
 
 
@@ -54,6 +58,32 @@ def _check_setting(text: str) -> str:
     return text
 
 
+def walltime_seconds(text: str) -> int:
+    """Return the walltime in seconds. Raises ValueError with the allowed forms."""
+    if _MINUTES.fullmatch(text):
+        return 60 * int(text)
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        raise ValueError(f"allowed is {_WALLTIMES}")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    if match[1] is not None and hours > 23:
+        raise ValueError(f"allowed is {_WALLTIMES}; after days, hours go to 23")
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total == 0:
+        raise ValueError(f"allowed is {_WALLTIMES}, more than 0")
+    return total
+
+
+def clock_text(seconds: int) -> str:
+    """Write seconds as HH:MM:SS, hours beyond 23 too: the form that every scheduler takes."""
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _check_walltime(text: str) -> str:
+    walltime_seconds(text)
+    return text
+
+
 JobName = Annotated[
     str, _matching(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", "a letter, then up to 63 letters, digits, _ . or -")
 ]
@@ -76,6 +106,7 @@ AdapterNames = Annotated[
 HostName = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}", "a host's name or IPv4 address")]
 EnvironmentLine = Annotated[str, AfterValidator(_check_environment)]
 SettingText = Annotated[str, AfterValidator(_check_setting)]
+Walltime = Annotated[str, AfterValidator(_check_walltime)]
 PathText = Annotated[str, AfterValidator(_check_path)]
 
 # The same for values that a job finds in its environment: patterns for bash's [[ =~ ]], matched whole.

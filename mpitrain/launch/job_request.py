@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.functional_validators import AfterValidator
 
 from mpitrain.config.yaml import show_value
 from mpitrain.errors import UserError
@@ -22,8 +21,9 @@ from mpitrain.launch.grammar import (
     PathText,
     QueueName,
     SettingText,
+    Walltime,
+    walltime_seconds,
 )
-from mpitrain.launch.walltime import walltime_seconds
 
 # Fields whose flag on the command line has another name.
 _WORDS = {
@@ -38,11 +38,6 @@ _WORDS = {
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
-
-
-def _check_walltime(text: str) -> str:
-    walltime_seconds(text)
-    return text
 
 
 class JobRequest(BaseModel):
@@ -64,7 +59,7 @@ class JobRequest(BaseModel):
     """Cores, and with them threads, of each rank."""
     memory: Memory | None = None
     """Memory of each host; null leaves it to the site."""
-    walltime: Annotated[str, AfterValidator(_check_walltime)] = "01:00:00"
+    walltime: Walltime = "01:00:00"
     """Time limit."""
     signal_s: Count = 120
     """Seconds before the limit at which the ranks are told to write a checkpoint and stop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpitrain.errors import UserError
 from mpitrain.launch import script_parts as parts
 from mpitrain.launch.job_request import JobRequest
-from mpitrain.launch.mpirun_parts import find_mpirun
+from mpitrain.launch.script_parts import choose_mpirun
 from mpitrain.launch.variables import job_variables
 
 _OVERSUBSCRIBE = """\
@@ -39,7 +39,7 @@ def render_local(job: JobRequest) -> str:
         "",
         *parts.log_links("1"),
         "",
-        *find_mpirun(),
+        *choose_mpirun(),
         *parts.launcher(job, '"$mpirun" -np "$tasks_per_node"'),
         "# on the terminal and in the log; pipefail keeps mpirun's exit code",
         '"${launch[@]}" "${command[@]}" 2>&1 | tee -a "logs/${job}_node0.log"',

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mpitrain.launch import script_parts as parts
+from mpitrain.launch.grammar import clock_text
 from mpitrain.launch.job_request import JobRequest
-from mpitrain.launch.mpirun_parts import find_mpirun, forwarded_environment
+from mpitrain.launch.script_parts import choose_mpirun, forwarded_environment
 from mpitrain.launch.variables import job_variables
-from mpitrain.launch.walltime import clock_text
 
 _INDEX = "PBS_ARRAY_INDEX"
 
@@ -56,7 +56,7 @@ def render_pbs(job: JobRequest) -> str:
         "mapfile -t hosts < <(awk '!seen[$0]++' \"$PBS_NODEFILE\")",
         *parts.log_links("${#hosts[@]}"),
         "",
-        *find_mpirun(),
+        *choose_mpirun(),
         *_mpirun(job),
         *forwarded_environment(job, variables),
         _PER_NODE_LOG,

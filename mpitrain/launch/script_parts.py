@@ -26,6 +26,7 @@ OVERRIDES = (
     ("SEED", "seed", SHELL_COUNT_OR_ZERO),
     ("BACKEND", "compute.backend", SHELL_BACKEND),
 )
+_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "MPI4PY_LIBMPI")
 NOT_FOUND_EXIT_CODE, WRONG_INPUT_EXIT_CODE, STOPPED_EXIT_CODE = 3, 2, 5
 
 _CHECK = f"""\
@@ -214,4 +215,28 @@ def _training_options(job: JobRequest) -> list[str]:
         'command+=(--log-level "$log_level")',
         _TAKE,
         *(f"take {name} {key} {quote(form)}" for name, key, form in OVERRIDES),
+    ]
+
+
+def choose_mpirun() -> list[str]:
+    """Return the choice of mpirun. Needs `python`."""
+    return [
+        "# an MPI that pip installed lies beside Python, and is the one that Python loads; else the site's own",
+        'mpirun=$(dirname "$(command -v "$python")")/mpirun',
+        "[[ -x $mpirun ]] || mpirun=mpirun",
+        "mpirun=${MPIRUN:-$mpirun}",
+    ]
+
+
+def forwarded_environment(job: JobRequest, variables: Iterable[Variable]) -> list[str]:
+    """Return the words that give the ranks of other hosts this script's environment. Needs `launch`."""
+    names = [*_PATHS, "OMP_NUM_THREADS", *(variable.name for variable in variables)]
+    own = " ".join(quote(line) for line in job.environment)
+    return [
+        "# not every mpirun hands its environment to other hosts: env does it under all of them",
+        "launch+=(env)",
+        f"for name in {' '.join(dict.fromkeys(names))}; do",
+        '    [[ -z ${!name:-} ]] || launch+=("$name=${!name}")',
+        "done",
+        *([f"launch+=({own})"] if own else []),
     ]

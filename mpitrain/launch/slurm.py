@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mpitrain.launch import script_parts as parts
+from mpitrain.launch.grammar import clock_text
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.variables import job_variables, mpi_family_of_srun
-from mpitrain.launch.walltime import clock_text
 
 _INDEX = "SLURM_ARRAY_TASK_ID"
 

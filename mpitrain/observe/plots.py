@@ -7,12 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpitrain.observe.figures import GUIDE_COLOUR, draw_density, new_figure
+
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TRAIN_COLOUR, VALIDATION_COLOUR, GUIDE_COLOUR = "#2563eb", "#ea580c", "#64748b"
+TRAIN_COLOUR, VALIDATION_COLOUR = "#2563eb", "#ea580c"
 _STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from version to version
     "axes.axisbelow": True,
     "axes.edgecolor": "#94a3b8",
@@ -72,15 +74,8 @@ def plot_jacobian_change(records: Records) -> str:
 
 def plot_prediction(truth: np.ndarray[Any, Any], prediction: np.ndarray[Any, Any]) -> str:
     """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file."""
-    from matplotlib.colors import LogNorm
-
     figure, axes = _new_figure(height_inch=3.6)
-    low, high = _common_range(truth, prediction)
-    cells = axes.hexbin(
-        truth, prediction, gridsize=48, extent=(low, high, low, high), norm=LogNorm(), cmap="viridis", mincnt=1
-    )
-    axes.plot([low, high], [low, high], color=GUIDE_COLOUR, linestyle="--", linewidth=1.2, label="equal")
-    figure.colorbar(cells, ax=axes, label="samples in a cell")
+    draw_density(figure, axes, truth, prediction, num_cells=48)
     axes.set(xlabel="truth", ylabel="prediction", aspect="equal")
     axes.legend(frameon=False)
     return _render_svg(figure, "prediction")
@@ -99,23 +94,15 @@ def _marker(epochs: Sequence[float]) -> str:
     return "." if len(epochs) < 3 else ""  # a line through one point is invisible
 
 
-def _common_range(truth: np.ndarray[Any, Any], prediction: np.ndarray[Any, Any]) -> tuple[float, float]:
-    low = float(min(truth.min(), prediction.min()))
-    high = float(max(truth.max(), prediction.max()))
-    return (low, high) if low < high else (low - 0.5, high + 0.5)  # one value everywhere has no extent to draw
-
-
 def _is_number(record: Mapping[str, Any], key: str) -> bool:
     return isinstance(record.get(key), int | float)
 
 
 def _new_figure(height_inch: float = 2.9) -> tuple[Figure, Axes]:
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(5.0, height_inch), layout="constrained")
-        return figure, figure.add_subplot()
+        return new_figure(5.0, height_inch)
 
 
 def _render_svg(figure: Figure, prefix: str) -> str:

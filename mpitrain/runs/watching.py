@@ -13,7 +13,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.observe.metrics_file import MetricsFile
-from mpitrain.observe.progress import open_progress
+from mpitrain.observe.open_progress import open_progress
 from mpitrain.runs.prepare import PreparedRun
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
 from mpitrain.train.profile import profiled_steps

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.durable_files import sync_folder
+from mpitrain.durable_files import sync_file, sync_folder
 from mpitrain.errors import DataError, OutputError
 from mpitrain.synthetic.fields import AICE_BIAS, AICE_WEIGHTS, MISSING_VALUE, Level, Pole, SyntheticOcean
 
@@ -157,7 +157,7 @@ def _replace_file(path: Path, seed: int, ocean: SyntheticOcean, times: range, st
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         summary = _write(temporary, path, seed, ocean, times, storage)
-        _sync(temporary)
+        sync_file(temporary)
         temporary.replace(path)
         sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # netCDF4 reports a full disk as the second
@@ -206,11 +206,6 @@ def _levels(ocean: SyntheticOcean, times: range) -> Iterator[Level]:
                 yield started.popleft().result()
         while started:
             yield started.popleft().result()
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _summary(

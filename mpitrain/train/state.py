@@ -94,6 +94,11 @@ def load_named_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tenso
             tensor.copy_(weights[name])
 
 
+def without_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def _trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     buffers = {name: buffer for name, buffer in model.named_buffers() if name not in NORMALIZATION_BUFFERS}
     return {**dict(model.named_parameters()), **buffers}

@@ -19,7 +19,7 @@ from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.jacobian import JacobianWatch
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
 from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
-from mpitrain.train.state import TrainingState, load_named_weights, named_weights
+from mpitrain.train.state import TrainingState, load_named_weights, named_weights, without_prefix
 from mpitrain.train.stop_request import StopRequest
 
 SaveCheckpoint = Callable[[Mapping[str, torch.Tensor], Mapping[str, Any], int, str], None]
@@ -161,11 +161,11 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue from `checkpoint`, the same on all ranks; its settings must have been checked."""
         self.state = TrainingState.from_manifest(checkpoint.state)
-        load_named_weights(self._model, _strip(checkpoint.tensors, "model."))
+        load_named_weights(self._model, without_prefix(checkpoint.tensors, "model."))
         restore_optimizer(self._engine.optimizer, self._names, checkpoint.tensors)
-        self.best_weights = _strip(checkpoint.tensors, "best.") or None
+        self.best_weights = without_prefix(checkpoint.tensors, "best.") or None
         self._engine.start_epoch(self.state.epoch, self.state.step_in_epoch)
-        self._engine.restore_state(_strip(checkpoint.tensors, "engine."))
+        self._engine.restore_state(without_prefix(checkpoint.tensors, "engine."))
 
     def _learning_rate(self) -> float:
         training = self._config.training
@@ -188,7 +188,3 @@ class Trainer:
 
 def _advice(learning_rate: float) -> str:
     return f"lower training.optimizer.learning_rate (now {learning_rate:g}) or look for extreme inputs"
-
-
-def _strip(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

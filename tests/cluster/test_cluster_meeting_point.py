@@ -1,6 +1,6 @@
 import pytest
 
-from mpitrain.cluster import slurm_nodes
+from mpitrain.cluster import host_list
 from mpitrain.cluster.meeting_point import master_address
 from mpitrain.errors import LaunchError
 
@@ -17,8 +17,8 @@ BY_HAND = {"RANK": "0", "WORLD_SIZE": "2"}
 @pytest.fixture(autouse=True)
 def _no_name_service(monkeypatch):
     """A node that has no address of its own: what the name service says of such names is none of our business."""
-    monkeypatch.setattr(slurm_nodes, "_resolves", lambda name: name != "without-name")
-    monkeypatch.setattr(slurm_nodes, "_show_node", lambda node: f"NodeName={node} NodeAddr=10.1.2.3 NodeHostName=x")
+    monkeypatch.setattr(host_list, "_resolves", lambda name: name != "without-name")
+    monkeypatch.setattr(host_list, "_show_node", lambda node: f"NodeName={node} NodeAddr=10.1.2.3 NodeHostName=x")
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_an_arbitrary_distribution_starts_at_its_host_file(tmp_path):
 
 
 def test_a_node_without_any_address_keeps_its_name():
-    assert slurm_nodes.node_address("without-name", lambda node: "slurm_load_node error") == "without-name"
+    assert host_list.node_address("without-name", lambda node: "slurm_load_node error") == "without-name"

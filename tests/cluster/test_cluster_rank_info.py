@@ -1,7 +1,7 @@
 import pytest
 
-from mpitrain.cluster.claims_table import render_claims_table
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_claim, rank_info_from_hosts
+from mpitrain.cluster.reconcile import render_claims_table
 from mpitrain.errors import LaunchError
 
 

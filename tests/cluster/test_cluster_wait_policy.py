@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpitrain.cluster.wait_policy import YIELDING_VARIABLES, yielding_variables
+from mpitrain.cluster.cores import WAIT_POLICY_VARIABLES, wait_policy_variables
 
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 
@@ -10,11 +10,11 @@ MPICH = {"PMI_RANK": "1", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
 @pytest.mark.parametrize(
     ("environ", "num_cores", "quota", "expected"),
     [
-        (MPICH, 2, None, YIELDING_VARIABLES),
+        (MPICH, 2, None, WAIT_POLICY_VARIABLES),
         (MPICH, 4, None, {}),
-        (MPICH, 16, "200000 100000", YIELDING_VARIABLES),
+        (MPICH, 16, "200000 100000", WAIT_POLICY_VARIABLES),
         ({}, 1, None, {}),
     ],
 )
 def test_only_more_ranks_than_cores_yield(environ, num_cores, quota, expected):
-    assert yielding_variables(environ, num_cores, quota) == expected
+    assert wait_policy_variables(environ, num_cores, quota) == expected

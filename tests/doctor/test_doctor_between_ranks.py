@@ -16,7 +16,7 @@ import torch
 from conftest import launcher_environment
 
 from mpitrain.comm.probes.measurements import probe_all_reduce
-from mpitrain.doctor.check_result import CheckResult, exit_code_of
+from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import (
     check_oversubscription,
     compare_cores,
@@ -32,7 +32,6 @@ from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
 from mpitrain.doctor.static_checks import run_limited
 from mpitrain.doctor.supervision.arrival import Waiting, explain
 from mpitrain.doctor.supervision.status_folder import Board, launch_identity, open_board
-from mpitrain.doctor.table import render
 
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "mpi4py": "4.1.2", "numpy": "2.4.6"}
 

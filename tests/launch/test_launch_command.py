@@ -11,8 +11,8 @@ import pytest
 from conftest import launcher_environment
 
 from mpitrain.cli.main import main
+from mpitrain.launch.grammar import clock_text, walltime_seconds
 from mpitrain.launch.presets import PRESETS
-from mpitrain.launch.walltime import clock_text, walltime_seconds
 
 HEAVY = {"torch", "mpi4py", "numpy", "netCDF4", "h5py", "matplotlib"}
 

@@ -11,11 +11,11 @@ import pytest
 from conftest import PROJECT
 from played_scheduler import Stage
 
-from mpitrain.cli.launch import RENDERERS
 from mpitrain.errors import UserError
 from mpitrain.launch import script_parts
 from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import JobRequest, make_job_request
+from mpitrain.launch.submit import RENDERERS
 
 GOLDENS = Path(__file__).parent / "goldens"
 EVERYTHING = {

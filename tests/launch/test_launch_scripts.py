@@ -16,9 +16,9 @@ import pytest
 from conftest import TIMEOUT_S, find_mpirun, launch, launcher_environment
 from played_scheduler import Stage
 
-from mpitrain.cli.launch import RENDERERS
 from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import make_job_request
+from mpitrain.launch.submit import RENDERERS
 
 # What the played python does: stop as asked, with exit code 5, or end after half a minute.
 STOP_AS_ASKED = 'trap "exit 5" USR1; touch "$RECORDS/started"; for _ in {1..300}; do sleep 0.1; done'

@@ -46,7 +46,7 @@ class Trained:
 
 
 class Table:
-    """What was done on which machine; filled by the tests, printed at the end of the session."""
+    """What was done on which machine; filled by the tests, printed at the end of the ranks."""
 
     def __init__(self) -> None:
         self.cpus: dict[str, str] = {}

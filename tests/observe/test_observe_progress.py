@@ -8,7 +8,8 @@ import time
 import pytest
 
 from mpitrain.observe.bar import BarProgress
-from mpitrain.observe.progress import LineProgress, choose_progress, open_progress, render_duration
+from mpitrain.observe.open_progress import choose_progress, open_progress
+from mpitrain.observe.progress import LineProgress, render_duration
 from mpitrain.observe.terminal import Terminal
 
 

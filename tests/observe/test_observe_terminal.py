@@ -23,7 +23,7 @@ MPIRUN = str(BESIDE_PYTHON) if BESIDE_PYTHON.exists() else shutil.which("mpirun"
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys
-from mpitrain.observe.progress import open_progress
+from mpitrain.observe.open_progress import open_progress
 if "0" in (os.environ.get("PMI_RANK"), os.environ.get("OMPI_COMM_WORLD_RANK")):
     with open_progress("auto", total_steps=5, first_step=0, stream=sys.stderr) as progress:
         for step in range(1, 6):

@@ -15,12 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mpitrain.doctor.check_result import CheckResult, from_record
+from mpitrain.doctor.check_result import CheckResult, from_record, render
 from mpitrain.doctor.comparisons import compare_notes
 from mpitrain.doctor.supervision.arrival import Waiting, explain
 from mpitrain.doctor.supervision.heartbeat import END_SIGNAL
 from mpitrain.doctor.supervision.status_folder import PRINTED, SPEAKER, TROUBLE, Board
-from mpitrain.doctor.table import render
 
 _POLL_S = 0.1
 _ROOT_SPEAKS_WITHIN_S = 2.0

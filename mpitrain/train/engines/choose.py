@@ -17,7 +17,7 @@ from mpitrain.config import DistributedSection, RunConfig, TrainingSection
 from mpitrain.config.yaml import show_value
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
-from mpitrain.models.dense_chain import dense_chain_of
+from mpitrain.models.mlp import dense_chain_of
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.engines.contract import StepEngine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,24 +9,14 @@ from typing import Any
 
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError
-
-_WIDTH = 118
+from mpitrain.text_table import aligned
 
 
 def render_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a plain-text table; the first column is words, flush left, the others flush right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    text = io.StringIO()
-    Console(file=text, width=_WIDTH, color_system=None, markup=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).rstrip() + "\n"
+    """Return a titled table; the first column is words, flush left, the others flush right."""
+    head, *lines = aligned([columns, *rows], num_left=1, gap="   ")
+    rule = "─" * max(map(len, (head, *lines)))
+    return "\n".join([title, "", *(f" {line}" for line in (head, rule, *lines))]) + "\n"
 
 
 def check_writable(path: Path | None, flag: str) -> None:

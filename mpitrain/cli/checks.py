@@ -1,0 +1,113 @@
+"""The commands `verify` and `doctor`: flags and handlers. Loads nothing but argparse until one runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpitrain.cli.settings import add_settings, split_settings
+from mpitrain.errors import UserError
+
+
+def add_verify_command(commands: Any) -> None:
+    """Add `verify` to argparse's subparsers."""
+    verify = commands.add_parser(
+        "verify",
+        help="prove that Python and the C++ program compute the same",
+        description="Run both programs and compare every number, from the selected samples to the "
+        "Jacobian. Exit code 0: all claims hold.",
+    )
+    add_settings(verify)
+    verify.add_argument(
+        "--config", metavar="FILE.yaml", help="verify your own run on your own data (the same as FILE.yaml)"
+    )
+    verify.add_argument(
+        "--ranks", metavar="LIST", default="1,2,3,4", help="numbers of ranks, comma-separated (default: 1,2,3,4)"
+    )
+    verify.add_argument(
+        "--output",
+        metavar="FOLDER",
+        default="mpitrain_verify",
+        help="folder of report and traces (default: mpitrain_verify)",
+    )
+    verify.add_argument(
+        "--faults", action="store_true", help="also plant mistakes in Python's side and show that each is caught"
+    )
+    verify.add_argument(
+        "--case",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this case of the table, such as 'reference' or 'standard, batch 64/torch'; may be given several "
+        "times; key.path=value changes it",
+    )
+    verify.add_argument(
+        "--emulate",
+        metavar="COMMAND",
+        help="start every rank of both programs by this emulator of another CPU, such as 'qemu-x86_64 -cpu EPYC'",
+    )
+    verify.set_defaults(handler=_run_verify)
+
+
+def add_doctor_command(commands: Any) -> None:
+    """Add `doctor` to argparse's subparsers."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="find what is wrong with this environment or launch",
+        description="Check the installation, the settings and the data; under mpirun or srun also the ranks, their "
+        "network and their speed. Exit codes: 0 no failure, 2 wrong input, 3 wrong installation, launch or network.",
+    )
+    add_settings(doctor)
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    doctor.add_argument(
+        "--timeout",
+        metavar="S",
+        type=float,
+        default=60.0,
+        help="seconds that a step may take before the missing rank is named (default: 60)",
+    )
+    doctor.add_argument("--static", action="store_true", help="only what needs neither MPI nor other ranks")
+    doctor.set_defaults(handler=_run_doctor)
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    from mpitrain.native.emulation import parse_emulator
+    from mpitrain.verify.report import render_table, write_reports
+    from mpitrain.verify.verify import VerifyRequest, verify
+
+    path, overrides = split_settings(options.settings)
+    config_path = Path(options.config) if options.config else path
+    if options.case and config_path:
+        raise UserError(
+            f"--case {options.case[0]!r} is a case of the table, {config_path} your own run; give one of them"
+        )
+    request = VerifyRequest(
+        Path(options.output),
+        _parse_ranks(options.ranks),
+        config_path,
+        tuple(overrides),
+        options.faults,
+        tuple(options.case),
+        parse_emulator(options.emulate) if options.emulate is not None else (),
+    )
+    verification = verify(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    _, page = write_reports(verification, request.output)
+    sys.stdout.write(f"{render_table(verification)}\nreport: {page}\n")
+    return 0 if verification.passed else 1
+
+
+def _run_doctor(options: argparse.Namespace) -> int:
+    from mpitrain.doctor.request import DoctorRequest
+    from mpitrain.doctor.run import run_doctor
+
+    path, overrides = split_settings(options.settings)
+    return run_doctor(DoctorRequest(path, tuple(overrides), options.json, options.timeout, options.static))
+
+
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
+    return tuple(int(word) for word in words)

@@ -1,0 +1,105 @@
+"""The commands `train` and `config`: flags and handlers. Loads nothing but argparse until one runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mpitrain.cli.settings import add_settings, split_settings
+
+_FLAGS = {
+    "epochs": ("training.epochs", "N", "number of passes over the training samples"),
+    "batch_size": ("training.batch_size", "N", "samples per rank and step (global: training.global_batch_size=N)"),
+    "lr": ("training.optimizer.learning_rate", "X", "learning rate at the start"),
+    "data": (
+        "data.data_path",
+        "FILE",
+        "CICE history file (.nc) or arrays (.npz); without it, a synthetic one is written",
+    ),
+    "output": ("output.model_dir", "FOLDER", "run folder (default: mpitrain_run)"),
+}
+
+
+def add_train_command(commands: Any) -> None:
+    """Add `train` to argparse's subparsers."""
+    train = commands.add_parser(
+        "train", help="train a network (the default command)", description="Train a network on all ranks."
+    )
+    add_settings(train)
+    for name, (key, metavar, text) in _FLAGS.items():
+        train.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=f"{text}; the same as {key}={metavar}")
+    train.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="how much the ranks' logs hold (default: info)",
+    )
+    existing = train.add_mutually_exclusive_group()
+    existing.add_argument(
+        "--resume", action="store_true", help="continue the run in the run folder from its newest checkpoint"
+    )
+    existing.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
+    train.set_defaults(handler=_run_train)
+
+
+def add_config_command(commands: Any) -> None:
+    """Add `config` to argparse's subparsers."""
+    config = commands.add_parser("config", help="show, check or document settings", description="Settings of a run.")
+    actions = config.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text, handler in (
+        ("show", "print every setting with its value", _run_config_show),
+        ("check", "say whether the settings are valid", _run_config_check),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        add_settings(action)
+        action.set_defaults(handler=handler)
+    schema = actions.add_parser(
+        "schema", help="print the JSON schema of all settings", description="Print the JSON schema."
+    )
+    schema.set_defaults(handler=_run_config_schema)
+
+
+def _run_train(options: argparse.Namespace) -> int:
+    from mpitrain.comm.start import run_on_all_ranks
+    from mpitrain.runs.beginning import TrainRequest
+    from mpitrain.runs.train_run import train
+
+    path, overrides = split_settings(options.settings)
+    overrides += [
+        f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
+    ]
+    request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite, options.log_level)
+    return run_on_all_ranks(lambda ranks: train(ranks, request))
+
+
+def _run_config_show(options: argparse.Namespace) -> int:
+    from mpitrain.config import load_run_config, render_yaml
+
+    loaded = load_run_config(*split_settings(options.settings))
+    sys.stdout.write(render_yaml(loaded.config))
+    return _print_notices(loaded.notices)
+
+
+def _run_config_check(options: argparse.Namespace) -> int:
+    from mpitrain.config import load_run_config
+
+    path, overrides = split_settings(options.settings)
+    loaded = load_run_config(path, overrides)
+    _print_notices(loaded.notices)
+    sys.stdout.write(f"{path or 'settings'}: valid\n")
+    return 0
+
+
+def _run_config_schema(options: argparse.Namespace) -> int:
+    from mpitrain.config import render_schema
+
+    sys.stdout.write(render_schema())
+    return 0
+
+
+def _print_notices(notices: Sequence[str]) -> int:
+    for line in notices:
+        sys.stderr.write(f"note: {line}\n")
+    return 0

@@ -1,0 +1,69 @@
+"""Figures without matplotlib's global state and without a display: new ones, what several pictures show, PNG.
+
+J, I  rows and columns of a field      N  values
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = npt.NDArray[Any]
+GUIDE_COLOUR, _GRID_COLOUR, _NO_VALUE_COLOUR = "#64748b", "#e2e8f0", "0.75"
+_PANEL_INCH = (5.5, 3.6)
+
+
+def new_figure(width_inch: float, height_inch: float) -> tuple[Figure, Axes]:
+    """Return an empty figure with one pair of axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def new_panels(num_rows: int, num_columns: int) -> tuple[Figure, list[Any]]:
+    """Return a figure of panels with grid lines, row by row."""
+    from matplotlib.figure import Figure
+
+    size_inch = (num_columns * _PANEL_INCH[0], num_rows * _PANEL_INCH[1])
+    figure = Figure(figsize=size_inch, layout="constrained")
+    panels = [panel for row in figure.subplots(num_rows, num_columns, squeeze=False) for panel in row]
+    for panel in panels:
+        panel.grid(visible=True, color=_GRID_COLOUR)
+    return figure, panels
+
+
+def draw_field(axes: Axes, values: Array, origin: Any = "lower", **options: Any) -> Any:
+    """Draw a field (J, I), grey where it has no value, and return matplotlib's image."""
+    axes.set_facecolor(_NO_VALUE_COLOUR)
+    axes.set(xlabel="column", ylabel="row")
+    masked = np.ma.masked_invalid(values)
+    return axes.imshow(masked, origin=origin, aspect="auto", interpolation="nearest", **options)
+
+
+def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, num_cells: int) -> None:
+    """Draw `prediction` (N,) against `truth` (N,), N > 0, as a density, so that any N gives a small file."""
+    from matplotlib.colors import LogNorm
+
+    low = float(min(truth.min(), prediction.min()))
+    high = float(max(truth.max(), prediction.max()))
+    low, high = (low, high) if low < high else (low - 0.5, high + 0.5)  # one value everywhere has no extent to draw
+    cells = axes.hexbin(
+        truth, prediction, gridsize=num_cells, extent=(low, high, low, high), norm=LogNorm(), cmap="viridis", mincnt=1
+    )
+    axes.plot([low, high], [low, high], color=GUIDE_COLOUR, linestyle="--", linewidth=1.2, label="equal")
+    figure.colorbar(cells, ax=axes, label="samples in a cell")
+
+
+def render_png(figure: Figure, dots_per_inch: int = 120) -> bytes:
+    """Return the figure as PNG, the same bytes for the same figure and version of matplotlib."""
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=dots_per_inch, metadata={"Software": None})
+    return content.getvalue()
