@@ -12,7 +12,7 @@ from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.model import check_output_shape
 from mpitrain.train.checkpoint.compatibility import check_batches
-from mpitrain.train.engines.choose import EngineChoice
+from mpitrain.train.choose_engine import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.standard import EngineInputs
 

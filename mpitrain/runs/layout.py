@@ -13,7 +13,7 @@ from mpitrain.config import RunConfig
 from mpitrain.errors import CheckpointError
 from mpitrain.train.checkpoint.compatibility import global_batch_size
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.engines.choose import check_strategy
+from mpitrain.train.choose_engine import check_strategy
 
 
 @dataclass(frozen=True)

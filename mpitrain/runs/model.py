@@ -10,9 +10,11 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
+from mpitrain.config.model import model_name, needs_fields
 from mpitrain.data.dataset.batches import SliceSource
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
 from mpitrain.data.open_dataset import torch_dtype
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model as build_network
 from mpitrain.models.files.initial_weights import load_initial_weights
@@ -85,4 +87,15 @@ def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> None
         raise ConfigError(
             f"the network gives outputs of shape {tuple(outputs.shape)} for targets of shape "
             f"{tuple(piece.targets.shape)}; make it return one column or channel a target"
+        )
+
+
+def check_kind(config: RunConfig, source: SampleSource) -> None:
+    """Raise ConfigError where the network takes fields and the samples are points, or the other way round."""
+    wants_fields = needs_fields(config.model)
+    if wants_fields is not None and wants_fields != (source.kind == "fields"):
+        kind = "fields" if wants_fields else "points"
+        raise ConfigError(
+            f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set "
+            f"data.samples={kind} or another model.name"
         )

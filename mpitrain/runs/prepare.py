@@ -10,20 +10,18 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name, needs_fields
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.errors import ConfigError
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.runs.engine import build_engine, plan_run_batches
 from mpitrain.runs.layout import RunLayout, plan_layout
-from mpitrain.runs.model import build_model
-from mpitrain.train.checkpoint.compatibility import check_fits, checkpoint_settings
+from mpitrain.runs.model import build_model, check_kind
+from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.engines.choose import EngineChoice, choose_engine, set_switches, strategy_notices
+from mpitrain.train.choose_engine import EngineChoice, choose_engine, set_switches, strategy_notices
 from mpitrain.train.engines.contract import StepEngine
 
 
@@ -66,10 +64,13 @@ def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: C
 
     Raises the user's errors on all ranks together.
     """
-    ranks.on_all_ranks(lambda: _check_kind(config, source))
+    ranks.on_all_ranks(lambda: check_kind(config, source))
     layout = plan_layout(config, ranks, checkpoint)  # 5 who computes what
     dataset = open_dataset(config, source, layout.virtual_ranks, ranks)  # 5-6 shares and statistics
-    return prepare_on(config, dataset, layout, ranks, checkpoint, source.units)
+    prepared = prepare_on(config, dataset, layout, ranks, checkpoint, source.units)
+    if checkpoint is not None:
+        ranks.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))
+    return prepared
 
 
 def prepare_on_samples(config: RunConfig, samples: Samples, ranks: Ranks) -> PreparedRun:
@@ -128,14 +129,3 @@ def _batch_notices(config: RunConfig, num_training_samples: int, batch_size: int
     if int(batch_size) > num_training_samples:
         notices.append(f"global batch {batch_size}: there are only {num_training_samples} training samples")
     return notices
-
-
-def _check_kind(config: RunConfig, source: SampleSource) -> None:
-    """Raise ConfigError where the network takes fields and the samples are points, or the other way round."""
-    wants_fields = needs_fields(config.model)
-    if wants_fields is not None and wants_fields != (source.kind == "fields"):
-        kind = "fields" if wants_fields else "points"
-        raise ConfigError(
-            f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set "
-            f"data.samples={kind} or another model.name"
-        )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.errors import MpitrainError
 from mpitrain.runs.beginning import (
     TrainRequest,
     as_before_if_refused,
@@ -24,9 +21,7 @@ from mpitrain.runs.beginning import (
 from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
 from mpitrain.runs.finish import finish_run
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.watching import checkpoint_saver, watching
-from mpitrain.train.checkpoint.compatibility import check_same_data
-from mpitrain.train.engines.contract import StepEngine
+from mpitrain.runs.watching import checkpoint_saver, closing, watching
 from mpitrain.train.jacobian import build_jacobian_watch
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.stop_request import StopRequest, listen_for_stop
@@ -58,8 +53,6 @@ def _train(
         files = ranks.on_root(lambda: find_files(config, folder, request))
         source = open_source_on_root(selection_of(config, files), ranks)  # 3 files, 4 selection
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
-        if checkpoint is not None:
-            ranks.on_all_ranks(lambda: check_same_data(files, checkpoint, prepared.model))
         jacobian_watch = build_jacobian_watch(
             prepared.config, prepared.model, prepared.preview, ranks, prepared.layout.virtual_ranks
         )
@@ -67,7 +60,7 @@ def _train(
     ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
     ranks.failure_folder = folder.logs
     _announce(ranks, prepared, source.notices, files, folder)
-    with watching(prepared, ranks, folder, checkpoint, request.log_level) as watcher, _closing(prepared.engine):
+    with watching(prepared, ranks, folder, checkpoint, request.log_level) as watcher, closing(prepared.engine):
         save = checkpoint_saver(ranks, folder, prepared.settings)
         trainer = Trainer(config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch)
         if checkpoint is not None:
@@ -96,15 +89,3 @@ def _announce(
 def _reduction(prepared: PreparedRun, ranks: Ranks) -> str:
     # The setting is of `standard`; the C++ program leaves the order of addition to the MPI library.
     return "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction
-
-
-@contextmanager
-def _closing(engine: StepEngine) -> Iterator[None]:
-    """Close the engine after the block, and after an error if all ranks have it: else some may never come."""
-    try:
-        yield
-    except MpitrainError as error:
-        if is_agreed(error):
-            engine.close()
-        raise
-    engine.close()

@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
+from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.ranks import Ranks
+from mpitrain.errors import MpitrainError
 from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.open_progress import open_progress
 from mpitrain.runs.prepare import PreparedRun
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
-from mpitrain.train.profile import profiled_steps
+from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.trainer import SaveCheckpoint, Watcher
-from mpitrain.train.watchers import RootWatcher, SilentWatcher
+from mpitrain.train.watchers import RootWatcher, SilentWatcher, profiled_steps
 
 
 @contextmanager
@@ -65,3 +67,15 @@ def checkpoint_saver(ranks: Ranks, folder: RunFolder, settings: Mapping[str, Any
         ranks.on_root(lambda: store.save(tensors, state, settings, step, kind))
 
     return save
+
+
+@contextmanager
+def closing(engine: StepEngine) -> Iterator[None]:
+    """Close the engine after the block, and after an error if all ranks have it: else some may never come."""
+    try:
+        yield
+    except MpitrainError as error:
+        if is_agreed(error):
+            engine.close()
+        raise
+    engine.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import Metric, MetricsFile
@@ -62,3 +65,20 @@ class RootWatcher:
         if self._training.log_gpu_memory and torch.cuda.is_available():
             used, most = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
             self._logger.info("GPU memory: %.1f MiB in use, at most %.1f MiB", used / 2**20, most / 2**20)
+
+
+_WAIT_STEPS, _WARM_UP_STEPS, _PROFILED_STEPS = 5, 2, 10
+
+
+@contextmanager
+def profiled_steps(target: Path | None) -> Iterator[Callable[[], None]]:
+    """Yield what to call after each step; `target` then receives the trace of ten early steps. None: no profile."""
+    if target is None:
+        yield lambda: None
+        return
+    plan = schedule(wait=_WAIT_STEPS, warmup=_WARM_UP_STEPS, active=_PROFILED_STEPS, repeat=1)
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(
+        activities=activities, schedule=plan, on_trace_ready=lambda it: it.export_chrome_trace(str(target))
+    ) as it:
+        yield it.step

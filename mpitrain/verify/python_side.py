@@ -12,15 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data.dataset.batches import BatchPlan, EpochOrder
+from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
-from mpitrain.verify.faults import stages_of
+from mpitrain.verify.faults.table import stages_of
 from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
-from mpitrain.verify.recorder import Recorded, record_run, write_batch_order, write_initial_weights
-from mpitrain.verify.trace import write_trace
+from mpitrain.verify.recorder import Recorded, record_run
+from mpitrain.verify.trace import Trace, write_trace
 
 
 def main() -> int:
@@ -47,9 +51,43 @@ def _write(config: RunConfig, job: Mapping[str, Any], recorded: Recorded) -> Non
     if job.get("fault"):
         return
     if weights_for_cpp(config) is None:
-        write_initial_weights(Path(job["initial_weights"]), config, recorded.trace)
+        _write_initial_weights(Path(job["initial_weights"]), config, recorded.trace)
     if config.semantics == "standard":
-        write_batch_order(Path(job["batch_order"]), config, recorded)
+        _write_batch_order(Path(job["batch_order"]), config, recorded)
+
+
+def _write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> None:
+    """Write which samples every step of `standard` semantics takes, for the C++ program. Called on one rank.
+
+    training_index (n_train,): positions among the valid selected samples; batch_order (step, V, b): training sample
+    numbers, -1 for a row of weight zero.
+    """
+    plan, num_epochs = recorded.plan, config.training.epochs
+    training, _ = split_validation(len(recorded.selected), config.validation_split, config.seed)
+    orders = [_epoch_order(v, config, plan, len(training)) for v in range(plan.num_virtual_ranks)]
+    order = np.empty((num_epochs * plan.steps_per_epoch, plan.num_virtual_ranks, plan.slice_rows), dtype=np.int64)
+    for epoch in range(num_epochs):
+        for v, own in enumerate(orders):
+            own.start_epoch(epoch)
+            members = np.concatenate(
+                [members_of(v, plan.num_virtual_ranks, len(training)), np.full(plan.slice_rows, -1)]
+            )
+            for step in range(plan.steps_per_epoch):
+                rows = np.minimum(own.rows(step).numpy(), len(members) - 1)
+                order[epoch * plan.steps_per_epoch + step, v] = members[rows]
+    write_trace(path, Trace({"training_index": training, "batch_order": order}))
+
+
+def _epoch_order(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_training: int) -> EpochOrder:
+    count = len(members_of(virtual_rank, plan.num_virtual_ranks, num_training))
+    return EpochOrder(virtual_rank, count, plan, config.seed, config.shuffle)
+
+
+def _write_initial_weights(path: Path, config: RunConfig, trace: Trace) -> None:
+    """Write the weights that the C++ program starts from: those that Python's side started from, all their digits."""
+    prefix = "initial."
+    arrays = {name.removeprefix(prefix): values for name, values in trace.arrays.items() if name.startswith(prefix)}
+    write_trace(path, Trace(arrays, {"hidden_size": np.int64(config.model.hidden_size)}))
 
 
 if __name__ == "__main__":

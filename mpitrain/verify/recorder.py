@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,20 +15,19 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import BatchPlan, EpochOrder
+from mpitrain.data.dataset.batches import BatchPlan
 from mpitrain.data.dataset.exchange import open_source_on_root, read_own_chunks
-from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.data.open_dataset import HeldDataset, torch_dtype
 from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.runs.engine import build_engine, plan_run_batches
 from mpitrain.runs.layout import plan_layout
-from mpitrain.train.engines.choose import choose_engine
+from mpitrain.train.choose_engine import choose_engine
 from mpitrain.train.state import TrainingState, named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 from mpitrain.verify.stages import Stages
-from mpitrain.verify.trace import Trace, write_trace
+from mpitrain.verify.trace import Trace
 
 
 class TraceRecorder:
@@ -121,37 +119,3 @@ def _add_weights(trace: Trace, prefix: str, model: torch.nn.Module) -> None:
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.array(tensor.detach().cpu().numpy())
-
-
-def write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> None:
-    """Write which samples every step of `standard` semantics takes, for the C++ program. Called on one rank.
-
-    training_index (n_train,): positions among the valid selected samples; batch_order (step, V, b): training sample
-    numbers, -1 for a row of weight zero.
-    """
-    plan, num_epochs = recorded.plan, config.training.epochs
-    training, _ = split_validation(len(recorded.selected), config.validation_split, config.seed)
-    orders = [_epoch_order(v, config, plan, len(training)) for v in range(plan.num_virtual_ranks)]
-    order = np.empty((num_epochs * plan.steps_per_epoch, plan.num_virtual_ranks, plan.slice_rows), dtype=np.int64)
-    for epoch in range(num_epochs):
-        for v, own in enumerate(orders):
-            own.start_epoch(epoch)
-            members = np.concatenate(
-                [members_of(v, plan.num_virtual_ranks, len(training)), np.full(plan.slice_rows, -1)]
-            )
-            for step in range(plan.steps_per_epoch):
-                rows = np.minimum(own.rows(step).numpy(), len(members) - 1)
-                order[epoch * plan.steps_per_epoch + step, v] = members[rows]
-    write_trace(path, Trace({"training_index": training, "batch_order": order}))
-
-
-def _epoch_order(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_training: int) -> EpochOrder:
-    count = len(members_of(virtual_rank, plan.num_virtual_ranks, num_training))
-    return EpochOrder(virtual_rank, count, plan, config.seed, config.shuffle)
-
-
-def write_initial_weights(path: Path, config: RunConfig, trace: Trace) -> None:
-    """Write the weights that the C++ program starts from: those that Python's side started from, all their digits."""
-    prefix = "initial."
-    arrays = {name.removeprefix(prefix): values for name, values in trace.arrays.items() if name.startswith(prefix)}
-    write_trace(path, Trace(arrays, {"hidden_size": np.int64(config.model.hidden_size)}))

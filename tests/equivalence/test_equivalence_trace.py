@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import DataError
-from mpitrain.verify.faults import FAULTS
+from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.trace import Trace, in_order, read_trace, stage_of, write_trace
 
 IN_ORDER = (

@@ -13,7 +13,7 @@ from conftest import Finished, launch
 from cpp_program import cpp_program, read_arrays
 
 from mpitrain.verify.cases import TRACE_STEPS, all_cases
-from mpitrain.verify.faults import FAULTS
+from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.tolerances import TABLES
 
 RANKS = (1, 2, 3, 4)

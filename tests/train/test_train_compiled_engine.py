@@ -17,9 +17,9 @@ from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError
 from mpitrain.models.icenet import build_icenet
+from mpitrain.train.choose_engine import choose_engine, dense_network_of
 from mpitrain.train.compiled.build import load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
-from mpitrain.train.engines.choose import choose_engine, dense_network_of
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer

@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 from mpitrain.config import load_run_config
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
-from mpitrain.train.engines.choose import choose_engine
+from mpitrain.train.choose_engine import choose_engine
 
 DEEP = ("model.name=mlp", "model.hidden_layers=4", "training.engine=eager")
 CHECKPOINTED = "training.gradient_checkpointing=true"

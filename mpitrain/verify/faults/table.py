@@ -1,10 +1,11 @@
-"""Injected faults: mistakes that people make in such programs, to show that the harness sees them."""
+"""All faults: in which semantics each is injected, and at which stage the first difference must be named."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpitrain.verify.injected_faults import STAGES_WITH
+from mpitrain.verify.faults.in_data import DATA_FAULTS
+from mpitrain.verify.faults.in_training import TRAINING_FAULTS
 from mpitrain.verify.stages import Stages
 
 
@@ -49,4 +50,4 @@ FAULTS = (
 
 def stages_of(fault: str | None) -> Stages:
     """Return the stages of a run with the fault of this name in them; the package's own for None."""
-    return Stages() if fault is None else STAGES_WITH[fault]
+    return Stages() if fault is None else (DATA_FAULTS | TRAINING_FAULTS)[fault]

@@ -1,0 +1,129 @@
+"""Faults in what is read, shared out and summed up."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.config import DomainSection, RunConfig
+from mpitrain.data.dataset.dataset import Normalization
+from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
+from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
+from mpitrain.data.dataset.reference import (
+    ReferenceDataset,
+    ReferenceSteps,
+    one_pass_moments,
+    share_out_as_reference,
+)
+from mpitrain.data.open_dataset import torch_dtype
+from mpitrain.data.samples import Samples
+from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.selection.settings import Selection
+from mpitrain.verify.stages import Stages
+
+
+def _domain(**settings: Any) -> Stages:
+    """Select by other rules of `domain`."""
+    return Stages(select=lambda asked: dataclasses.replace(asked, domain=DomainSection(**settings)))
+
+
+def _other_pole(asked: Selection) -> Selection:
+    other: Literal["north", "south"] = "north" if asked.domain.pole == "south" else "south"
+    return dataclasses.replace(asked, domain=DomainSection(pole=other, clean_data=asked.domain.clean_data))
+
+
+def _swapped_inputs(asked: Selection) -> Selection:
+    names = tuple(CICE_INPUTS[place] for place in (0, 1, 2, 3, 5, 4, 6))
+    return dataclasses.replace(asked, input_names=names)
+
+
+def _reference(**steps: Any) -> Stages:
+    """Share the samples out by other steps."""
+
+    def hold(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks) -> ReferenceDataset:
+        return share_out_as_reference(samples, ranks, torch_dtype(config), ReferenceSteps(**steps))
+
+    return Stages(hold_samples=hold)
+
+
+def _contiguous(samples: Samples, ranks: Ranks) -> Samples:
+    offset = offset_of(len(samples), ranks)
+    numbers = offset.first + np.arange(len(samples))
+    own, _ = send_to_ranks(samples, numbers * ranks.world_size // offset.total, numbers, ranks)
+    return own
+
+
+def _untruncated(own: Samples, num_selected: int, ranks: Ranks) -> Samples:
+    return own
+
+
+def _sample_variance(inputs: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = one_pass_moments(inputs, ranks)
+    count = len(inputs) * ranks.world_size
+    return mean, std * math.sqrt(count / (count - 1))
+
+
+def _mean_of_means(inputs: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = ranks.gather_object((inputs.double().mean(dim=0), inputs.double().pow(2).mean(dim=0)))
+    mean, square = (torch.stack(column).mean(dim=0) for column in zip(*parts, strict=True))
+    return mean.to(inputs.dtype), (square - mean**2).sqrt().to(inputs.dtype)
+
+
+def _float64_moments(inputs: torch.Tensor, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
+    sums, squares = inputs.double().sum(dim=0), inputs.double().pow(2).sum(dim=0)
+    ranks.all_reduce(sums)
+    ranks.all_reduce(squares)
+    count = torch.tensor(float(len(inputs)), dtype=torch.float64)
+    ranks.all_reduce(count)
+    mean = sums / count
+    return mean.to(inputs.dtype), (squares / count - mean**2).sqrt().to(inputs.dtype)
+
+
+def _with_normalization(dataset: InMemoryDataset, normalization: Normalization) -> InMemoryDataset:
+    return dataclasses.replace(dataset, summary=dataclasses.replace(dataset.summary, normalization=normalization))
+
+
+def _unweighted_merge(
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
+) -> InMemoryDataset:
+    """Give every virtual rank's mean and variance the same weight, however many samples it has."""
+    data = share_out(samples, ranks, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
+    own = [(share.inputs.double().mean(0), share.inputs.double().var(0, correction=0)) for share in data.training]
+    everyone = [pair for part in ranks.gather_object(own) for pair in part]
+    mean, variance = (torch.stack(column).mean(0) for column in zip(*everyone, strict=True))
+    before = data.summary.normalization
+    found = dataclasses.replace(before, mean=mean.to(before.mean), std=variance.sqrt().to(before.std))
+    return _with_normalization(data, found)
+
+
+def _statistics_of_all(
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
+) -> InMemoryDataset:
+    data, everything = (
+        share_out(samples, ranks, virtual_ranks, split, config.seed, torch_dtype(config))
+        for split in (config.validation_split, 0.0)
+    )
+    return _with_normalization(data, everything.summary.normalization)
+
+
+DATA_FAULTS: dict[str, Stages] = {
+    "wrong pole": Stages(select=_other_pole),
+    "aice < 1 for aice <= 1": _domain(mask="aice_h < 1"),
+    "latitude >= 40 for > 40": _domain(mask_mode="sea_ice", latitude_range=[40, 90]),
+    "mask ignored": _domain(mask_mode="all", mask="ULAT > 40 and 0 < aice_h <= 1"),
+    "contiguous partition for round robin": _reference(partition=_contiguous),
+    # The one-pass sums with unequal counts would be no number at all.
+    "no truncation to the smallest rank": _reference(truncate=_untruncated, moments_of=_float64_moments),
+    "sample variance for population variance": _reference(moments_of=_sample_variance),
+    "mean of the ranks' means in float64": _reference(moments_of=_mean_of_means),
+    "float64 statistics": _reference(moments_of=_float64_moments),
+    "hs and hi swapped": Stages(select=_swapped_inputs),
+    "unweighted merge of moments": Stages(hold_samples=_unweighted_merge),
+    "validation samples in the statistics": Stages(hold_samples=_statistics_of_all),
+}
