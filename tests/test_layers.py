@@ -374,13 +374,7 @@ def test_every_random_stream_has_a_number_of_its_own():
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=dotted(path), marks=[pytest.mark.xfail(strict=True, reason="its 3 is Stream.CHUNKS too")])
-        if dotted(path) == "mpitrain.train.random_streams"
-        else pytest.param(path, id=dotted(path))
-        for path in modules()
-        if "keyed_" in path.read_text()
-    ],
+    [pytest.param(path, id=dotted(path)) for path in modules() if "keyed_" in path.read_text()],
 )
 def test_random_numbers_come_from_named_streams(path):
     assert keys_without_a_stream(path.read_text()) == []

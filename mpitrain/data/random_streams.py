@@ -6,7 +6,7 @@ fixed for ever, unlike the streams behind a library's `shuffle`.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ _LAST_SHIFT = 31
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
+@unique
 class Stream(IntEnum):
     """What random numbers are for: the second key of all of them, after the seed."""
 
@@ -25,6 +26,7 @@ class Stream(IntEnum):
     SHUFFLE = 2
     CHUNKS = 3
     BUFFER = 4
+    STEP = 5
     THINNING = 0x7468696E  # "thin"
 
 

@@ -6,14 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from mpitrain.data.random_streams import keyed_words
-
-_STEP_STREAM = 3
+from mpitrain.data.random_streams import Stream, keyed_words
 
 
 def seed_stream(seed: int, epoch: int, step_in_epoch: int, virtual_rank: int, part: int = 0) -> None:
     """Set torch's random state for what a slice draws, dropout for example: the same on whatever rank it runs."""
-    word = int(keyed_words((seed, _STEP_STREAM, epoch, step_in_epoch, virtual_rank, part), 1)[0])
+    word = int(keyed_words((seed, Stream.STEP, epoch, step_in_epoch, virtual_rank, part), 1)[0])
     torch.manual_seed(word >> 1)  # torch takes 63 bits
 
 
