@@ -10,11 +10,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpitrain.config import RunConfig
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
+from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import expand_paths, selection_of
 from mpitrain.data.selection.source import SampleSource
@@ -90,7 +92,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
         source = open_source(selection_of(config))
     except MpitrainError as error:
         return Inspection(names, is_full, variables, refused, {"selected_samples": 0, "why": str(error)}, ())
-    selection = _selection(source, config)
+    selection = _selection(source)
     return Inspection(names, is_full, variables, refused, selection, source.notices, source)
 
 
@@ -129,20 +131,22 @@ def _parts(info: VariableInfo) -> Sequence[Slices]:
     return [(slice(start, min(start + step, info.shape[0])),) for start in range(0, info.shape[0], step)]
 
 
-def _selection(source: SampleSource, config: RunConfig) -> dict[str, Any]:
+def _selection(source: SampleSource) -> dict[str, Any]:
     """Return what is selected, reading every chunk once."""
-    selected, complete = 0, 0
+    valid: list[npt.NDArray[np.bool_]] = []
     missing = np.zeros(len(source.input_names) + len(source.target_names), dtype=np.int64)
     for chunk in source.chunks:
         samples = source.read(chunk)
-        selected += len(samples)
+        valid.append(valid_rows(samples))
         columns = [
             np.isnan(values).reshape(*values.shape[:2], -1).all(axis=2) for values in (samples.inputs, samples.targets)
         ]
         unusable = np.concatenate(columns, axis=1)  # (N, F + O): a value missing, in fields at every point
         missing += unusable.sum(axis=0)
-        complete += int((~unusable.any(axis=1)).sum())
-    kept = min(complete, config.data.max_patterns or complete)
+    is_valid = np.concatenate(valid) if valid else np.empty(0, dtype=bool)
+    selected, complete = len(is_valid), int(is_valid.sum())
+    # As in a run: the limit acts on what is selected, and only then incomplete samples are dropped.
+    kept = int(is_valid[source.keeps(np.arange(selected), selected)].sum())
     facts: dict[str, Any] = {
         "kind": source.kind,
         "grid": f"{source.grid_shape[0]} rows x {source.grid_shape[1]} columns",

@@ -98,3 +98,18 @@ def test_what_is_not_selected_is_pale_on_the_map(small_history, tmp_path):
 
     # Pale is nearer to white; the titles' words differ by far less.
     assert colours("domain.mask=aice_h > 0.5", "domain.mask_mode=ocean") > colours("domain.mask_mode=ocean") + 0.05
+
+
+def test_the_limit_acts_before_incomplete_samples_are_dropped_as_in_a_run(tmp_path, capsys):
+    x = np.arange(4 * 5 * 6, dtype=np.float64).reshape(4, 5, 6)
+    y = np.where(x % 3 == 0, np.nan, x)
+    path = write_xy(tmp_path / "third_missing.nc", x, y)
+    settings = [str(path), "variables.input_variables=[x]", "variables.output_variables=[y]",
+                "domain.mask_mode=all", "data.max_patterns=30"]  # fmt: skip
+    assert main(["data", "inspect", "--json", *settings]) == 0
+    inspected = json.loads(capsys.readouterr().out)["selection"]
+    done = launch(["-m", "mpitrain", "data", "stats", "--json", *settings], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)["samples"]
+    assert (counted["selected"], counted["kept"]) == (120, 30)
+    assert inspected["kept_samples"] == counted["valid"] < 30
