@@ -20,7 +20,7 @@ from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.moments import Moments
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.streaming.first_pass import SplitRule, take_census
+from mpitrain.data.streaming.first_pass import SplitRule, make_first_pass
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError
 from mpitrain.text_table import aligned
@@ -33,12 +33,12 @@ def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
     """Return the record of the files of `data.data_path`, reading each chunk once, on one rank. Collective.
 
     Statistics are over the training samples that the settings select, in float64 and merged in an order that the chunks
-    alone fix: the same record for any number of ranks. Raises the errors of `take_census`, on all ranks.
+    alone fix: the same record for any number of ranks. Raises the errors of `make_first_pass`, on all ranks.
     """
     source = open_source_on_root(replace(selection_of(config), dtype="float64"), ranks)
-    census = take_census(source, ranks, SplitRule(config.validation_split, config.seed))
-    counts = {name: int(found.sum()) for name, found in vars(census.counts).items()}
-    return statistics_record(config, source, counts, census.training, census.num_missing.tolist())
+    first_pass = make_first_pass(source, ranks, SplitRule(config.validation_split, config.seed))
+    counts = {name: int(found.sum()) for name, found in vars(first_pass.counts).items()}
+    return statistics_record(config, source, counts, first_pass.training, first_pass.num_missing.tolist())
 
 
 def record_of_run(config: RunConfig, source: SampleSource, summary: DataSummary, moments: Moments) -> dict[str, Any]:

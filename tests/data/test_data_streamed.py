@@ -102,7 +102,7 @@ def test_the_order_of_the_files_without_shuffling(path):
     for v, slices in seen.slices.items():
         numbers = numbers_of(slices)
         assert numbers == sorted(numbers)
-        assert len(numbers) == seen.data.census.counts.training[v::V].sum()
+        assert len(numbers) == seen.data.first_pass.counts.training[v::V].sum()
 
 
 @pytest.mark.parametrize("settings", [(), ("data.max_patterns=777",), ("data.thin_fraction=0.4",)])

@@ -37,7 +37,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter
-from mpitrain.data.streaming.first_pass import Census, ChunkSplitter, SplitRule, take_census
+from mpitrain.data.streaming.first_pass import ChunkSplitter, FirstPass, SplitRule, make_first_pass
 from mpitrain.data.streaming.microbatches import Columns, StreamedSlices, StreamPlan, round_size_of, take_rows
 from mpitrain.data.streaming.read_ahead import ReadAhead
 
@@ -57,7 +57,7 @@ class StreamedDataset:
     """`Dataset` of samples that stay in their files."""
 
     source: SampleSource
-    census: Census
+    first_pass: FirstPass
     summary: DataSummary
     virtual_ranks: VirtualRanks
     notices: tuple[str, ...]
@@ -72,15 +72,15 @@ class StreamedDataset:
         round_size = round_size_of(self._buffer_samples, plan.slice_rows, row_bytes)
         reader = ReadAhead(self.source, self._chunks.training, self._num_threads)
         plans = [
-            StreamPlan(v, chunks, self.census.counts.training[chunks], plan, round_size, seed, shuffle)
+            StreamPlan(v, chunks, self.first_pass.counts.training[chunks], plan, round_size, seed, shuffle)
             for v in self.virtual_ranks.owned
-            for chunks in [self._chunks_of(v, self.census.counts.training)]
+            for chunks in [self._chunks_of(v, self.first_pass.counts.training)]
         ]
         return [StreamedSlices(one, reader, self._ahead, self._chunks.device, empty) for one in plans]
 
     def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
         """See `Dataset.evaluation`: chunk by chunk."""
-        counts = self.census.counts
+        counts = self.first_pass.counts
         chosen, read = (
             (counts.validation, self._chunks.held_out) if held_out else (counts.training, self._chunks.trained_on)
         )
@@ -94,7 +94,7 @@ class StreamedDataset:
         """See `Dataset.mean_predictor_mse`: from what the first pass has measured, the squares about another mean."""
         if self.source.layout.is_area_weighted:
             return None
-        found = self.census.validation if self.summary.holds_out else self.census.training
+        found = self.first_pass.validation if self.summary.holds_out else self.first_pass.training
         count, mean, m2 = (part[len(self.summary.input_names) :] for part in (found.count, found.mean, found.m2))
         squares = torch.from_numpy(m2 + count * (mean - self.summary.target_mean) ** 2) / output_std.double().cpu() ** 2
         return float(squares.sum() / count.sum()) if count.sum() else None
@@ -126,20 +126,20 @@ def open_streamed(
     read or nothing is left to train on.
     """
     rule = SplitRule(config.validation_split, config.seed)
-    census = take_census(source, ranks, rule, reads)
-    counts = census.counts
+    first_pass = make_first_pass(source, ranks, rule, reads)
+    counts = first_pass.counts
     num_dropped = int(counts.kept.sum() - counts.valid.sum())
     check_some_are_left(int(counts.kept.sum()), num_dropped, int(counts.training.sum()))
     V = virtual_ranks.num_virtual_ranks  # noqa: N806
     shares = [int(counts.training[v::V].sum()) for v in range(V)]
-    normalization = normalization_of(census.training, len(source.input_names), ranks.device, dtype)
+    normalization = normalization_of(first_pass.training, len(source.input_names), ranks.device, dtype)
     summary = DataSummary(
-        int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, census.training,
-        source.input_names, source.target_names, tuple(census.num_missing.tolist()), max(shares),
+        int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, first_pass.training,
+        source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), max(shares),
     )  # fmt: skip
-    chunks = _ChunkReader(source, census, rule, normalization, ranks.device, dtype, reads)
+    chunks = _ChunkReader(source, first_pass, rule, normalization, ranks.device, dtype, reads)
     return StreamedDataset(
-        source, census, summary, virtual_ranks, tuple(_notices(shares)), chunks, config.data.shuffle_buffer_samples,
+        source, first_pass, summary, virtual_ranks, tuple(_notices(shares)), chunks, config.data.shuffle_buffer_samples,
         config.data.num_workers,
     )  # fmt: skip
 
@@ -158,13 +158,13 @@ class _ChunkReader:
     """Reads chunks for training and for validation, on any thread."""
 
     def __init__(
-        self, source: SampleSource, census: Census, rule: SplitRule, normalization: Normalization,
+        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, normalization: Normalization,
         device: torch.device, dtype: torch.dtype, reads: ReadCounter | None,
     ) -> None:  # fmt: skip
         self.device = device
-        self._source, self._splitter = source, ChunkSplitter(census.counts, rule)
+        self._source, self._splitter = source, ChunkSplitter(first_pass.counts, rule)
         self._normalization, self._dtype, self._reads = normalization, dtype, reads
-        self._validation = census.counts.validation
+        self._validation = first_pass.counts.validation
         self._kept: dict[int, Samples] = {}
         self._kept_bytes, self._lock = 0, threading.Lock()
 

@@ -61,7 +61,7 @@ class ChunkCounts:
 
 
 @dataclass(frozen=True)
-class Census:
+class FirstPass:
     """What the first pass found; the same on all ranks, for any number of them.
 
     `num_missing` (F + O,) counts the values that are no measurement over the kept samples. `training` and `validation`
@@ -116,23 +116,23 @@ def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
     return samples if chosen.all() else samples.take(np.flatnonzero(chosen))
 
 
-def take_census(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: ReadCounter | None = None) -> Census:
+def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: ReadCounter | None = None) -> FirstPass:
     """Read every chunk once, on one rank each, and count and measure its samples. Collective.
 
     With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
     DataError, on all ranks, where a file cannot be read or nothing is selected.
     """
     total_selected = None if source.max_patterns is None else sum(count_selected(source, ranks, reads))
-    tally = _Tally(source, ranks, rule, total_selected)
+    counter = _Counter(source, ranks, rule, total_selected)
     for chunk, samples in _own_chunks(source, ranks, reads):
-        tally.add(chunk, samples)
-    census = tally.finish()
+        counter.add(chunk, samples)
+    first_pass = counter.finish()
     if source.kind == "fields":
-        measured = census.training.count + census.validation.count
+        measured = first_pass.training.count + first_pass.validation.count
     else:
-        measured = census.counts.kept.sum() - census.num_missing.astype(np.float64)
-    ranks.on_all_ranks(lambda: source.check_selection(int(census.counts.selected.sum()), measured.tolist()))
-    return census
+        measured = first_pass.counts.kept.sum() - first_pass.num_missing.astype(np.float64)
+    ranks.on_all_ranks(lambda: source.check_selection(int(first_pass.counts.selected.sum()), measured.tolist()))
+    return first_pass
 
 
 def _no_samples() -> None:
@@ -147,8 +147,8 @@ def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None
     return [count for count in counts if count is not None]
 
 
-class _Tally:
-    """The census while it is taken, chunk by chunk of this rank, in step with the other ranks."""
+class _Counter:
+    """The first_pass while it is taken, chunk by chunk of this rank, in step with the other ranks."""
 
     def __init__(self, source: SampleSource, ranks: Ranks, rule: SplitRule, total_selected: int | None) -> None:
         num_features = len(source.input_names) + len(source.target_names)
@@ -187,7 +187,7 @@ class _Tally:
         before: int = sum(counts[: self._ranks.rank])
         return int(self._totals[0]) + before
 
-    def finish(self) -> Census:
+    def finish(self) -> FirstPass:
         """Bring the ranks' parts together. Collective."""
         found: dict[int, tuple[int, Moments, Moments]] = {}
         for part in self._ranks.gather_object(self._moments):
@@ -195,7 +195,7 @@ class _Tally:
         in_order = [found[chunk] for chunk in range(len(found))]
         selected, kept, valid = (np.array([row[place] for row in self._rows], dtype=np.int64) for place in range(3))
         training = np.array([one[0] for one in in_order], dtype=np.int64)
-        return Census(
+        return FirstPass(
             ChunkCounts(selected, kept, valid, training),
             self._totals[3:],
             merge_in_tree([one[1] for one in in_order], self._num_features),
