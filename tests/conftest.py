@@ -62,7 +62,7 @@ def find_mpirun(python: str = sys.executable) -> str:
     beside = Path(python).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
-        pytest.skip("no mpirun beside Python or on the PATH: pip install '.[mpich]'")
+        pytest.skip("no mpirun next to Python or on the PATH: pip install '.[mpich]'")
     return found
 
 

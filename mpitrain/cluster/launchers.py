@@ -129,7 +129,7 @@ def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
 def claimed_rank(environ: Mapping[str, str]) -> int:
     """Read the rank from the first readable variable, else 0: only for choosing who prints a launch error.
 
-    A number outside of the ranks counts as unreadable: no rank 0 stands behind it that would speak.
+    A number outside of the world counts as unreadable: no rank 0 stands behind it that would speak.
     """
     for name, size_name in (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

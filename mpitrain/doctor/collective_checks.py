@@ -37,7 +37,7 @@ def run_collective_checks(
         ranks = start_ranks(environ)
     except LaunchError as error:
         patrol.tell_failure(str(error))
-        # Without a ranks the board is all there is.
+        # Until the ranks have met, the board is all there is.
         results += [_launch_failure(error), *compare_notes(patrol.board.read())]
         patrol.leave(request.static_limit_s + END_LIMIT_S)
         print_once(patrol.board, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s)

@@ -93,7 +93,7 @@ def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
         reasons.append(f"reads {', '.join(CICE_INPUTS)} in this order, not {', '.join(names)}")
     if not reasons:
         return ""
-    # It would load the file, with the side file beside it, and give wrong numbers without a word.
+    # It would load the file, with the side file next to it, and give wrong numbers without a word.
     why = " and ".join(reasons)
     return f"; the original program would answer otherwise, it {why}: load this file with torch::jit::load"
 

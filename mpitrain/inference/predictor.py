@@ -3,7 +3,7 @@
 N  samples of a chunk   F  inputs   O  targets   H, W  rows and columns of a field   P  ranks   C  chunks
 
 Every chunk is computed by itself, by one rank, and written in the source's order: the file's numbers are the same on
-any number of ranks. No rank holds more than one chunk, and the root one received chunk beside it.
+any number of ranks. No rank holds more than one chunk, and the root one received chunk besides it.
 """
 
 from __future__ import annotations

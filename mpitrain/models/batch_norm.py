@@ -32,7 +32,7 @@ class BatchContext:
     synchronise: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchContext:
-        # A copied model (an average, an export) is told by its own engine, and must not copy a ranks.
+        # A copied model (an average, an export) is told by its own engine, and must not copy the ranks.
         return BatchContext()
 
 

@@ -45,10 +45,10 @@ def find_toolchain() -> Toolchain:
     """Find CMake, the MPI compiler, its launcher and netCDF. Raises MissingDependencyError naming what to install."""
     cmake = _find("cmake", "pip install cmake, or " + _DEBIAN.format(packages="cmake"))
     _find("c++", "a C++20 compiler; " + _DEBIAN.format(packages="g++ make"))
-    mpi_compiler = find_beside_python("mpicxx")
+    mpi_compiler = find_next_to_python("mpicxx")
     if mpi_compiler is None:
         raise MissingDependencyError(
-            "no mpicxx beside Python or on the PATH: the C++ program needs MPI's compiler; pip install "
+            "no mpicxx next to Python or on the PATH: the C++ program needs MPI's compiler; pip install "
             "'mpitrain[mpich]', "
             f"or {_DEBIAN.format(packages='libmpich-dev')}"
         )
@@ -58,23 +58,23 @@ def find_toolchain() -> Toolchain:
 
 def find_mpirun() -> str:
     """Find the launcher of the MPI library that mpi4py uses. Raises MissingDependencyError."""
-    found = find_beside_python("mpirun") or find_beside_python("mpiexec")
+    found = find_next_to_python("mpirun") or find_next_to_python("mpiexec")
     if found is None:
         raise MissingDependencyError(
-            "no mpirun beside Python or on the PATH; pip install 'mpitrain[mpich]', or load the site's MPI"
+            "no mpirun next to Python or on the PATH; pip install 'mpitrain[mpich]', or load the site's MPI"
         )
     return found
 
 
-def find_beside_python(name: str) -> str | None:
+def find_next_to_python(name: str) -> str | None:
     """Return the program `name` of the environment that this Python belongs to, else the one on the PATH."""
     # A wheel's MPI library is found before the site's; its launcher must be too.
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else shutil.which(name)
+    found = Path(sys.executable).with_name(name)
+    return str(found) if found.exists() else shutil.which(name)
 
 
 def find_sources() -> Path:
-    """Return the folder of the C++ sources: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the C++ sources: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     for candidate in (package / "cpp_reference", package.parent / "cpp_reference"):
         if (candidate / "CMakeLists.txt").exists():
@@ -85,7 +85,7 @@ def find_sources() -> Path:
 
 
 def _find(name: str, mend: str) -> str:
-    found = find_beside_python(name)
+    found = find_next_to_python(name)
     if found is None:
         raise MissingDependencyError(f"no {name} on the PATH: the C++ program needs it; {mend}")
     return found

@@ -1,7 +1,7 @@
 """The terminal that a user looks at, found from inside a rank.
 
 Under an MPI launcher a rank's stderr is a pipe to the launcher, and `/dev/tty` is no way out: Hydra (MPICH, Intel MPI)
-puts every rank into a ranks of its own, where it cannot be opened, and Open MPI leaves the ranks in a process group
+puts every rank into a session of its own, where it cannot be opened, and Open MPI leaves the ranks in a process group
 that is never the foreground one. So the launcher itself is looked up among the ancestors: where **its** stderr is a
 terminal and it runs in the foreground, that terminal is written to. A launcher whose stderr goes to a file or into a
 pipe (`2> file`, `2>&1 | tee`), or that runs on another host, gives none.

@@ -43,7 +43,7 @@ _HISTORY_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Storage:
-    """How history fields are stored: blocks of (time, nj, ni), None for one behind the other; deflate level 0 to 9."""
+    """How history fields are stored: blocks of (time, nj, ni), None for one after the other; deflate level 0 to 9."""
 
     chunks: tuple[int, int, int] | None = None
     compress: int = 0
@@ -153,7 +153,7 @@ def _check_storage(storage: Storage, shape: tuple[int, int, int]) -> None:
 
 
 def _replace_file(path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
-    """Write beside `path`, then rename: it is whole or as it was."""
+    """Write next to `path`, then rename: it is whole or as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         summary = _write(temporary, path, seed, ocean, times, storage)

@@ -44,7 +44,7 @@ class JacobianWatch:
             )
 
     def mean(self) -> list[float]:
-        """Return the mean Jacobian, O rows of F numbers one behind the other, the same on all ranks. Collective.
+        """Return the mean Jacobian, O rows of F numbers one after the other, the same on all ranks. Collective.
 
         The bits do not depend on the number of ranks. Raises TrainingError, on all ranks, where it is not finite.
         """
@@ -63,7 +63,7 @@ class JacobianWatch:
         return values
 
     def _sum(self, inputs: torch.Tensor | None) -> torch.Tensor:
-        """Return the sum over one virtual rank's samples, O*F numbers in float64, and their number behind."""
+        """Return the sum over one virtual rank's samples, O*F numbers in float64, and after them their number."""
         sample = self._template() if inputs is None else inputs
         _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
         total = jacobian.double().sum(dim=0).flatten()

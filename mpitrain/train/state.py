@@ -1,4 +1,4 @@
-"""Where a training stands: everything that a resumed run needs beside the data, as plain numbers and tensors."""
+"""Where a training stands: everything that a resumed run needs besides the data, as plain numbers and tensors."""
 
 from __future__ import annotations
 

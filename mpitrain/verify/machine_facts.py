@@ -1,4 +1,4 @@
-"""What bits may depend on beside the program, as each rank sees it. Both programs write it into their traces."""
+"""What bits may depend on besides the program, as each rank sees it. Both programs write it into their traces."""
 
 from __future__ import annotations
 

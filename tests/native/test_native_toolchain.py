@@ -42,9 +42,9 @@ def test_all_tools_are_found(tools: Path) -> None:
     [
         ("cmake", ("no cmake on the PATH", "pip install cmake", "apt-get install cmake", "module load")),
         ("c++", ("no c++ on the PATH", "C++20 compiler", "apt-get install g++")),
-        ("mpicxx", ("no mpicxx beside Python or on the PATH", "mpitrain[mpich]", "apt-get install libmpich-dev")),
+        ("mpicxx", ("no mpicxx next to Python or on the PATH", "mpitrain[mpich]", "apt-get install libmpich-dev")),
         ("pkg-config", ("no pkg-config on the PATH", "apt-get install pkg-config")),
-        ("mpirun", ("no mpirun beside Python or on the PATH", "mpitrain[mpich]")),
+        ("mpirun", ("no mpirun next to Python or on the PATH", "mpitrain[mpich]")),
     ],
 )
 def test_a_missing_tool_is_named_with_its_package(tools: Path, missing: str, words: tuple[str, ...]) -> None:

@@ -82,7 +82,7 @@ def test_file_is_no_terminal(tmp_path: Path) -> None:
     assert open_stream_terminal(stream) is None
 
 
-@pytest.mark.skipif(MPIRUN is None, reason="no mpirun beside Python or on PATH")
+@pytest.mark.skipif(MPIRUN is None, reason="no mpirun next to Python or on PATH")
 @pytest.mark.parametrize(
     ("shell_line", "expected"),
     [

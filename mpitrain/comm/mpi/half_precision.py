@@ -19,7 +19,7 @@ from mpitrain.comm.virtual_ranks import rank_range
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Values combined at a time: bounds the memory beside the tensor.
+# Values combined at a time: bounds the memory besides the tensor.
 PIECE_VALUES = 1 << 24
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,

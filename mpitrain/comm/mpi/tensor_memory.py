@@ -60,7 +60,7 @@ class TensorMemory:
         return [self.buffer(tensor), self._moving[tensor.element_size()]]
 
     def parts(self, tensor: torch.Tensor, counts: Sequence[int]) -> list[Any]:
-        """Return `values` for a collective in which rank r's part has `counts[r]` values, one behind the other."""
+        """Return `values` for a collective in which rank r's part has `counts[r]` values, one after the other."""
         return [self.buffer(tensor), list(counts), self._moving[tensor.element_size()]]
 
     def buffer(self, tensor: torch.Tensor) -> Any:

@@ -39,7 +39,7 @@ def open_probe_group(ranks: Ranks, backend: str, timeout_s: float) -> Iterator[P
     control = ranks.cpu
     if isinstance(control, MpiCommunicator):
         try:
-            yield ProbeGroup(_start_beside_mpi(ranks, control, backend, timeout), device, None)
+            yield ProbeGroup(_start_next_to_mpi(ranks, control, backend, timeout), device, None)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -48,7 +48,7 @@ def open_probe_group(ranks: Ranks, backend: str, timeout_s: float) -> Iterator[P
         yield ProbeGroup(TorchCommunicator(group), device, group)
 
 
-def _start_beside_mpi(
+def _start_next_to_mpi(
     ranks: Ranks, control: MpiCommunicator, backend: str, timeout: datetime.timedelta
 ) -> Communicator:
     if backend == "mpi":

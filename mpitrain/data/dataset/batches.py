@@ -18,7 +18,7 @@ from mpitrain.data.random_streams import Stream, keyed_permutation
 
 @dataclass(frozen=True)
 class VirtualRankSamples:
-    """One virtual rank's n samples (n may be 0), and behind them one row of zeros that weighs nothing, for padding.
+    """One virtual rank's n samples (n may be 0), and after them one row of zeros that weighs nothing, for padding.
 
     `padded_inputs` (n + 1, F, ...), `padded_targets` (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...);
     `grid_index` (n,) is each sample's place in its source.
@@ -127,7 +127,7 @@ class VirtualRankBatches:
         self._order.start_epoch(epoch)
 
     def rows(self, step: int) -> torch.Tensor:
-        """Return the rows of `samples` that make slice number `step` (b,); padding is the row behind the samples."""
+        """Return the rows of `samples` that make slice number `step` (b,); padding is the row after the samples."""
         return self._order.rows(step)
 
     def epoch_rows(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ _OFFSET_FORMATS = {1: ">I", 2: ">Q", 5: ">Q"}
 
 
 def read_variable_ends(path: Path) -> dict[str, int]:
-    """Return the byte behind each variable's last value; empty for a file that is not classic NetCDF (HDF5 is not).
+    """Return the byte after each variable's last value; empty for a file that is not classic NetCDF (HDF5 is not).
 
     Raises OSError, and EOFError for a header that is cut short or is none.
     """

@@ -19,7 +19,7 @@ class VariableInfo:
     """What a file says of a variable without reading its values. Can be pickled.
 
     `name` has its groups before it, "group/name". `dimensions` are named as in the file, "" where it names none.
-    `chunk_shape` is the shape of the blocks that are compressed as one; None where values lie one behind the other.
+    `chunk_shape` is the shape of the blocks that are compressed as one; None where values lie one after the other.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Reading chunks in threads beside the computation, a bounded number ahead."""
+"""Reading chunks in threads while the computation goes on, a bounded number ahead."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class BufferOrder:
 
     @property
     def num_full_rounds(self) -> int:
-        """Rounds of `round_size` samples; one last round, of all that is left, comes behind them."""
+        """Rounds of `round_size` samples; one last round, of all that is left, comes after them."""
         return max(0, -(-(self.num_samples - 2 * self.round_size) // self.round_size))
 
     def refilled(self, round_number: int) -> range:

@@ -64,7 +64,7 @@ def record_of(model: nn.Module, num_inputs: int, num_outputs: int, dtype: torch.
 
 
 def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRecord:
-    """Return the record that `text` spells; no size in it is larger than the `tensors` beside it allow.
+    """Return the record that `text` spells; no size in it is larger than the `tensors` next to it allow.
 
     Raises ArchiveError for anything else.
     """

@@ -193,7 +193,7 @@ def _rebuilt_icenet(state: Mapping[str, torch.Tensor], path: Path, hidden_activa
     model = _empty_icenet(state, path, hidden_activation)
     model.load_state_dict(dict(state), assign=True)
     if bool((model.input_std == 1).all()) and bool((model.input_mean == 0).all()):
-        # The original program leaves its buffers at 0 and 1, and the true moments beside the file.
+        # The original program leaves its buffers at 0 and 1, and the true moments next to the file.
         side = normalization_path(path)
         if not side.is_file():
             raise DataError(f"{path}: holds no statistics of its inputs; put {side.name} into its folder")

@@ -1,4 +1,4 @@
-"""The parts of a torch archive: a zip of one folder, whose entries are stored as they are, one behind the other.
+"""The parts of a torch archive: a zip of one folder, whose entries are stored as they are, one after the other.
 
 Nothing is trusted: names, sizes and places are checked before a byte is read, and no more memory is taken than the file
 has bytes. Nothing is ever unpacked into the file system.

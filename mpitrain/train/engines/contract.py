@@ -39,7 +39,7 @@ class StepEngine(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what the engine holds beside memory of its own; no step comes after it. Collective."""
+        """Give back what the engine holds besides memory of its own; no step comes after it. Collective."""
 
     def epoch_loss(self) -> float:
         """Return the mean loss of the epoch's samples, each before its step. Collective."""
@@ -51,7 +51,7 @@ class StepEngine(Protocol):
         """Say where the last step's loss is not finite: ranks and samples. Collective."""
 
     def gather_state(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint must hold beside model and optimiser, such as the epoch's losses. Collective."""
+        """Return what a checkpoint must hold besides model and optimiser, such as the epoch's losses. Collective."""
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Set what `gather_state` gave, on any number of ranks that keeps the promise of this engine."""

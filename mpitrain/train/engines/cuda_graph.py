@@ -65,7 +65,7 @@ class CudaGraphEngine(EagerEngine):
         return graph
 
     def _changing(self) -> list[torch.Tensor]:
-        # State that the warm-up made lies behind what was there before, and starts as zeros.
+        # State that the warm-up made comes after what was there before, and starts as zeros.
         state = [value for own in self.optimizer.state.values() for value in own.values() if value is not None]
         return [parameter.data for parameter in self.parameters] + [self.loss_sums] + state
 

@@ -52,7 +52,7 @@ class ReferenceEngine:
         return self._agree(stop_requested)
 
     def _agree(self, stop_requested: bool) -> StepResult:
-        # Beside the C++ program's own messages: every rank's loss and stop flag, so that all ranks decide alike.
+        # Besides the C++ program's own messages: every rank's loss and stop flag, so that all ranks decide alike.
         losses = self._ranks.gather_object((self._local_loss, stop_requested))
         self._root_loss[0] = losses[0][0]
         all_finite = all(math.isfinite(loss) for loss, _ in losses)
