@@ -1,4 +1,4 @@
-"""The checks between ranks in order; each is a step with a time limit, told to the board before it begins."""
+"""The checks between ranks in order; each is a step with a time limit, noted in the status folder before it begins."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def run_collective_checks(
         world = start_world(environ)
     except LaunchError as error:
         patrol.tell_failure(str(error))
-        # Without a world the board is all there is.
-        results += [_launch_failure(error), *compare_notes(patrol.board.read())]
+        # Without a world the status folder is all there is.
+        results += [_launch_failure(error), *compare_notes(patrol.status.read())]
         patrol.leave(request.static_limit_s + END_LIMIT_S)
-        print_once(patrol.board, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s)
+        print_once(
+            patrol.status, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s
+        )
         if place.rank == 0:
-            patrol.board.remove()
+            patrol.status.remove()
         return exit_code_of(results)
     try:
         return _check_world(world, facts, patrol, request, results, config)
@@ -78,7 +80,7 @@ def _check_world(
     patrol.leave(END_LIMIT_S)
     leave_world(world)
     if world.is_root:
-        patrol.board.remove()
+        patrol.status.remove()
     return exit_code
 
 

@@ -10,7 +10,7 @@ from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place, read_place
 from mpitrain.doctor.static_checks import run_static_checks
 from mpitrain.doctor.supervision.heartbeat import Patrol, start_patrol
-from mpitrain.doctor.supervision.status_folder import open_board, print_once
+from mpitrain.doctor.supervision.status_folder import open_status_folder, print_once
 from mpitrain.errors import UserError
 
 
@@ -25,8 +25,8 @@ def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) 
     # As the user left it: reading data sets variables of the libraries.
     environ = dict(environ)
     place = read_place(environ)
-    board = open_board(environ, place.rank, place.is_launched, place.is_one_node)
-    patrol = start_patrol(board, place.world_size, place.is_one_node, request.timeout_s, request.as_json)
+    status = open_status_folder(environ, place.rank, place.is_launched, place.is_one_node)
+    patrol = start_patrol(status, place.world_size, place.is_one_node, request.timeout_s, request.as_json)
     patrol.enter("static checks", request.static_limit_s)
     results, config = _static_results(place, request, environ)
     patrol.tell_results(results)
@@ -54,7 +54,7 @@ def _end_alone(place: Place, patrol: Patrol, request: DoctorRequest, results: Se
     """End a process that checked nothing with the others: rank 0 prints, the others only if it does not."""
     num_ranks = place.world_size if place.is_launched and not place.problem else None
     patrol.leave(request.static_limit_s + END_LIMIT_S)
-    print_once(patrol.board, place.rank, render(results, num_ranks, request.as_json), request.static_limit_s)
-    if place.rank == 0 and len(patrol.board.read()) >= place.world_size:
-        patrol.board.remove()
+    print_once(patrol.status, place.rank, render(results, num_ranks, request.as_json), request.static_limit_s)
+    if place.rank == 0 and len(patrol.status.read()) >= place.world_size:
+        patrol.status.remove()
     return exit_code_of(results)

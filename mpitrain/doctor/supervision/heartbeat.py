@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpitrain.doctor.check_result import CheckResult, to_record
-from mpitrain.doctor.supervision.status_folder import Board
+from mpitrain.doctor.supervision.status_folder import StatusFolder
 from mpitrain.errors import LaunchError
 
 EXIT_CODE = LaunchError.exit_code
@@ -27,9 +27,9 @@ END_SIGNAL = signal.Signals(EXIT_CODE)
 
 @dataclass
 class Patrol:
-    """The steps of this rank, told to the board (for the other ranks) and to the guard (with a limit)."""
+    """The steps of this rank, written into the status folder (for the other ranks) and sent to the guard (with a limit)."""
 
-    board: Board
+    status: StatusFolder
     limit_s: float
     _guard: subprocess.Popen[str]
     _facts: dict[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Patrol:
         self._tell(step=self._step, title=title, limit_s=limit_s or self.limit_s)
 
     def tell_facts(self, facts: dict[str, Any]) -> None:
-        """Let the other ranks read `facts` (of JSON's types) on the board."""
+        """Let the other ranks read `facts` (of JSON's types) in the status folder."""
         self._facts = facts
         self._post("facts")
 
@@ -62,7 +62,7 @@ class Patrol:
         self._tell(leaving=True)
 
     def _post(self, title: str) -> None:
-        self.board.post(
+        self.status.post(
             step=self._step,
             title=title,
             host=socket.gethostname(),
@@ -77,19 +77,19 @@ class Patrol:
             self._guard.stdin.flush()
 
 
-def start_patrol(board: Board, world_size: int, is_one_node: bool, limit_s: float, as_json: bool) -> Patrol:
+def start_patrol(status: StatusFolder, world_size: int, is_one_node: bool, limit_s: float, as_json: bool) -> Patrol:
     """Start this process's guard; it ends with this process."""
     _let_end_signal_exit()
     order = {
-        "folder": str(board.folder),
-        "rank": board.rank,
+        "folder": str(status.folder),
+        "rank": status.rank,
         "world_size": world_size,
         "is_one_node": is_one_node,
         "pid": os.getpid(),
         "as_json": as_json,
     }
     command = [sys.executable, "-m", "mpitrain.doctor.supervision.supervisor", json.dumps(order)]
-    return Patrol(board, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+    return Patrol(status, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
 
 
 def _let_end_signal_exit() -> None:
