@@ -16,14 +16,14 @@ from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint, to_note
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place
-from mpitrain.doctor.supervision.heartbeat import Patrol
+from mpitrain.doctor.supervision.heartbeat import Heartbeat
 from mpitrain.doctor.supervision.status_folder import print_once
 from mpitrain.errors import LaunchError
 
 
 def run_collective_checks(
     place: Place,
-    patrol: Patrol,
+    heartbeat: Heartbeat,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
@@ -31,23 +31,23 @@ def run_collective_checks(
 ) -> int:
     """Start the ranks, check them, print on rank 0, and return the same exit code on all ranks. Collective."""
     facts = collect_facts(place.rank, environ)
-    patrol.tell_facts(to_note(facts))
-    patrol.enter("start MPI")
+    heartbeat.tell_facts(to_note(facts))
+    heartbeat.enter("start MPI")
     try:
         world = start_world(environ)
     except LaunchError as error:
-        patrol.tell_failure(str(error))
+        heartbeat.tell_failure(str(error))
         # Without a world the status folder is all there is.
-        results += [_launch_failure(error), *compare_notes(patrol.status.read())]
-        patrol.leave(request.static_limit_s + END_LIMIT_S)
+        results += [_launch_failure(error), *compare_notes(heartbeat.status.read())]
+        heartbeat.leave(request.static_limit_s + END_LIMIT_S)
         print_once(
-            patrol.status, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s
+            heartbeat.status, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s
         )
         if place.rank == 0:
-            patrol.status.remove()
+            heartbeat.status.remove()
         return exit_code_of(results)
     try:
-        return _check_world(world, facts, patrol, request, results, config)
+        return _check_world(world, facts, heartbeat, request, results, config)
     except BaseException as error:
         fail_alone(world, error)
         raise
@@ -63,7 +63,7 @@ def _launch_failure(error: LaunchError) -> CheckResult:
 def _check_world(
     world: World,
     facts: RankFacts,
-    patrol: Patrol,
+    heartbeat: Heartbeat,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
@@ -71,16 +71,16 @@ def _check_world(
     settings = world.communicator.broadcast_object(config) or RunConfig()
     results += [_describe_ranks(world.ranks, world), *_notices(world)]
     for title, check in _steps(world, facts, settings, request.timeout_s):
-        patrol.enter(title)
+        heartbeat.enter(title)
         results += check(results)
-        patrol.tell_results(results)
-    patrol.enter("print")
+        heartbeat.tell_results(results)
+    heartbeat.enter("print")
     exit_code: int = world.communicator.broadcast_object(exit_code_of(results))
     world.say(render(results, world.ranks.world_size, request.as_json).rstrip("\n"))
-    patrol.leave(END_LIMIT_S)
+    heartbeat.leave(END_LIMIT_S)
     leave_world(world)
     if world.is_root:
-        patrol.status.remove()
+        heartbeat.status.remove()
     return exit_code
 
 

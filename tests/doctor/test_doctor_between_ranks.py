@@ -177,9 +177,9 @@ def test_a_rank_that_hangs_with_pythons_lock_is_ended_with_the_exit_code_of_a_wr
     program = (
         "import ctypes, pathlib, sys\n"
         "from mpitrain.doctor.supervision.status_folder import StatusFolder\n"
-        "from mpitrain.doctor.supervision.heartbeat import start_patrol\n"
-        "patrol = start_patrol(StatusFolder(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
-        "patrol.enter('start MPI', 0.5)\n"
+        "from mpitrain.doctor.supervision.heartbeat import start_heartbeat\n"
+        "heartbeat = start_heartbeat(StatusFolder(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
+        "heartbeat.enter('start MPI', 0.5)\n"
         "ctypes.PyDLL(None).sleep(60)\n"
     )
     folder = tmp_path / "status"

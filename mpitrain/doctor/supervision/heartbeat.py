@@ -26,8 +26,8 @@ END_SIGNAL = signal.Signals(EXIT_CODE)
 
 
 @dataclass
-class Patrol:
-    """The steps of this rank, written into the status folder (for the other ranks) and sent to the guard (with a limit)."""
+class Heartbeat:
+    """Reports each step of this rank: to the other ranks in the status folder, with a limit to its own guard."""
 
     status: StatusFolder
     limit_s: float
@@ -77,7 +77,9 @@ class Patrol:
             self._guard.stdin.flush()
 
 
-def start_patrol(status: StatusFolder, world_size: int, is_one_node: bool, limit_s: float, as_json: bool) -> Patrol:
+def start_heartbeat(
+    status: StatusFolder, world_size: int, is_one_node: bool, limit_s: float, as_json: bool
+) -> Heartbeat:
     """Start this process's guard; it ends with this process."""
     _let_end_signal_exit()
     order = {
@@ -89,7 +91,7 @@ def start_patrol(status: StatusFolder, world_size: int, is_one_node: bool, limit
         "as_json": as_json,
     }
     command = [sys.executable, "-m", "mpitrain.doctor.supervision.supervisor", json.dumps(order)]
-    return Patrol(status, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+    return Heartbeat(status, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
 
 
 def _let_end_signal_exit() -> None:
