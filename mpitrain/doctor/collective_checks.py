@@ -127,7 +127,7 @@ def _backend_check(world: World, backend: str, limit_s: float) -> Callable[[list
             return [CheckResult(f"Allreduce over {backend}", "skip", "not tried: it needs TCP between the ranks")]
         if backend == "nccl" and statuses.get("GPU of each rank") != "pass":
             return [CheckResult("Allreduce over nccl", "skip", "not tried: not every rank has a GPU of its own")]
-        # Half the step's limit: the library's own message about a lost partner should come before the guard's.
+        # Half the step's limit: the library's own message about a lost partner should come before the supervisor's.
         return network.check_backend(world, backend, limit_s / 2)
 
     return check

@@ -356,7 +356,7 @@ def test_interrupted_doctor_leaves_no_process(tmp_path):
     while not list(folders.glob("*/rank-*.json")) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    # The guard holds the other end of our pipe: it must see its rank's end and go.
+    # The supervisor holds the other end of our pipe: it must see its rank's end and go.
     process.communicate(timeout=20)
     assert process.returncode == -signal.SIGKILL
 

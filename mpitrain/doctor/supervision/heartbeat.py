@@ -1,6 +1,8 @@
-"""This rank's guard: a second process that ends the rank when a step takes longer than its limit.
+"""Reports of a rank's steps to its supervisor: a second process that ends the rank when a step exceeds its limit.
 
-A second process and not a thread: a hanging MPI_Init holds Python's lock, so no thread of this process would run.
+A second process and not a thread: a hanging MPI_Init holds Python's lock, so no thread of this process would run. It is
+the rank's child and not its parent: a launcher, the kernel or a user that kills the process which mpirun started must
+kill the rank, and a parent killed so would leave a hanging rank behind (seen with MPICH and Open MPI).
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from mpitrain.doctor.supervision.status_folder import StatusFolder
 from mpitrain.errors import LaunchError
 
 EXIT_CODE = LaunchError.exit_code
-# The guard ends its rank by the signal whose number is the exit code: the C library's _exit takes it as its argument.
+# The supervisor ends its rank by the signal of this number: the C library's _exit takes it for the exit code.
 END_SIGNAL = signal.Signals(EXIT_CODE)
 
 
 @dataclass
 class Heartbeat:
-    """Reports each step of this rank: to the other ranks in the status folder, with a limit to its own guard."""
+    """Reports each step of this rank: to the other ranks in the status folder, with a limit to its supervisor."""
 
     status: StatusFolder
     limit_s: float
-    _guard: subprocess.Popen[str]
+    _supervisor: subprocess.Popen[str]
     _facts: dict[str, Any] = field(default_factory=dict)
     _failure: str = ""
     _step: int = 0
@@ -53,7 +55,7 @@ class Heartbeat:
         self._post("failed")
 
     def tell_results(self, results: Sequence[CheckResult]) -> None:
-        """Let the guard show these results too, should it have to speak."""
+        """Let the supervisor show these results too, should it have to report."""
         self._tell(results=[to_record(result) for result in results])
 
     def leave(self, limit_s: float) -> None:
@@ -72,15 +74,15 @@ class Heartbeat:
         )
 
     def _tell(self, **message: Any) -> None:
-        if self._guard.stdin is not None:
-            self._guard.stdin.write(json.dumps(message) + "\n")
-            self._guard.stdin.flush()
+        if self._supervisor.stdin is not None:
+            self._supervisor.stdin.write(json.dumps(message) + "\n")
+            self._supervisor.stdin.flush()
 
 
 def start_heartbeat(
     status: StatusFolder, world_size: int, is_one_node: bool, limit_s: float, as_json: bool
 ) -> Heartbeat:
-    """Start this process's guard; it ends with this process."""
+    """Start this process's supervisor; it ends with this process."""
     _let_end_signal_exit()
     order = {
         "folder": str(status.folder),

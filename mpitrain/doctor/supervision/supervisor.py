@@ -1,4 +1,4 @@
-"""The process beside each rank: it keeps the time, says which rank did not arrive, and ends its rank.
+"""A process for each rank: it keeps the time, reports which rank did not arrive, and ends its rank.
 
 `python -m mpitrain.doctor.supervision.supervisor ORDER` reads one JSON message a line from its rank; it never speaks
 MPI.
@@ -26,7 +26,7 @@ _ROOT_SPEAKS_WITHIN_S = 2.0
 _SPEECH_LIMIT_S = 10.0
 
 
-class Guard:
+class Supervisor:
     """Watches one rank until it leaves, ends, or overstays."""
 
     def __init__(self, order: dict[str, Any]) -> None:
@@ -87,14 +87,14 @@ class Guard:
         self._end_rank()
 
     def _speak_once(self) -> None:
-        # Rank 0's guard knows the results so far; another speaks only when that one does not.
+        # Rank 0's supervisor knows the results so far; another one reports only when that one does not.
         is_late = self._status.rank != 0 and self._status.wait_for(SPEAKER, _ROOT_SPEAKS_WITHIN_S)
         if not is_late and self._status.claim(SPEAKER):
             sys.stdout.write(self._report())
             sys.stdout.flush()
             self._status.claim(PRINTED)
             # The launcher ends everything when the first rank ends: it must have passed our lines on by then. The
-            # other guards wait for the status folder's end.
+            # other supervisors wait for the status folder's removal.
             time.sleep(0.5)
             self._status.remove()
         elif self._status.wait_for(PRINTED, _SPEECH_LIMIT_S):
@@ -129,10 +129,10 @@ class Guard:
 
 def main() -> None:
     """Watch the rank that the command line names."""
-    # A terminal's interrupt and a launcher's first signal go to all processes: the rank's end is what ends its guard.
+    # A terminal's interrupt and a launcher's first signal go to all processes: only the rank's end ends its supervisor.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    Guard(json.loads(sys.argv[1])).watch()
+    Supervisor(json.loads(sys.argv[1])).watch()
 
 
 if __name__ == "__main__":
