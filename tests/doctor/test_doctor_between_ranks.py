@@ -140,7 +140,7 @@ def test_the_status_folder_tells_notes_and_gives_a_claim_once(tmp_path):
     second.post(step=2)
     second.post(step=3)
     assert first.read() == {0: {"step": 1}, 1: {"step": 3}}
-    assert (first.claim("speaker"), second.claim("speaker"), second.has("speaker")) == (True, False, True)
+    assert (first.claim("reporter"), second.claim("reporter"), second.has("reporter")) == (True, False, True)
     os.utime(tmp_path / "rank-000001.json", (0, 0))
     assert first.read() == {0: {"step": 1}}, "a note of an earlier launch counts"
 

@@ -21,7 +21,7 @@ from typing import Any
 from mpitrain.cluster.launchers import SHELL_STEP_IDS, is_set
 
 # Marks in the status folder: something is wrong, somebody reports it, the report has been printed.
-TROUBLE, SPEAKER, PRINTED = "trouble", "speaker", "printed"
+TROUBLE, REPORTER, PRINTED = "trouble", "reporter", "printed"
 
 _RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",

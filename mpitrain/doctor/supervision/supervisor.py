@@ -1,6 +1,6 @@
 """A process for each rank: it keeps the time, reports which rank did not arrive, and ends its rank.
 
-`python -m mpitrain.doctor.supervision.supervisor ORDER` reads one JSON message a line from its rank; it never speaks
+`python -m mpitrain.doctor.supervision.supervisor ORDER` reads one JSON message a line from its rank; it never uses
 MPI.
 """
 
@@ -19,11 +19,11 @@ from mpitrain.doctor.check_result import CheckResult, from_record, render
 from mpitrain.doctor.comparisons import compare_notes
 from mpitrain.doctor.supervision.arrival import Waiting, explain
 from mpitrain.doctor.supervision.heartbeat import END_SIGNAL
-from mpitrain.doctor.supervision.status_folder import PRINTED, SPEAKER, TROUBLE, StatusFolder
+from mpitrain.doctor.supervision.status_folder import PRINTED, REPORTER, TROUBLE, StatusFolder
 
 _POLL_S = 0.1
-_ROOT_SPEAKS_WITHIN_S = 2.0
-_SPEECH_LIMIT_S = 10.0
+_ROOT_REPORTS_WITHIN_S = 2.0
+_REPORT_LIMIT_S = 10.0
 
 
 class Supervisor:
@@ -79,17 +79,17 @@ class Supervisor:
             note = self._status.read().get(self._status.rank, {})
             self._status.post(**{**note, "ended": True})
             self._status.claim(TROUBLE)
-            self._speak_once()
+            self._report_once()
 
     def _end_all(self) -> None:
         self._status.claim(TROUBLE)
-        self._speak_once()
+        self._report_once()
         self._end_rank()
 
-    def _speak_once(self) -> None:
+    def _report_once(self) -> None:
         # Rank 0's supervisor knows the results so far; another one reports only when that one does not.
-        is_late = self._status.rank != 0 and self._status.wait_for(SPEAKER, _ROOT_SPEAKS_WITHIN_S)
-        if not is_late and self._status.claim(SPEAKER):
+        is_late = self._status.rank != 0 and self._status.wait_for(REPORTER, _ROOT_REPORTS_WITHIN_S)
+        if not is_late and self._status.claim(REPORTER):
             sys.stdout.write(self._report())
             sys.stdout.flush()
             self._status.claim(PRINTED)
@@ -97,8 +97,8 @@ class Supervisor:
             # other supervisors wait for the status folder's removal.
             time.sleep(0.5)
             self._status.remove()
-        elif self._status.wait_for(PRINTED, _SPEECH_LIMIT_S):
-            self._status.wait_for_removal(_ROOT_SPEAKS_WITHIN_S)
+        elif self._status.wait_for(PRINTED, _REPORT_LIMIT_S):
+            self._status.wait_for_removal(_ROOT_REPORTS_WITHIN_S)
 
     def _report(self) -> str:
         order, note = self._order, self._note
