@@ -65,7 +65,7 @@ command+=(jobs/configs/gpu.yaml)
 log_level=${LOG_LEVEL:-info}
 check LOG_LEVEL "$log_level" 'debug|info|warning|error'
 command+=(--log-level "$log_level")
-# A setting of this one job from its environment; said aloud, since a shell's own variable may have such a name.
+# A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM
     local value=${!1:-}
     [[ -n $value ]] || return 0

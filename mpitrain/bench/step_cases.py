@@ -27,7 +27,7 @@ class Network:
 class Engine:
     """One way to compute a training step.
 
-    `kind`: ours (with the trainer's settings), loop (plain PyTorch's, see rivals.py) or cpp (the C++ program's engine
+    `kind`: ours (with the trainer's settings), loop (plain PyTorch's, see baselines.py) or cpp (the C++ program's engine
     and reduction).
     """
 

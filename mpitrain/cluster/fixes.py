@@ -17,7 +17,7 @@ def srun_command(mpi_library: str, num_ranks: int | None) -> str:
     rest = _arguments(num_ranks)
     if family == "unknown":
         return f"`srun --mpi=pmi2 {rest}` (MPICH, Intel MPI) or `srun --mpi=pmix {rest}` (Open MPI)"
-    # Intel MPI speaks to Slurm only through Slurm's own PMI library
+    # Intel MPI reaches Slurm only through Slurm's own PMI library
     prefix = "I_MPI_PMI_LIBRARY=/path/to/libpmi2.so " if family == "intel" else ""
     return f"`{prefix}srun --mpi={_SLURM_MPI_TYPE[family]} {rest}`"
 

@@ -129,7 +129,7 @@ def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
 def claimed_rank(environ: Mapping[str, str]) -> int:
     """Read the rank from the first readable variable, else 0: only for choosing who prints a launch error.
 
-    A number outside of the world counts as unreadable: no rank 0 stands behind it that would speak.
+    A number outside of the world counts as unreadable: no rank 0 would print anything then.
     """
     for name, size_name in (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -155,7 +155,7 @@ def _read_claim(launcher: Launcher, environ: Mapping[str, str]) -> RankClaim | N
     if launcher.job_markers:
         seen = tuple(name for name in launcher.job_markers if is_set(environ, name))
         return RankClaim(launcher.source, variables=seen) if seen else None
-    if not _speaks(launcher, environ):
+    if not _is_active(launcher, environ):
         return None
     _check_not_half_set(launcher, environ)
     fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
@@ -175,7 +175,7 @@ def _read_claim(launcher: Launcher, environ: Mapping[str, str]) -> RankClaim | N
     return _add_local_world_size(launcher, claim, environ)
 
 
-def _speaks(launcher: Launcher, environ: Mapping[str, str]) -> bool:
+def _is_active(launcher: Launcher, environ: Mapping[str, str]) -> bool:
     if launcher.only_with and not is_set(environ, launcher.only_with):
         return False
     if is_set(environ, launcher.not_with):
@@ -254,7 +254,7 @@ def _check_torchrun_alone(claim: RankClaim, environ: Mapping[str, str]) -> None:
 
 
 def without_inherited(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
-    """Leave out claims that do not speak of this process.
+    """Leave out claims that are not about this process.
 
     * Multi-node mpirun and Flux inside Slurm start one daemon a node with srun; ranks inherit the daemons' step.
     * An interactive shell (`srun --pty bash`) passes its step on to the mpirun typed into it.

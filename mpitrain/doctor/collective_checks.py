@@ -1,4 +1,4 @@
-"""The checks between ranks in order; each is a step with a time limit, told to the board before it begins."""
+"""The checks between ranks in order; each is a step with a time limit, noted in the status folder before it begins."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint, to_note
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place
-from mpitrain.doctor.supervision.heartbeat import Patrol
+from mpitrain.doctor.supervision.heartbeat import Heartbeat
 from mpitrain.doctor.supervision.status_folder import print_once
 from mpitrain.errors import LaunchError
 
 
 def run_collective_checks(
     place: Place,
-    patrol: Patrol,
+    heartbeat: Heartbeat,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
@@ -31,21 +31,23 @@ def run_collective_checks(
 ) -> int:
     """Start the ranks, check them, print on rank 0, and return the same exit code on all ranks. Collective."""
     facts = collect_facts(place.rank, environ)
-    patrol.tell_facts(to_note(facts))
-    patrol.enter("start MPI")
+    heartbeat.tell_facts(to_note(facts))
+    heartbeat.enter("start MPI")
     try:
         ranks = start_ranks(environ)
     except LaunchError as error:
-        patrol.tell_failure(str(error))
-        # Until the ranks have met, the board is all there is.
-        results += [_launch_failure(error), *compare_notes(patrol.board.read())]
-        patrol.leave(request.static_limit_s + END_LIMIT_S)
-        print_once(patrol.board, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s)
+        heartbeat.tell_failure(str(error))
+        # Until the ranks have met, the status folder is all there is.
+        results += [_launch_failure(error), *compare_notes(heartbeat.status.read())]
+        heartbeat.leave(request.static_limit_s + END_LIMIT_S)
+        print_once(
+            heartbeat.status, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s
+        )
         if place.rank == 0:
-            patrol.board.remove()
+            heartbeat.status.remove()
         return exit_code_of(results)
     try:
-        return _check_ranks(ranks, facts, patrol, request, results, config)
+        return _check_ranks(ranks, facts, heartbeat, request, results, config)
     except BaseException as error:
         fail_alone(ranks, error)
         raise
@@ -61,7 +63,7 @@ def _launch_failure(error: LaunchError) -> CheckResult:
 def _check_ranks(
     ranks: Ranks,
     facts: RankFacts,
-    patrol: Patrol,
+    heartbeat: Heartbeat,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
@@ -69,16 +71,16 @@ def _check_ranks(
     settings = ranks.cpu.broadcast_object(config) or RunConfig()
     results += [_describe_ranks(ranks), *_notices(ranks)]
     for title, check in _steps(ranks, facts, settings, request.timeout_s):
-        patrol.enter(title)
+        heartbeat.enter(title)
         results += check(results)
-        patrol.tell_results(results)
-    patrol.enter("print")
+        heartbeat.tell_results(results)
+    heartbeat.enter("print")
     exit_code: int = ranks.cpu.broadcast_object(exit_code_of(results))
     ranks.say(render(results, ranks.world_size, request.as_json).rstrip("\n"))
-    patrol.leave(END_LIMIT_S)
+    heartbeat.leave(END_LIMIT_S)
     leave_world(ranks)
     if ranks.is_root:
-        patrol.board.remove()
+        heartbeat.status.remove()
     return exit_code
 
 
@@ -125,7 +127,7 @@ def _backend_check(ranks: Ranks, backend: str, limit_s: float) -> Callable[[list
             return [CheckResult(f"Allreduce over {backend}", "skip", "not tried: it needs TCP between the ranks")]
         if backend == "nccl" and statuses.get("GPU of each rank") != "pass":
             return [CheckResult("Allreduce over nccl", "skip", "not tried: not every rank has a GPU of its own")]
-        # Half the step's limit: the library's own message about a lost partner should come before the guard's.
+        # Half the step's limit: the library's own message about a lost partner should come before the supervisor's.
         return network.check_backend(ranks, backend, limit_s / 2)
 
     return check

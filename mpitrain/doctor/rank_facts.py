@@ -66,7 +66,7 @@ def collect_facts(rank: int, environ: Mapping[str, str]) -> RankFacts:
 
 
 def to_note(facts: RankFacts) -> dict[str, Any]:
-    """Return the facts as a plain mapping, for the board."""
+    """Return the facts as a plain mapping, for the status folder."""
     return dataclasses.asdict(facts)
 
 

@@ -9,8 +9,8 @@ from mpitrain.config import RunConfig
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place, read_place
 from mpitrain.doctor.static_checks import run_static_checks
-from mpitrain.doctor.supervision.heartbeat import Patrol, start_patrol
-from mpitrain.doctor.supervision.status_folder import open_board, print_once
+from mpitrain.doctor.supervision.heartbeat import Heartbeat, start_heartbeat
+from mpitrain.doctor.supervision.status_folder import open_status_folder, print_once
 from mpitrain.errors import UserError
 
 
@@ -25,16 +25,16 @@ def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) 
     # As the user left it: reading data sets variables of the libraries.
     environ = dict(environ)
     place = read_place(environ)
-    board = open_board(environ, place.rank, place.is_launched, place.is_one_node)
-    patrol = start_patrol(board, place.world_size, place.is_one_node, request.timeout_s, request.as_json)
-    patrol.enter("static checks", request.static_limit_s)
+    status = open_status_folder(environ, place.rank, place.is_launched, place.is_one_node)
+    heartbeat = start_heartbeat(status, place.world_size, place.is_one_node, request.timeout_s, request.as_json)
+    heartbeat.enter("static checks", request.static_limit_s)
     results, config = _static_results(place, request, environ)
-    patrol.tell_results(results)
+    heartbeat.tell_results(results)
     if place.problem or request.static_only or not place.is_launched:
-        return _end_alone(place, patrol, request, results)
+        return _end_alone(place, heartbeat, request, results)
     from mpitrain.doctor.collective_checks import run_collective_checks  # loads torch
 
-    return run_collective_checks(place, patrol, request, results, config, environ)
+    return run_collective_checks(place, heartbeat, request, results, config, environ)
 
 
 def _static_results(
@@ -50,11 +50,11 @@ def _static_results(
     return results, config
 
 
-def _end_alone(place: Place, patrol: Patrol, request: DoctorRequest, results: Sequence[CheckResult]) -> int:
+def _end_alone(place: Place, heartbeat: Heartbeat, request: DoctorRequest, results: Sequence[CheckResult]) -> int:
     """End a process that checked nothing with the others: rank 0 prints, the others only if it does not."""
     num_ranks = place.world_size if place.is_launched and not place.problem else None
-    patrol.leave(request.static_limit_s + END_LIMIT_S)
-    print_once(patrol.board, place.rank, render(results, num_ranks, request.as_json), request.static_limit_s)
-    if place.rank == 0 and len(patrol.board.read()) >= place.world_size:
-        patrol.board.remove()
+    heartbeat.leave(request.static_limit_s + END_LIMIT_S)
+    print_once(heartbeat.status, place.rank, render(results, num_ranks, request.as_json), request.static_limit_s)
+    if place.rank == 0 and len(heartbeat.status.read()) >= place.world_size:
+        heartbeat.status.remove()
     return exit_code_of(results)

@@ -38,7 +38,7 @@ check() {{ # NAME VALUE FORM
 }}"""
 
 _TAKE = """\
-# A setting of this one job from its environment; said aloud, since a shell's own variable may have such a name.
+# A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM
     local value=${!1:-}
     [[ -n $value ]] || return 0

@@ -31,7 +31,7 @@ from mpitrain.doctor.comparisons import (
 from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
 from mpitrain.doctor.static_checks import run_limited
 from mpitrain.doctor.supervision.arrival import Waiting, explain
-from mpitrain.doctor.supervision.status_folder import Board, launch_identity, open_board
+from mpitrain.doctor.supervision.status_folder import StatusFolder, launch_identity, open_status_folder
 
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "mpi4py": "4.1.2", "numpy": "2.4.6"}
 
@@ -114,7 +114,7 @@ LATE = {"host": "n9", "pid": 17, "title": "TCP", "step": 4}
     ],
 )  # fmt: skip
 def test_the_missing_rank_is_named(notes, words):
-    result = explain(WAITING, notes, Path("/board"))
+    result = explain(WAITING, notes, Path("/status"))
     assert words in result.found
     assert result.status == "fail"
     assert result.fix
@@ -126,7 +126,7 @@ def test_a_stopped_process_is_told_from_a_slow_one():
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         late = {"host": socket.gethostname(), "pid": process.pid, "step": 4, "title": "TCP"}
-        result = explain(WAITING, {0: HERE, 1: HERE, 2: late}, Path("/board"))
+        result = explain(WAITING, {0: HERE, 1: HERE, 2: late}, Path("/status"))
     finally:
         process.kill()
         process.wait()
@@ -134,25 +134,25 @@ def test_a_stopped_process_is_told_from_a_slow_one():
     assert f"kill -CONT {process.pid}" in result.fix
 
 
-def test_the_board_tells_notes_and_gives_a_claim_once(tmp_path):
-    first, second = Board(tmp_path, 0), Board(tmp_path, 1)
+def test_the_status_folder_tells_notes_and_gives_a_claim_once(tmp_path):
+    first, second = StatusFolder(tmp_path, 0), StatusFolder(tmp_path, 1)
     first.post(step=1)
     second.post(step=2)
     second.post(step=3)
     assert first.read() == {0: {"step": 1}, 1: {"step": 3}}
-    assert (first.claim("speaker"), second.claim("speaker"), second.has("speaker")) == (True, False, True)
+    assert (first.claim("reporter"), second.claim("reporter"), second.has("reporter")) == (True, False, True)
     os.utime(tmp_path / "rank-000001.json", (0, 0))
     assert first.read() == {0: {"step": 1}}, "a note of an earlier launch counts"
 
 
-def test_launches_have_boards_of_their_own(tmp_path, monkeypatch):
+def test_launches_have_status_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
     identities = [{"PMIX_NAMESPACE": "a"}, {"PMIX_NAMESPACE": "b"}, slurm, {**slurm, "SLURM_STEP_ID": "1"}, {}]
     assert len({launch_identity(environ) for environ in identities}) == len(identities)
     ranks = [{**slurm, "SLURM_PROCID": str(rank)} for rank in range(2)]
-    assert open_board(ranks[0], 0, True, True).folder == open_board(ranks[1], 1, True, True).folder
+    assert open_status_folder(ranks[0], 0, True, True).folder == open_status_folder(ranks[1], 1, True, True).folder
 
 
 def test_exit_code_and_table_tell_the_worst():
@@ -176,19 +176,19 @@ def test_a_rank_that_hangs_with_pythons_lock_is_ended_with_the_exit_code_of_a_wr
     """As MPI_Init hangs: no thread of that process can run."""
     program = (
         "import ctypes, pathlib, sys\n"
-        "from mpitrain.doctor.supervision.status_folder import Board\n"
-        "from mpitrain.doctor.supervision.heartbeat import start_patrol\n"
-        "patrol = start_patrol(Board(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
-        "patrol.enter('start MPI', 0.5)\n"
+        "from mpitrain.doctor.supervision.status_folder import StatusFolder\n"
+        "from mpitrain.doctor.supervision.heartbeat import start_heartbeat\n"
+        "heartbeat = start_heartbeat(StatusFolder(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
+        "heartbeat.enter('start MPI', 0.5)\n"
         "ctypes.PyDLL(None).sleep(60)\n"
     )
-    board = tmp_path / "board"
-    board.mkdir()
-    command = [sys.executable, "-c", program, str(board)]
+    folder = tmp_path / "status"
+    folder.mkdir()
+    command = [sys.executable, "-c", program, str(folder)]
     done = subprocess.run(command, env=launcher_environment(), capture_output=True, text=True, timeout=30)
     assert done.returncode == 3, done.stderr
     assert "no sign of rank 1 of 2" in done.stdout
-    assert not board.exists()
+    assert not folder.exists()
 
 
 class WrongSum:

@@ -29,14 +29,14 @@ SHORT_LIMIT_S = 6.0
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An activated environment, no launcher's variables of an outer ranks, and boards that can be looked for."""
+    """An activated environment, no outer launch's variables, and status folders that can be looked for."""
     for name in [name for name in os.environ if LAUNCHER_VARIABLES.match(name)]:
         monkeypatch.delenv(name)
     # Whatever MPI the system has comes after the environment's own: the wrong mpirun first is a fault of its own.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    boards = tmp_path / "boards"
-    boards.mkdir()
-    monkeypatch.setenv("TMPDIR", str(boards))
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folders))
 
 
 @pytest.fixture(params=["own MPI", "another MPI's mpirun after the own"])
@@ -49,7 +49,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
 @functools.cache
 def loads_open_mpi() -> bool:
-    return "Open MPI" in json.loads(launch(["-m", "mpitrain.comm.mpi.library"]).stdout)["version"]
+    return "Open MPI" in json.loads(launch(["-m", "mpitrain.comm.mpi_library"]).stdout)["version"]
 
 
 def write_other_mpi(folder: Path, says: str | None = None) -> Path:
@@ -97,8 +97,8 @@ def assert_found(results: dict[str, dict[str, str]], name: str, status: str, fou
     assert re.search(fix, result["fix"]), result
 
 
-def no_boards_left(tmp_path: Path) -> bool:
-    return not list((tmp_path / "boards").glob("*mpitrain-doctor*"))
+def no_status_folder_left(tmp_path: Path) -> bool:
+    return not list((tmp_path / "folders").glob("*mpitrain-doctor*"))
 
 
 # --- on a login node -------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_healthy_environment_without_a_launcher(tmp_path, small_history):
     assert re.search(r"cice_history.nc: \d+ samples selected", results["data file"]["found"])
     assert results["HDF5 locking"]["status"] in ("pass", "skip")
     assert results["mpirun on the PATH"]["status"] == "pass"
-    assert no_boards_left(tmp_path)
+    assert no_status_folder_left(tmp_path)
     assert not (tmp_path / "run").exists()
 
 
@@ -257,7 +257,7 @@ def test_healthy_launch(num_ranks, tmp_path, small_history):
     for name in ("same MPI on all ranks", "same versions on all ranks", "data seen by all ranks", "TCP to rank 0",
                  "run folder seen by all", "clocks agree", "thread level"):  # fmt: skip
         assert results[name]["status"] == "pass", results[name]
-    assert no_boards_left(tmp_path)
+    assert no_status_folder_left(tmp_path)
     assert list(tmp_path.glob(".mpitrain*")) == []
 
 
@@ -351,12 +351,12 @@ def test_interrupted_doctor_leaves_no_process(tmp_path):
     os.mkfifo(waits_for_ever)
     command = [sys.executable, "-m", "mpitrain", "doctor", "--json", str(waits_for_ever)]
     process = subprocess.Popen(command, env=launcher_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    boards = tmp_path / "boards"
+    folders = tmp_path / "folders"
     deadline_s = time.monotonic() + 30
-    while not list(boards.glob("*/rank-*.json")) and time.monotonic() < deadline_s:
+    while not list(folders.glob("*/rank-*.json")) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    # The guard holds the other end of our pipe: it must see its rank's end and go.
+    # The supervisor holds the other end of our pipe: it must see its rank's end and go.
     process.communicate(timeout=20)
     assert process.returncode == -signal.SIGKILL
 

@@ -1,6 +1,8 @@
-"""This rank's guard: a second process that ends the rank when a step takes longer than its limit.
+"""Reports of a rank's steps to its supervisor: a second process that ends the rank when a step exceeds its limit.
 
-A second process and not a thread: a hanging MPI_Init holds Python's lock, so no thread of this process would run.
+A second process and not a thread: a hanging MPI_Init holds Python's lock, so no thread of this process would run. It is
+the rank's child and not its parent: a launcher, the kernel or a user that kills the process which mpirun started must
+kill the rank, and a parent killed so would leave a hanging rank behind (seen with MPICH and Open MPI).
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpitrain.doctor.check_result import CheckResult, to_record
-from mpitrain.doctor.supervision.status_folder import Board
+from mpitrain.doctor.supervision.status_folder import StatusFolder
 from mpitrain.errors import LaunchError
 
 EXIT_CODE = LaunchError.exit_code
-# The guard ends its rank by the signal whose number is the exit code: the C library's _exit takes it as its argument.
+# The supervisor ends its rank by the signal of this number: the C library's _exit takes it for the exit code.
 END_SIGNAL = signal.Signals(EXIT_CODE)
 
 
 @dataclass
-class Patrol:
-    """The steps of this rank, told to the board (for the other ranks) and to the guard (with a limit)."""
+class Heartbeat:
+    """Reports each step of this rank: to the other ranks in the status folder, with a limit to its supervisor."""
 
-    board: Board
+    status: StatusFolder
     limit_s: float
-    _guard: subprocess.Popen[str]
+    _supervisor: subprocess.Popen[str]
     _facts: dict[str, Any] = field(default_factory=dict)
     _failure: str = ""
     _step: int = 0
@@ -43,7 +45,7 @@ class Patrol:
         self._tell(step=self._step, title=title, limit_s=limit_s or self.limit_s)
 
     def tell_facts(self, facts: dict[str, Any]) -> None:
-        """Let the other ranks read `facts` (of JSON's types) on the board."""
+        """Let the other ranks read `facts` (of JSON's types) in the status folder."""
         self._facts = facts
         self._post("facts")
 
@@ -53,7 +55,7 @@ class Patrol:
         self._post("failed")
 
     def tell_results(self, results: Sequence[CheckResult]) -> None:
-        """Let the guard show these results too, should it have to speak."""
+        """Let the supervisor show these results too, should it have to report."""
         self._tell(results=[to_record(result) for result in results])
 
     def leave(self, limit_s: float) -> None:
@@ -62,7 +64,7 @@ class Patrol:
         self._tell(leaving=True)
 
     def _post(self, title: str) -> None:
-        self.board.post(
+        self.status.post(
             step=self._step,
             title=title,
             host=socket.gethostname(),
@@ -72,24 +74,26 @@ class Patrol:
         )
 
     def _tell(self, **message: Any) -> None:
-        if self._guard.stdin is not None:
-            self._guard.stdin.write(json.dumps(message) + "\n")
-            self._guard.stdin.flush()
+        if self._supervisor.stdin is not None:
+            self._supervisor.stdin.write(json.dumps(message) + "\n")
+            self._supervisor.stdin.flush()
 
 
-def start_patrol(board: Board, world_size: int, is_one_node: bool, limit_s: float, as_json: bool) -> Patrol:
-    """Start this process's guard; it ends with this process."""
+def start_heartbeat(
+    status: StatusFolder, world_size: int, is_one_node: bool, limit_s: float, as_json: bool
+) -> Heartbeat:
+    """Start this process's supervisor; it ends with this process."""
     _let_end_signal_exit()
     order = {
-        "folder": str(board.folder),
-        "rank": board.rank,
+        "folder": str(status.folder),
+        "rank": status.rank,
         "world_size": world_size,
         "is_one_node": is_one_node,
         "pid": os.getpid(),
         "as_json": as_json,
     }
     command = [sys.executable, "-m", "mpitrain.doctor.supervision.supervisor", json.dumps(order)]
-    return Patrol(board, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+    return Heartbeat(status, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
 
 
 def _let_end_signal_exit() -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 from mpitrain.cluster.launchers import SHELL_STEP_IDS, is_set
 
-# Marks on the board: something is wrong, somebody reports it, the report has been printed.
-TROUBLE, SPEAKER, PRINTED = "trouble", "speaker", "printed"
+# Marks in the status folder: something is wrong, somebody reports it, the report has been printed.
+TROUBLE, REPORTER, PRINTED = "trouble", "reporter", "printed"
 
 _RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",
@@ -38,7 +38,7 @@ _ROOT_COMES_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)
-class Board:
+class StatusFolder:
     """One launch's folder, as rank `rank` uses it."""
 
     folder: Path
@@ -97,10 +97,10 @@ class Board:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def open_board(environ: Mapping[str, str], rank: int, is_launched: bool, is_one_node: bool) -> Board:
-    """Return this launch's board: in the temporary folder for one node, in the current one for several."""
+def open_status_folder(environ: Mapping[str, str], rank: int, is_launched: bool, is_one_node: bool) -> StatusFolder:
+    """Return this launch's status folder: in the temporary folder for one node, in the current one for several."""
     if not is_launched:
-        return Board(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
+        return StatusFolder(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
     name = f".mpitrain-doctor-{os.getuid()}-{hashlib.sha256(launch_identity(environ).encode()).hexdigest()[:12]}"
     for base in (tempfile.gettempdir(),) if is_one_node else (Path.cwd(), tempfile.gettempdir()):
         folder = Path(base) / name
@@ -111,16 +111,16 @@ def open_board(environ: Mapping[str, str], rank: int, is_launched: bool, is_one_
             (folder / f"look-{rank:06d}").touch()
         except OSError:
             continue
-        return Board(folder, rank)
-    return Board(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
+        return StatusFolder(folder, rank)
+    return StatusFolder(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
 
 
-def print_once(board: Board, rank: int, text: str, limit_s: float) -> None:
+def print_once(status: StatusFolder, rank: int, text: str, limit_s: float) -> None:
     """Print on rank 0; any other rank waits for that, since the launcher ends all ranks when one ends with an error."""
-    if rank == 0 or not board.wait_for(PRINTED, limit_s if 0 in board.read() else _ROOT_COMES_WITHIN_S):
+    if rank == 0 or not status.wait_for(PRINTED, limit_s if 0 in status.read() else _ROOT_COMES_WITHIN_S):
         sys.stdout.write(text)
         sys.stdout.flush()
-        board.claim(PRINTED)
+        status.claim(PRINTED)
 
 
 def launch_identity(environ: Mapping[str, str]) -> str:

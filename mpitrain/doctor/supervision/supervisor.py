@@ -1,6 +1,6 @@
-"""The process beside each rank: it keeps the time, says which rank did not arrive, and ends its rank.
+"""A process for each rank: it keeps the time, reports which rank did not arrive, and ends its rank.
 
-`python -m mpitrain.doctor.supervision.supervisor ORDER` reads one JSON message a line from its rank; it never speaks
+`python -m mpitrain.doctor.supervision.supervisor ORDER` reads one JSON message a line from its rank; it never uses
 MPI.
 """
 
@@ -19,19 +19,19 @@ from mpitrain.doctor.check_result import CheckResult, from_record, render
 from mpitrain.doctor.comparisons import compare_notes
 from mpitrain.doctor.supervision.arrival import Waiting, explain
 from mpitrain.doctor.supervision.heartbeat import END_SIGNAL
-from mpitrain.doctor.supervision.status_folder import PRINTED, SPEAKER, TROUBLE, Board
+from mpitrain.doctor.supervision.status_folder import PRINTED, REPORTER, TROUBLE, StatusFolder
 
 _POLL_S = 0.1
-_ROOT_SPEAKS_WITHIN_S = 2.0
-_SPEECH_LIMIT_S = 10.0
+_ROOT_REPORTS_WITHIN_S = 2.0
+_REPORT_LIMIT_S = 10.0
 
 
-class Guard:
+class Supervisor:
     """Watches one rank until it leaves, ends, or overstays."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
-        self._board = Board(Path(order["folder"]), order["rank"])
+        self._status = StatusFolder(Path(order["folder"]), order["rank"])
         self._note: dict[str, Any] = {"step": 0, "title": "start", "limit_s": 60.0}
         self._results: list[CheckResult] = []
         self._is_leaving = False
@@ -45,15 +45,15 @@ class Guard:
                 if not self._is_leaving:
                     self._report_own_end()
                 return
-            if time.monotonic() > self._deadline_s or self._board.has(TROUBLE) or self._is_over():
+            if time.monotonic() > self._deadline_s or self._status.has(TROUBLE) or self._is_over():
                 self._end_all()
                 return
 
     def _is_over(self) -> bool:
-        """Tell whether the others have reported, and removed the board, while this rank still works."""
-        if self._is_leaving or self._board.folder.exists():
+        """Tell whether the others have reported, and removed the status folder, while this rank still works."""
+        if self._is_leaving or self._status.folder.exists():
             return False
-        # A leaving rank says so before the board is removed: that word may still be on its way.
+        # A leaving rank says so before the status folder is removed: that word may still be on its way.
         if select.select([0], [], [], 0)[0]:
             self._read()
         return not self._is_leaving
@@ -75,30 +75,30 @@ class Guard:
 
     def _report_own_end(self) -> None:
         # A rank that ended by itself, while others may wait for it: with no launcher nobody else would tell them.
-        if self._order["world_size"] > 1 and not self._board.has(PRINTED):
-            note = self._board.read().get(self._board.rank, {})
-            self._board.post(**{**note, "ended": True})
-            self._board.claim(TROUBLE)
-            self._speak_once()
+        if self._order["world_size"] > 1 and not self._status.has(PRINTED):
+            note = self._status.read().get(self._status.rank, {})
+            self._status.post(**{**note, "ended": True})
+            self._status.claim(TROUBLE)
+            self._report_once()
 
     def _end_all(self) -> None:
-        self._board.claim(TROUBLE)
-        self._speak_once()
+        self._status.claim(TROUBLE)
+        self._report_once()
         self._end_rank()
 
-    def _speak_once(self) -> None:
-        # Rank 0's guard knows the results so far; another speaks only when that one does not.
-        is_late = self._board.rank != 0 and self._board.wait_for(SPEAKER, _ROOT_SPEAKS_WITHIN_S)
-        if not is_late and self._board.claim(SPEAKER):
+    def _report_once(self) -> None:
+        # Rank 0's supervisor knows the results so far; another one reports only when that one does not.
+        is_late = self._status.rank != 0 and self._status.wait_for(REPORTER, _ROOT_REPORTS_WITHIN_S)
+        if not is_late and self._status.claim(REPORTER):
             sys.stdout.write(self._report())
             sys.stdout.flush()
-            self._board.claim(PRINTED)
+            self._status.claim(PRINTED)
             # The launcher ends everything when the first rank ends: it must have passed our lines on by then. The
-            # other guards wait for the board's end.
+            # other supervisors wait for the status folder's removal.
             time.sleep(0.5)
-            self._board.remove()
-        elif self._board.wait_for(PRINTED, _SPEECH_LIMIT_S):
-            self._board.wait_for_removal(_ROOT_SPEAKS_WITHIN_S)
+            self._status.remove()
+        elif self._status.wait_for(PRINTED, _REPORT_LIMIT_S):
+            self._status.wait_for_removal(_ROOT_REPORTS_WITHIN_S)
 
     def _report(self) -> str:
         order, note = self._order, self._note
@@ -110,8 +110,8 @@ class Guard:
             note["title"],
             note["limit_s"],
         )
-        notes = self._board.read()
-        found = [explain(waiting, notes, self._board.folder), *compare_notes(notes)]
+        notes = self._status.read()
+        found = [explain(waiting, notes, self._status.folder), *compare_notes(notes)]
         return render([*self._results, *found], order["world_size"], order["as_json"])
 
     def _end_rank(self) -> None:
@@ -129,10 +129,10 @@ class Guard:
 
 def main() -> None:
     """Watch the rank that the command line names."""
-    # A terminal's interrupt and a launcher's first signal go to all processes: the rank's end is what ends its guard.
+    # A terminal's interrupt and a launcher's first signal go to all processes: only the rank's end ends its supervisor.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    Guard(json.loads(sys.argv[1])).watch()
+    Supervisor(json.loads(sys.argv[1])).watch()
 
 
 if __name__ == "__main__":

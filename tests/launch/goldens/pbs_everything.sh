@@ -88,7 +88,7 @@ command+=('model.initial_weights=it'"'"'s; here')
 log_level=${LOG_LEVEL:-debug}
 check LOG_LEVEL "$log_level" 'debug|info|warning|error'
 command+=(--log-level "$log_level")
-# A setting of this one job from its environment; said aloud, since a shell's own variable may have such a name.
+# A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM
     local value=${!1:-}
     [[ -n $value ]] || return 0
