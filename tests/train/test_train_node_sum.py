@@ -1,4 +1,4 @@
-"""Ranks of one node add up in memory that they share: with fewer cores than ranks too, where those that wait sleep."""
+"""The sums that the ranks of a node take in shared memory: with a core for each rank, and with fewer cores."""
 
 import json
 

@@ -99,7 +99,7 @@ class KernelSharedSum(ctypes.Structure):
 
     _fields_ = (
         ("meeting", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "num_spins")),
+        *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
     )
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Beyond this the ranks' reading of all rows costs more than an Allreduce, which halves what it moves.
 LARGEST_SHARED_BYTES = 8 * 2**20
-# About 100 us: longer than ranks with a core each are apart, shorter than what a sleep would cost a late one.
-SPINS = 4000
 
 
 class NodeSum:
@@ -43,8 +41,7 @@ class NodeSum:
             num_rows=num_rows,
             first_row=first_row,
             num_own_rows=num_own_rows,
-            # A rank that waits busily would keep the one that it waits for from a core that they share.
-            num_spins=SPINS if num_ranks <= ranks.node_cores else 0,
+            shares_cores=num_ranks > ranks.node_cores,
         )
         self.address = ctypes.addressof(self._description)
 

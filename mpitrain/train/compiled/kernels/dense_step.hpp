@@ -61,7 +61,7 @@ struct SharedSum {
     Meeting* meeting;
     std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
     std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
-    std::int64_t num_spins;                // see wait_for_end()
+    std::int64_t shares_cores;             // whether the ranks outnumber them, see wait_for_end()
 };
 
 constexpr int largest_tree_rows = 64;
@@ -88,7 +88,7 @@ void add_among_ranks(const Step& step, const SharedSum& shared) {
     Real* rows = reinterpret_cast<Real*>(shared.meeting->rows) + buffer * shared.num_rows * partial_length;
     std::memcpy(rows + shared.first_row * partial_length, step.partials,
                 sizeof(Real) * static_cast<std::size_t>(shared.num_own_rows * partial_length));
-    meet(*shared.meeting, static_cast<std::uint32_t>(shared.num_ranks), shared.num_spins);
+    meet(*shared.meeting, static_cast<std::uint32_t>(shared.num_ranks), shared.shares_cores != 0);
     add_in_tree(rows, shared.num_rows, step.partials);
 }
 

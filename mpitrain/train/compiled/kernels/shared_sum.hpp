@@ -2,14 +2,13 @@
 // and adds all rows itself, in the one order that does not depend on who came when.
 //
 //   P ranks of the node      R rows of all ranks      n numbers a row
+#include <sched.h>
 #include <atomic>
 #include <cstdint>
 #ifdef __linux__
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#else
-#include <sched.h>
 #endif
 
 /// At the start of the shared memory, all zero at first; behind it lie two buffers of R rows, used in turn: a rank that
@@ -45,12 +44,12 @@ inline void wake_all(std::atomic<std::uint32_t>& round) {
 #endif
 }
 
-/// Returns when round `current` has ended. `num_spins` is how often to look before going to sleep: many where each rank
-/// has a core, none where the rank that is waited for may need this one's.
-inline void wait_for_end(Meeting& meeting, std::uint32_t current, std::int64_t num_spins) {
-    for (std::int64_t spin = 0; spin < num_spins; ++spin) {
+/// Returns when round `current` has ended: looks for a while, about 100 us, before it goes to sleep, which costs a late
+/// one more. Where ranks share cores, each look gives the core to a rank that has something to do.
+inline void wait_for_end(Meeting& meeting, std::uint32_t current, bool shares_cores) {
+    for (int look = 0; look < (shares_cores ? 4 : 4000); ++look) {
         if (meeting.round.load(std::memory_order_acquire) != current) return;
-        relax();
+        shares_cores ? static_cast<void>(sched_yield()) : relax();
     }
     meeting.num_asleep.fetch_add(1);
     while (meeting.round.load() == current) sleep_while(meeting.round, current);
@@ -58,10 +57,10 @@ inline void wait_for_end(Meeting& meeting, std::uint32_t current, std::int64_t n
 }
 
 /// Returns when all `num_ranks` have called it in this round.
-inline void meet(Meeting& meeting, std::uint32_t num_ranks, std::int64_t num_spins) {
+inline void meet(Meeting& meeting, std::uint32_t num_ranks, bool shares_cores) {
     const std::uint32_t current = meeting.round.load(std::memory_order_acquire);
     if (meeting.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < num_ranks) {
-        wait_for_end(meeting, current, num_spins);
+        wait_for_end(meeting, current, shares_cores);
         return;
     }
     meeting.num_arrived.store(0, std::memory_order_relaxed);
