@@ -7,8 +7,8 @@ import shutil
 
 from mpitrain.errors import MissingDependencyError, UserError
 
-# Messages of some 10 KB and more are read from the other process's memory, by a system call that QEMU has not.
-EMULATION_VARIABLES = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "OMPI_MCA_smsc": "^cma"}
+# MPICH reads messages of some 10 KB and more from the other process's memory, by a system call that QEMU has not.
+EMULATION_VARIABLES = {"MPIR_CVAR_CH4_CMA_ENABLE": "0"}
 
 
 def parse_emulator(text: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ RANKS = 2
 TIMEOUT_S = 900.0  # emulation takes twenty times as long, on a machine that may be busy
 REFERENCE = "reference/torch"
 STANDARD = "standard, batch 64/torch"
-FEW_EPOCHS = {REFERENCE: 20, STANDARD: 3}
+FEW_EPOCHS = {REFERENCE: 10, STANDARD: 3}
 MLP = (
     *("model.name=mlp", "model.hidden_layers=2", "model.hidden_size=64", "model.hidden_activation=gelu"),
     *("training.global_batch_size=64", "training.epochs=2"),
