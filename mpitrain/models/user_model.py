@@ -84,7 +84,7 @@ def _check_network(name: str, call: str, network: object) -> None:
 def _of_user(name: str, action: Callable[[], Result], what: str, advice: str) -> Result:
     try:
         return action()
-    except (Exception, SystemExit) as error:  # whatever the user's code does is the user's to mend
+    except (Exception, SystemExit) as error:  # whatever the user's code does is the user's to fix
         reason = one_line((str(error).splitlines() or [""])[0])
         raise _error(name, f"{what} ({type(error).__name__}: {reason}); {advice}") from error
 

@@ -1,4 +1,4 @@
-"""Each planted fault is found by a real call of the command, with its mend; a healthy launch passes."""
+"""Each planted fault is found by a real call of the command, with its fix; a healthy launch passes."""
 
 from __future__ import annotations
 
