@@ -53,7 +53,7 @@ class _OneVoiceParser(argparse.ArgumentParser):
 def _parse(given: list[str]) -> argparse.Namespace:
     parser = _build_parser()
     options, rest = parser.parse_known_args(given)
-    # argparse takes positional words from one place only: settings behind a flag come back as unknown.
+    # argparse takes positional words from one place only: settings after a flag come back as unknown.
     unknown = [word for word in rest if word.startswith("-") or "=" not in word or "settings" not in options]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

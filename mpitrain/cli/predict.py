@@ -78,7 +78,7 @@ def _run_predict(options: argparse.Namespace) -> int:
     from mpitrain.comm.world import run_on_all_ranks
     from mpitrain.inference.predict import PredictRequest, predict
 
-    # `--data a.nc b.nc seed=1`: argparse gives the flag all words behind it.
+    # `--data a.nc b.nc seed=1`: argparse gives the flag all words after it.
     words = options.data or []
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     request = PredictRequest(

@@ -165,7 +165,7 @@ def _selection(source: SampleSource, config: RunConfig) -> dict[str, Any]:
 
 
 def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:
-    """Return each name with the file's own behind it where that is another, and its units."""
+    """Return each name with the file's own after it where that is another, and its units."""
     words = []
     for name in names:
         access = source.files[0].variables.get(name)

@@ -36,7 +36,7 @@ class TableWriter(Protocol):
     num_pending: int
 
     def append(self, inputs: Array, targets: Array) -> None:
-        """Write samples (n, F, ...) and (n, O, ...) behind those before."""
+        """Write samples (n, F, ...) and (n, O, ...) after those before."""
 
     def close(self) -> None:
         """Write what is left, and end the file."""

@@ -51,7 +51,7 @@ def check_answers(name: str, model: nn.Module, inputs: torch.Tensor, num_outputs
 
     Raises ConfigError, naming model.name, when it fails on them or answers in another shape than (b, O[, H, W]).
     """
-    # The network itself: behind it, a missing axis may be hidden by broadcasting.
+    # The network itself: after it, a missing axis may be hidden by broadcasting.
     network = model.network if isinstance(model, NormalizedModel) else model
     was_training = model.training
     model.eval()

@@ -28,7 +28,7 @@ class Waiting:
 
 
 def explain(waiting: Waiting, notes: Mapping[int, Mapping[str, Any]], folder: Path) -> CheckResult:
-    """Name the ranks that ended, never came, or are behind; where all came, the operation itself did not end."""
+    """Name the ranks that ended, never came, or are late; where all came, the operation itself did not end."""
     failed = {rank: note["failure"] for rank, note in notes.items() if note.get("failure")}
     if failed:
         rank, text = next(iter(failed.items()))
@@ -38,12 +38,12 @@ def explain(waiting: Waiting, notes: Mapping[int, Mapping[str, Any]], folder: Pa
     if ended:
         return _fail(_list(ended, notes, "ended unexpectedly at"), _fix_ended(ended[0], notes))
     absent = [rank for rank in range(waiting.world_size) if rank not in notes]
-    behind = [rank for rank, note in notes.items() if note.get("step", 0) < waiting.step]
+    late = [rank for rank, note in notes.items() if note.get("step", 0) < waiting.step]
     where = f"after {waiting.limit_s:g} s at '{waiting.title}' (rank {waiting.rank} on {socket.gethostname()})"
     if absent:
         return _fail(f"{where}: {_absent(absent, waiting)} in {folder}", _fix_absent(absent, waiting))
-    if behind:
-        return _fail(f"{where}: {_list(behind, notes, 'did not arrive, last seen at')}", _fix_behind(behind[0], notes))
+    if late:
+        return _fail(f"{where}: {_list(late, notes, 'did not arrive, last seen at')}", _fix_late(late[0], notes))
     inside = [rank for rank, note in notes.items() if note.get("step", 0) == waiting.step]
     return _fail(
         f"{where}: all {waiting.world_size} ranks arrived, but the operation did not end on "
@@ -81,7 +81,7 @@ def _fix_absent(absent: list[int], waiting: Waiting) -> str:
     return f"{advice}; over several hosts start in a folder that all of them share, so that each rank's note is seen"
 
 
-def _fix_behind(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
+def _fix_late(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
     note = notes[rank]
     pid, host = note.get("pid"), note.get("host")
     if "stopped" in _state(note):
