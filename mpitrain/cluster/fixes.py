@@ -83,7 +83,7 @@ def _fix_flux(mpi_library: str, num_ranks: int | None) -> str:
 def _use_own_mpirun(mpi_library: str, num_ranks: int | None, mpirun: str = "mpirun") -> str:
     run = _arguments(num_ranks)
     return (
-        f"use the mpirun beside that library (`python -m mpi4py --mpi-lib-version` names it; for an MPI from pip: "
+        f"use the mpirun next to that library (`python -m mpi4py --mpi-lib-version` names it; for an MPI from pip: "
         f'`"$(dirname "$(command -v python)")/mpirun" {run}`), or load the launcher\'s own MPI: '
         f"`MPI4PY_LIBMPI=/path/to/libmpi.so {mpirun} {run}`"
     )

@@ -203,7 +203,7 @@ def _publish(folder: Path, output: Path, empty: list[str]) -> None:
 
 @contextmanager
 def _replacing(output: Path, is_root: bool) -> Iterator[Path]:
-    """Give a name beside the target to write to; the root removes what an error leaves there."""
+    """Give a name next to the target to write to; the root removes what an error leaves there."""
     temporary = output.with_name(f".{output.name}.partial")
     try:
         if is_root:

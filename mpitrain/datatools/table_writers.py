@@ -22,7 +22,7 @@ Names = tuple[str, ...]
 BLOCK_ROWS = 65_536
 _LARGEST_BLOCK_BYTES = 4 * 2**20
 _COPY_BYTES = 4 * 2**20
-# What HDF5 writes beside the rows, with room to spare.
+# What HDF5 writes besides the rows, with room to spare.
 _SPARE_BYTES = 64 * 2**10
 
 

@@ -120,7 +120,7 @@ def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
     started_s = time.monotonic()
     done = start([find_mpirun(), "-np", "2"], tmp_path / "run", {}, other)
     seconds = time.monotonic() - started_s
-    assert_refused(done, ("each is alone in MPI_COMM_WORLD", "use the mpirun beside that library"), tmp_path / "run")
+    assert_refused(done, ("each is alone in MPI_COMM_WORLD", "use the mpirun next to that library"), tmp_path / "run")
     assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
 
 
