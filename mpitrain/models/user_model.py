@@ -19,7 +19,7 @@ from mpitrain.models.normalized import NormalizedModel
 Result = TypeVar("Result")
 
 
-def build_own(name: str, num_inputs: int, num_outputs: int) -> NormalizedModel:
+def build_user_model(name: str, num_inputs: int, num_outputs: int) -> NormalizedModel:
     """Return the module that `package.module:callable` makes of (num_inputs, num_outputs), between normalisations.
 
     The current directory is searched first. Raises ConfigError, naming model.name, for whatever the user's code lacks.
