@@ -58,7 +58,7 @@ def launcher_environment() -> dict[str, str]:
 
 
 def find_mpirun(python: str = sys.executable) -> str:
-    """The mpirun beside `python` (a pip-installed MPI), else the one on the PATH."""
+    """The mpirun next to `python` (a pip-installed MPI), else the one on the PATH."""
     beside = Path(python).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:

@@ -30,7 +30,7 @@ print(build_program(find_toolchain(), lambda line: print(line, file=sys.stderr))
 
 @functools.cache
 def cpp_program(python: str = sys.executable) -> Path:
-    """The path of the program, built with the MPI library beside `python`."""
+    """The path of the program, built with the MPI library next to `python`."""
     done = launch(["-c", _BUILD], python=python, timeout_s=BUILD_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())

@@ -14,7 +14,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.skipif(not ORIGINALS.is_dir(), reason="no folder of originals beside the project")
+@pytest.mark.skipif(not ORIGINALS.is_dir(), reason="no folder of originals next to the project")
 @pytest.mark.parametrize("name", ["older_configs", "reference_cases"])
 def test_copies_equal_the_originals(name: str) -> None:
     originals = contents(ORIGINALS / name)

@@ -139,7 +139,7 @@ def test_commands_printed_as_next_work(default_run: DefaultRun, small_history: P
         assert len(losses_of(default_run.cwd / run)) == epochs
 
 
-# What a user of each older configuration is told beside what `config check` tells: all of it concerns results.
+# What a user of each older configuration is told besides what `config check` tells: all of it concerns results.
 OLDER_NOTICES = {
     "distributed": ["distributed.backend=nccl: no GPU here", "training.batch_size=2 is per rank (global batch 4)"],
     "emulator_large": ["training.batch_size=1000 is per rank (global batch 2000)"],

@@ -27,8 +27,8 @@ class Network:
 class Engine:
     """One way to compute a training step.
 
-    `kind`: ours (with the trainer's settings), loop (plain PyTorch's, see baselines.py) or cpp (engine and reduction of
-    the C++ program).
+    `kind`: ours (with the trainer's settings), loop (plain PyTorch's, in baselines.py) or cpp (the C++ program's
+    engine and reduction).
     """
 
     name: str

@@ -38,7 +38,7 @@ class Timed(Protocol):
         """Train `num_steps` steps and return the time of each in microseconds. Collective."""
 
     def close(self) -> None:
-        """Give back what it holds besides memory of its own. Collective."""
+        """Give back what it holds that is not memory of its own. Collective."""
 
 
 def main() -> int:

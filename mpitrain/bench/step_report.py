@@ -13,7 +13,7 @@ from mpitrain.cluster.cpu.identity import detect_cpu
 
 
 def machine_record() -> dict[str, Any]:
-    """Return what figures depend on besides the program: processor, cores, versions."""
+    """Return what the figures depend on, apart from the program: processor, cores, versions."""
     from importlib.metadata import version
 
     return {

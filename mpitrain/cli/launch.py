@@ -71,7 +71,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         default="slurm",
         help="slurm and pbs: a batch script; local: mpirun on this host; manual: commands for each host",
     )
-    parser.add_argument("--preset", choices=tuple(PRESETS), help="a kind of job; flags beside it win")
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="a kind of job; other flags win over its values")
     for name, (flags, options) in _FIELDS.items():
         parser.add_argument(*flags, dest=name, **options)
     parser.add_argument("--hosts", metavar="A,B,...", help="manual: the hosts' names, the meeting point first")

@@ -40,7 +40,7 @@ def add_export_command(commands: Any) -> None:
         "export",
         help="write a run's network as a file that C++ loads",
         description="Write a run's network as TorchScript, with its derivatives, names, units and statistics inside, "
-        "and the original C++ program's normalization file beside it; then read both again and compare the answers.",
+        "and the original C++ program's normalization file next to it; then read both again and compare the answers.",
     )
     export.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
     export.add_argument("--output", metavar="FILE.pt", default="model.pt", help="file to write (default: model.pt)")

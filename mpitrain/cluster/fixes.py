@@ -1,4 +1,4 @@
-"""The commands that mend a contradicting launch: text only, no decisions."""
+"""The commands that fix a contradicting launch: text only, no decisions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def srun_command(mpi_library: str, num_ranks: int | None) -> str:
     return f"`{prefix}srun --mpi={_SLURM_MPI_TYPE[family]} {rest}`"
 
 
-def mend_unused_pmi(starters: Sequence[RankClaim], offered: Sequence[PmiKind], mpi_library: str) -> str:
+def fix_unused_pmi(starters: Sequence[RankClaim], offered: Sequence[PmiKind], mpi_library: str) -> str:
     """Say how to start so that the loaded library sees the ranks that `starters` tell of."""
     num_ranks = max((claim.world_size for claim in starters if claim.world_size is not None), default=None)
     sources = [claim.source for claim in starters]
     if FLUX in sources:
-        return _mend_flux(mpi_library, num_ranks)
+        return _fix_flux(mpi_library, num_ranks)
     if SLURM_STEP in sources:
-        return _mend_slurm(offered, mpi_library, num_ranks)
+        return _fix_slurm(offered, mpi_library, num_ranks)
     named = [source for source in sources if source not in (PMI, PMIX, TORCHRUN)] or ["another MPI's process manager"]
     return f"{named[0]} started it, but Python loaded {library_name(mpi_library)}; " + _use_own_mpirun(
         mpi_library, num_ranks, mpirun="mpiexec" if PALS in sources else "mpirun"
     )
 
 
-def mend_one_launcher(contradicting: Sequence[RankClaim]) -> str:
+def fix_one_launcher(contradicting: Sequence[RankClaim]) -> str:
     """Say how to get rid of the claims of launchers that contradict the trusted one."""
     names = list(dict.fromkeys(name for claim in contradicting for name in claim.variables))
     advice = (
@@ -48,7 +48,7 @@ def mend_one_launcher(contradicting: Sequence[RankClaim]) -> str:
     return advice
 
 
-def mend_missing_library(starter: RankClaim) -> str:
+def fix_missing_library(starter: RankClaim) -> str:
     """Say what to do where mpirun started several ranks and no MPI library could be loaded."""
     return (
         f"{starter.source} started {starter.world_size} ranks, but Python could load no MPI library; point mpi4py at "
@@ -57,7 +57,7 @@ def mend_missing_library(starter: RankClaim) -> str:
     )
 
 
-def _mend_slurm(offered: Sequence[PmiKind], mpi_library: str, num_ranks: int | None) -> str:
+def _fix_slurm(offered: Sequence[PmiKind], mpi_library: str, num_ranks: int | None) -> str:
     without = f"; without MPI: `srun --mpi=none {_arguments(num_ranks)}`"
     if tuple(offered) == (_SLURM_MPI_TYPE.get(library_family(mpi_library)),):
         return (
@@ -72,7 +72,7 @@ def _mend_slurm(offered: Sequence[PmiKind], mpi_library: str, num_ranks: int | N
     )
 
 
-def _mend_flux(mpi_library: str, num_ranks: int | None) -> str:
+def _fix_flux(mpi_library: str, num_ranks: int | None) -> str:
     option = "-o pmi=pmix " if library_family(mpi_library) == "openmpi" else ""
     return (
         f"Flux's PMI was not used by {library_name(mpi_library)}; "
@@ -83,7 +83,7 @@ def _mend_flux(mpi_library: str, num_ranks: int | None) -> str:
 def _use_own_mpirun(mpi_library: str, num_ranks: int | None, mpirun: str = "mpirun") -> str:
     run = _arguments(num_ranks)
     return (
-        f"use the mpirun beside that library (`python -m mpi4py --mpi-lib-version` names it; for an MPI from pip: "
+        f"use the mpirun next to that library (`python -m mpi4py --mpi-lib-version` names it; for an MPI from pip: "
         f'`"$(dirname "$(command -v python)")/mpirun" {run}`), or load the launcher\'s own MPI: '
         f"`MPI4PY_LIBMPI=/path/to/libmpi.so {mpirun} {run}`"
     )

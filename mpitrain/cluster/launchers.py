@@ -116,7 +116,7 @@ LAUNCHERS = (
 def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
     """Read what every launcher's variables say of this process, in the table's order.
 
-    Raises LaunchError for half-set, non-numeric or impossible values, naming the variable, its value and the mend.
+    Raises LaunchError for half-set, non-numeric or impossible values, naming the variable, its value and the fix.
     """
     claims = tuple(claim for launcher in LAUNCHERS if (claim := _read_claim(launcher, environ)) is not None)
     rank_is_told = any(claim.rank is not None for claim in claims if claim.source != TORCHRUN)

@@ -65,13 +65,13 @@ def check_before_mpi_init(environ: Mapping[str, str], mpi_library: str) -> None:
         return
     library = library_name(mpi_library)
     raise LaunchError(
-        f"{names[0]}={environ[names[0]]}: PMIx was offered to {library}, which aborts on it; {_mend_abort(environ)}; "
+        f"{names[0]}={environ[names[0]]}: PMIx was offered to {library}, which aborts on it; {_fix_abort(environ)}; "
         f"or, where an outer shell left the variables, put `env {' '.join(f'-u {name}' for name in names)}` before the "
         "launch command"
     )
 
 
-def _mend_abort(environ: Mapping[str, str]) -> str:
+def _fix_abort(environ: Mapping[str, str]) -> str:
     if is_set(environ, "OMPI_COMM_WORLD_RANK"):
         num_ranks = environ.get("OMPI_COMM_WORLD_SIZE", "N")
         return (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from mpitrain.cluster.fixes import mend_missing_library, mend_one_launcher, mend_unused_pmi, srun_command
+from mpitrain.cluster.fixes import fix_missing_library, fix_one_launcher, fix_unused_pmi, srun_command
 from mpitrain.cluster.launchers import (
     HYDRA,
     OPEN_MPI,
@@ -59,7 +59,7 @@ def reconcile(mpi: RankClaim | None, environ: Mapping[str, str], mpi_library: st
 
     `mpi` is what MPI_COMM_WORLD says, None where no MPI library could be loaded; `mpi_library` is the first line of
     MPI_Get_library_version. Local to each rank: every rank of one launch decides alike, since all see like variables.
-    Raises LaunchError with a table of all claims and the command that mends it.
+    Raises LaunchError with a table of all claims and the command that fixes it.
     """
     claims = read_claims(environ)
     scene = _Scene(mpi, claims, without_inherited(claims, environ), environ, mpi_library)
@@ -108,19 +108,19 @@ def _check_agreement(scene: _Scene, claims: Sequence[RankClaim]) -> None:
     if other_sizes:
         told = " and ".join(f"{claim.world_size} ({claim.source})" for claim in (trusted, *other_sizes))
         what = f"the launch contradicts itself: the number of ranks is {told}"
-        _raise(scene, what, mend_one_launcher(other_sizes))
+        _raise(scene, what, fix_one_launcher(other_sizes))
     with_rank = [claim for claim in claims if claim.rank is not None]
     other_ranks = [claim for claim in with_rank if claim.rank != with_rank[0].rank]
     if other_ranks:
         told = " and ".join(f"{claim.rank} ({claim.source})" for claim in (with_rank[0], *other_ranks))
-        _raise(scene, f"the launch contradicts itself: this process is rank {told}", mend_one_launcher(other_ranks))
+        _raise(scene, f"the launch contradicts itself: this process is rank {told}", fix_one_launcher(other_ranks))
 
 
 def _check_torch_can_serve(scene: _Scene, starters: Sequence[RankClaim]) -> None:
     """Refuse mpirun without MPI: ranks started by mpirun have nowhere to meet, unless an address was set."""
     mpiruns = [claim for claim in starters if claim.source in (OPEN_MPI, HYDRA)]
     if mpiruns and not (is_set(scene.environ, "MASTER_ADDR") and is_set(scene.environ, "MASTER_PORT")):
-        _raise(scene, "mpirun was used, but there is no MPI", mend_missing_library(mpiruns[0]))
+        _raise(scene, "mpirun was used, but there is no MPI", fix_missing_library(mpiruns[0]))
 
 
 def _check_srun_not_forgotten(scene: _Scene) -> None:
@@ -170,13 +170,13 @@ def _raise_unused_pmi(scene: _Scene, starters: Sequence[RankClaim]) -> NoReturn:
     _raise(
         scene,
         f"several ranks were started, but each is alone in MPI_COMM_WORLD ({library})",
-        mend_unused_pmi(starters, offered_pmi(scene.environ), scene.mpi_library),
+        fix_unused_pmi(starters, offered_pmi(scene.environ), scene.mpi_library),
     )
 
 
-def _raise(scene: _Scene, what: str, mend: str) -> NoReturn:
+def _raise(scene: _Scene, what: str, fix: str) -> NoReturn:
     first = scene.mpi or RankClaim("MPI", variables=("no library could be loaded",))
-    raise LaunchError(f"{what}\n{render_claims_table((first, *scene.all_claims))}\nTo mend it: {mend}")
+    raise LaunchError(f"{what}\n{render_claims_table((first, *scene.all_claims))}\nTo fix it: {fix}")
 
 
 def render_claims_table(claims: Sequence[RankClaim]) -> str:

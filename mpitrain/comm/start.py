@@ -164,7 +164,7 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
             os.environ.setdefault(name, value)
         # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
         with warnings.catch_warnings():
-            # mpi4py's own guess about the launcher: `reconcile` says it once, with the mend, as an error.
+            # mpi4py's own guess about the launcher: `reconcile` says it once, with the fix, as an error.
             warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI

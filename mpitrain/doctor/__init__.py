@@ -1,1 +1,1 @@
-"""The doctor: what is wrong with this environment or launch, found before it costs a run, with its mend."""
+"""The doctor: what is wrong with this environment or launch, found before it costs a run, with its fix."""

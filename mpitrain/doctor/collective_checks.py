@@ -54,7 +54,7 @@ def run_collective_checks(
 
 
 def _launch_failure(error: LaunchError) -> CheckResult:
-    what, _, fix = str(error).partition("\nTo mend it: ")
+    what, _, fix = str(error).partition("\nTo fix it: ")
     if not fix:
         what, _, fix = what.partition("; ")
     return CheckResult("ranks find each other", "fail", what, fix)

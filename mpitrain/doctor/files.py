@@ -66,7 +66,7 @@ def check_data(config: RunConfig) -> CheckResult:
 
 
 def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
-    """Take the lock that the HDF5 library takes for reading: on the data file, else on a new file beside the run."""
+    """Take the lock that the HDF5 library takes for reading: of the data file, else of a new file at the run folder."""
     name, setting = "HDF5 locking", environ.get(_LOCKING, "")
     if setting.upper() in ("FALSE", "0"):
         return CheckResult(name, "pass", f"{_LOCKING}={setting}: no locks are taken")
@@ -80,7 +80,7 @@ def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
     path = next((Path(entry) for entry in config.data.entries if Path(entry).is_file()), None)
     if path is not None:
         return _check_lock_of(path)
-    return _check_lock_beside(existing_parent(Path(config.output.model_dir)))
+    return _check_lock_in(existing_parent(Path(config.output.model_dir)))
 
 
 def _check_lock_of(path: Path) -> CheckResult:
@@ -100,7 +100,7 @@ def _check_lock_of(path: Path) -> CheckResult:
     return CheckResult(name, "pass", f"{path} can be locked for reading")
 
 
-def _check_lock_beside(folder: Path) -> CheckResult:
+def _check_lock_in(folder: Path) -> CheckResult:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -144,19 +144,19 @@ def _check_one_mpi() -> CheckResult:
 
 def _check_mpirun(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
     name = "mpirun on the PATH"
-    beside = Path(sys.executable).with_name("mpirun")
+    neighbour = Path(sys.executable).with_name("mpirun")
     found = shutil.which("mpirun", path=environ.get("PATH", ""))
     if found is None:
-        if beside.exists():
-            fix = f'call {beside}, or `export PATH="{beside.parent}:$PATH"`'
-            return CheckResult(name, "warn", f"none; the loaded library's is {beside}", fix)
+        if neighbour.exists():
+            fix = f'call {neighbour}, or `export PATH="{neighbour.parent}:$PATH"`'
+            return CheckResult(name, "warn", f"none; the loaded library's is {neighbour}", fix)
         return CheckResult(name, "warn", "none", "start with srun, or module load the MPI that Python loads")
     says = _first_lines_of([found, "--version"])
     family, library = _family_of_launcher(says), library_family(probe.version)
     text = f"{found} of {_FAMILY_NAMES[family]}"
     if "unknown" in (family, library) or family == library:
         return CheckResult(name, "pass", text)
-    own = beside if beside.exists() else f"the mpirun of {library_name(probe.version)}"
+    own = neighbour if neighbour.exists() else f"the mpirun of {library_name(probe.version)}"
     fix = (
         f"start with {own} (put its folder first in PATH), or load that mpirun's library: MPI4PY_LIBMPI=/path/libmpi.so"
     )
@@ -196,7 +196,7 @@ def _check_library_path(environ: Mapping[str, str], probe: MpiProbe) -> CheckRes
     loaded = Path(probe.path).resolve() if probe.path else None
     others = [file for file in offered if loaded is not None and file.resolve().parent != loaded.parent]
     if others and not chosen:
-        what = f"LD_LIBRARY_PATH offers {others[0]}, but {probe.path} is loaded (beside Python comes first)"
+        what = f"LD_LIBRARY_PATH offers {others[0]}, but {probe.path} is loaded (the one next to Python comes first)"
         return CheckResult(name, "warn", what, f"to use the former: export MPI4PY_LIBMPI={others[0]}")
     if missing:
         return CheckResult(

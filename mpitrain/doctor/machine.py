@@ -109,7 +109,7 @@ def check_memory() -> CheckResult:
 
 
 def check_clock() -> CheckResult:
-    """Check that the clock is not behind this very file: make, certificates and checkpoints' times go wrong then."""
+    """Check that the clock is not earlier than this file's date, which would mislead make and checkpoints."""
     now_s, file_s = time.time(), Path(__file__).stat().st_mtime
     found = datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc).isoformat(timespec="seconds")
     if now_s < file_s - 3600:

@@ -131,7 +131,7 @@ def check_clocks(ranks: Ranks) -> CheckResult:
 
 
 def check_shared_files(ranks: Ranks, model_dir: Path) -> CheckResult:
-    """Write a random word beside the run folder on rank 0 and read it on all ranks. Collective."""
+    """Write a random word next to the run folder on rank 0 and read it on all ranks. Collective."""
     name = "run folder seen by all"
     path = existing_parent(model_dir) / f".mpitrain-doctor-{secrets.token_hex(8)}"
     path, token, problem = ranks.cpu.broadcast_object(_write_token(path) if ranks.is_root else None)

@@ -221,7 +221,7 @@ def _training_options(job: JobRequest) -> list[str]:
 def choose_mpirun() -> list[str]:
     """Return the choice of mpirun. Needs `python`."""
     return [
-        "# an MPI that pip installed lies beside Python, and is the one that Python loads; else the site's own",
+        "# an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own",
         'mpirun=$(dirname "$(command -v "$python")")/mpirun',
         "[[ -x $mpirun ]] || mpirun=mpirun",
         "mpirun=${MPIRUN:-$mpirun}",

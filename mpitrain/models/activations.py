@@ -1,4 +1,4 @@
-"""The functions behind layers, by their names in the configuration."""
+"""The functions after layers, by their names in the configuration."""
 
 from __future__ import annotations
 

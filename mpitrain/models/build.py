@@ -15,7 +15,7 @@ from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import MlpNetwork
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 from mpitrain.models.unet import UNetNetwork
-from mpitrain.models.user_model import build_own
+from mpitrain.models.user_model import build_user_model
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -25,8 +25,8 @@ def build_model(
 ) -> nn.Module:
     """Return the network of `settings` for F `num_inputs` and O `num_outputs`, the same weights on all ranks.
 
-    The caller's random state is left as it was. Raises ConfigError for settings that do not go together, and for an
-    own network that cannot be built.
+    The caller's random state is left as it was. Raises ConfigError for settings that do not go together, and for a
+    user's network that cannot be built.
     """
     for key, value, what in find_model_problems(settings):
         raise ConfigError(f"{key}={show_value(value)}: {what}")
@@ -40,9 +40,9 @@ def build_model(
 
 
 def random_layers(model: nn.Module) -> bool:
-    """Whether a forward pass in training mode may draw random numbers; an own network always may."""
-    is_own = isinstance(model, NormalizedModel) and not isinstance(model.network, BlockNetwork)
-    return is_own or any(isinstance(module, _DROPOUT) for module in model.modules())
+    """Whether a forward pass in training mode may draw random numbers; a user's network always may."""
+    is_users = isinstance(model, NormalizedModel) and not isinstance(model.network, BlockNetwork)
+    return is_users or any(isinstance(module, _DROPOUT) for module in model.modules())
 
 
 def _build(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:
@@ -51,7 +51,7 @@ def _build(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Modu
         hidden, output = settings.hidden_activation or "none", settings.output_activation or "sigmoid"
         return IceNet(num_inputs, settings.hidden_size, num_outputs, hidden, output)
     if ":" in name:
-        return build_own(name, num_inputs, num_outputs)
+        return build_user_model(name, num_inputs, num_outputs)
     return NormalizedModel(_network(name, settings, num_inputs, num_outputs), num_inputs, num_outputs)
 
 

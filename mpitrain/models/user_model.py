@@ -19,7 +19,7 @@ from mpitrain.models.normalized import NormalizedModel
 Result = TypeVar("Result")
 
 
-def build_own(name: str, num_inputs: int, num_outputs: int) -> NormalizedModel:
+def build_user_model(name: str, num_inputs: int, num_outputs: int) -> NormalizedModel:
     """Return the module that `package.module:callable` makes of (num_inputs, num_outputs), between normalisations.
 
     The current directory is searched first. Raises ConfigError, naming model.name, for whatever the user's code lacks.
@@ -51,7 +51,7 @@ def check_answers(name: str, model: nn.Module, inputs: torch.Tensor, num_outputs
 
     Raises ConfigError, naming model.name, when it fails on them or answers in another shape than (b, O[, H, W]).
     """
-    # The network itself: behind it, a missing axis may be hidden by broadcasting.
+    # The network itself: after it, a missing axis may be hidden by broadcasting.
     network = model.network if isinstance(model, NormalizedModel) else model
     was_training = model.training
     model.eval()
@@ -84,7 +84,7 @@ def _check_network(name: str, call: str, network: object) -> None:
 def _of_user(name: str, action: Callable[[], Result], what: str, advice: str) -> Result:
     try:
         return action()
-    except (Exception, SystemExit) as error:  # whatever the user's code does is the user's to mend
+    except (Exception, SystemExit) as error:  # whatever the user's code does is the user's to fix
         reason = one_line((str(error).splitlines() or [""])[0])
         raise _error(name, f"{what} ({type(error).__name__}: {reason}); {advice}") from error
 

@@ -1,7 +1,7 @@
 """One progress bar, drawn by rich on the last line of a terminal.
 
 Each drawing is rendered to text and written in one go, at moments of our own choosing: rich's own live display runs a
-thread beside the training loop and hides the cursor, which stays hidden when a launcher kills the rank.
+thread next to the training loop and hides the cursor, which stays hidden when a launcher kills the rank.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def open_progress(
 ) -> Progress:
     """Progress of a run that has done `first_step` of `total_steps` steps. Called on one rank only.
 
-    `stream` is this process's stderr: lines go there. The bar goes to the terminal behind it or behind the MPI
+    `stream` is this process's stderr: lines go there. The bar goes to the terminal of this or of the MPI
     launcher's stderr; without one, `bar` falls back to lines: a bar in a file is thousands of control characters.
     """
     environ = os.environ if environ is None else environ

@@ -85,7 +85,7 @@ class Terminal:
 
 
 def open_stream_terminal(stream: IO[str]) -> Terminal | None:
-    """Open the terminal behind `stream` itself; None where it goes elsewhere."""
+    """Open the terminal that `stream` itself writes to; None where it goes elsewhere."""
     try:
         if not stream.isatty():
             return None
@@ -97,7 +97,7 @@ def open_stream_terminal(stream: IO[str]) -> Terminal | None:
 
 
 def open_launcher_terminal() -> Terminal | None:
-    """Open the terminal behind the stderr of the MPI launcher that started this process; None where there is none."""
+    """Open the terminal of the stderr of the MPI launcher that started this process; None where there is none."""
     launcher_pid = find_launcher(os.getppid(), read_process_status)
     descriptor = _reopen(f"/proc/{launcher_pid}/fd/2") if launcher_pid else None
     if launcher_pid is None or descriptor is None:

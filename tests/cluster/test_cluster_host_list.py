@@ -122,7 +122,7 @@ def test_scontrol_reads_the_same_hosts(tmp_path):
             ["scontrol", "show", "hostnames", text.strip()], env=environ, capture_output=True, text=True
         )  # fmt: skip
         if "Invalid hostlist" in told.stderr + told.stdout:
-            # Names that go on behind the brackets: some releases refuse them, sites have them all the same.
+            # Names that go on after the brackets: some releases refuse them, sites have them all the same.
             assert " " in text or re.search(r"\][^],\[]*[a-z-][^],\[]*(,|$)", text), text
             continue
         assert expand_host_list(text) == told.stdout.split(), text

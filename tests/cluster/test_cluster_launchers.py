@@ -97,7 +97,7 @@ def test_a_world_size_beside_another_launchers_rank_is_a_claim_of_size_only():
         ({**SLURM, "SLURM_NODEID": "2"}, "SLURM_NODEID=2 with SLURM_STEP_NUM_NODES=2"),
     ],
 )
-def test_impossible_variables_are_named_with_their_mend(environ, words):
+def test_impossible_variables_are_named_with_their_fix(environ, words):
     with pytest.raises(LaunchError, match=words) as caught:
         read_claims(environ)
     assert "\n" not in str(caught.value)

@@ -40,15 +40,15 @@ def test_offers(environ, kinds):
 
 
 @pytest.mark.parametrize(
-    ("started_by", "mend"),
+    ("started_by", "fix"),
     [
         ({"SLURM_STEP_NUM_TASKS": "4"}, "`srun --mpi=pmi2 -n 4 python -m mpitrain`"),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "use MPICH's, .*/mpirun\" -n 2 python"),
     ],
 )
-def test_an_abort_inside_mpi_init_is_foreseen(started_by, mend):
+def test_an_abort_inside_mpi_init_is_foreseen(started_by, fix):
     environ = {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.42.0", **started_by}
-    with pytest.raises(LaunchError, match=rf"{mend}.*`env -u PMIX_RANK -u PMIX_NAMESPACE`"):
+    with pytest.raises(LaunchError, match=rf"{fix}.*`env -u PMIX_RANK -u PMIX_NAMESPACE`"):
         check_before_mpi_init(environ, MPICH_5)
 
 

@@ -1,4 +1,4 @@
-"""Launches as they are really seen: good ones with the decision, wrong ones with the mend."""
+"""Launches as they are really seen: good ones with the decision, wrong ones with the fix."""
 
 import pytest
 
@@ -160,7 +160,7 @@ def test_good_launches(name):
 
 DOUBLE = "one launcher only.*never `srun mpirun"
 
-# name: MPI's (rank, size) or None, library, environment, words of the error and its mend
+# name: MPI's (rank, size) or None, library, environment, words of the error and its fix
 WRONG = {
     "srun pmix, MPICH": (
         (0, 1),
@@ -271,7 +271,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_launches_are_caught_with_their_mend(name):
+def test_wrong_launches_are_caught_with_their_fix(name):
     mpi, library, environ, words = WRONG[name]
     with pytest.raises(LaunchError, match=f"(?s){words}") as caught:
         reconcile(ranks(*mpi) if mpi else None, environ, library)
@@ -284,7 +284,7 @@ def test_a_contradiction_shows_what_each_source_says():
     lines = str(caught.value).splitlines()
     assert lines[0] == "several ranks were started, but each is alone in MPI_COMM_WORLD (MPICH 5.0.2)"
     assert [line.split("  ")[0] for line in lines[1:5]] == ["source", "MPI", "PMIx", "Slurm step"]
-    assert lines[5].startswith("To mend it: ")
+    assert lines[5].startswith("To fix it: ")
     assert len(lines) == 6
 
 

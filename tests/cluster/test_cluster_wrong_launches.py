@@ -1,4 +1,4 @@
-"""Wrong launches, as users make them: each says once what is wrong and how to mend it, with exit code 3, at once."""
+"""Wrong launches, as users make them: each says once what is wrong and how to fix it, with exit code 3, at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPENMPI_PYTHON = "MPITRAIN_OPENMPI_PYTHON"
 IN_A_BATCH_JOB = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "4"}
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
-# One process started by hand: the variables it sees, and the words that name the fault and its mend.
+# One process started by hand: the variables it sees, and the words that name the fault and its fix.
 BY_HAND: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
     "RANK without WORLD_SIZE": ({"RANK": "0"}, ("RANK=0 without WORLD_SIZE", "unset RANK")),
     "WORLD_SIZE without RANK": ({"WORLD_SIZE": "4"}, ("WORLD_SIZE=4 without RANK", "unset WORLD_SIZE")),
@@ -51,7 +51,7 @@ BY_HAND: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
     "more ranks than MPI sees": (
         {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", "PMI_RANK": "0",
          "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"},
-        ("several ranks were started, but each is alone", "To mend it: "),
+        ("several ranks were started, but each is alone", "To fix it: "),
     ),
 }  # fmt: skip
 ONLY_MPICH = ("MPICH under PMIx",)
@@ -120,7 +120,7 @@ def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
     started_s = time.monotonic()
     done = start([find_mpirun(), "-np", "2"], tmp_path / "run", {}, other)
     seconds = time.monotonic() - started_s
-    assert_refused(done, ("each is alone in MPI_COMM_WORLD", "use the mpirun beside that library"), tmp_path / "run")
+    assert_refused(done, ("each is alone in MPI_COMM_WORLD", "use the mpirun next to that library"), tmp_path / "run")
     assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
 
 

@@ -128,5 +128,5 @@ def test_mpi_and_torchruns_variables_that_contradict_it_are_refused_once(tmp_pat
     assert done.our_lines == [
         "mpitrain: error: the launch contradicts itself: the number of ranks is 2 (MPI) and 4 (torchrun)"
     ]
-    assert done.stderr.count("To mend it: ") == 1
+    assert done.stderr.count("To fix it: ") == 1
     assert not (tmp_path / "run").exists()

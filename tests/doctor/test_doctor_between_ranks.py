@@ -110,7 +110,7 @@ LATE = {"host": "n9", "pid": 17, "title": "TCP", "step": 4}
         ({0: HERE, 1: HERE, 2: LATE}, "rank 2 on n9 (process 17) did not arrive"),
         ({0: HERE, 1: HERE, 2: HERE}, "all 3 ranks arrived, but the operation did not end on rank 0 on n0"),
         ({0: HERE, 1: {**HERE, "ended": True}, 2: HERE}, "rank 1 on n0 (process 17) ended unexpectedly at 'clocks'"),
-        ({0: HERE, 1: {**HERE, "failure": "no MPI\nTo mend it: get one"}}, "rank 1 on n0 could not start: no MPI"),
+        ({0: HERE, 1: {**HERE, "failure": "no MPI\nTo fix it: get one"}}, "rank 1 on n0 could not start: no MPI"),
     ],
 )  # fmt: skip
 def test_the_missing_rank_is_named(notes, words):

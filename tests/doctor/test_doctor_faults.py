@@ -1,4 +1,4 @@
-"""Each planted fault is found by a real call of the command, with its mend; a healthy launch passes."""
+"""Each planted fault is found by a real call of the command, with its fix; a healthy launch passes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(params=["own MPI", "another MPI's mpirun after the own"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the system has on the PATH beside the environment: nothing that matters, or an MPI like Debian's."""
+    """What the system has on the PATH after the environment: nothing that matters, or an MPI like Debian's."""
     if request.param != "own MPI":
         folder = write_other_mpi(tmp_path / "usr_bin")
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}")

@@ -50,7 +50,7 @@ def test_a_second_call_builds_nothing() -> None:
     assert time.monotonic() - started_s < 5
     assert said == []
     assert os.access(program, os.X_OK)
-    assert {path.name for path in program.parent.iterdir()} == {PROGRAM, PORTABLE_PROGRAM}  # and no objects beside it
+    assert {path.name for path in program.parent.iterdir()} == {PROGRAM, PORTABLE_PROGRAM}  # and no objects next to it
 
 
 def test_it_is_built_once_and_again_for_another_source(small: Toolchain, tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ def test_the_output_of_all_ranks_comes_back() -> None:
     ("exit_code", "kind"), [(1, MpitrainError), (2, UserError), (3, LaunchError), (4, MpitrainError)]
 )
 def test_a_failure_is_the_error_that_its_exit_code_says(exit_code: int, kind: type) -> None:
-    code = f"import sys; print('note', file=sys.stderr); sys.stderr.write('program: error: x.nc: broken; mend it\\n'); sys.exit({exit_code})"  # noqa: E501
+    code = f"import sys; print('note', file=sys.stderr); sys.stderr.write('program: error: x.nc: broken; fix it\\n'); sys.exit({exit_code})"  # noqa: E501
     with pytest.raises(kind) as caught:
         run(code, 1)
     assert type(caught.value) is kind
-    assert "x.nc: broken; mend it" in str(caught.value)
+    assert "x.nc: broken; fix it" in str(caught.value)
     assert "\n" not in str(caught.value)
     if kind is MpitrainError:
         assert f"exit code {exit_code} of `" in str(caught.value)

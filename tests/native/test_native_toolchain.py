@@ -18,7 +18,7 @@ TOOLS = ("cmake", "c++", "mpicxx", "pkg-config", "mpirun")
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH of one folder with stand-ins for all tools, and a Python with nothing beside it."""
+    """A PATH of one folder with stand-ins for all tools, and a Python with nothing next to it."""
     folder = tmp_path / "tools"
     folder.mkdir()
     for name in TOOLS:

@@ -113,7 +113,7 @@ def test_mpirun_inside_a_batch_job(slurm: SlurmCluster, tiny: list[str], expecte
     assert outcome_of(tmp_path / "run") == expected
 
 
-# How it is launched, and the words of its mend.
+# How it is launched, and the words of its fix.
 REFUSED = {
     "MPICH under PMIx": (["--mpi=pmix"], [], "srun --mpi=pmi2 -n 2 python -m mpitrain"),
     "reference without MPI": (
@@ -125,7 +125,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "settings", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_wrong_sruns_say_their_mend(
+def test_wrong_sruns_say_their_fix(
     slurm: SlurmCluster, small_history: Path, tmp_path: Path, options: list[str], settings: list[str], words: str
 ) -> None:
     if "--mpi=pmix" in options:

@@ -1,1 +1,1 @@
-"""A process beside each rank that keeps the time and names the rank that does not arrive."""
+"""A process for each rank that keeps the time and names the rank that does not arrive."""

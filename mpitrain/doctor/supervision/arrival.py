@@ -28,22 +28,22 @@ class Waiting:
 
 
 def explain(waiting: Waiting, notes: Mapping[int, Mapping[str, Any]], folder: Path) -> CheckResult:
-    """Name the ranks that ended, never came, or are behind; where all came, the operation itself did not end."""
+    """Name the ranks that ended, never came, or are late; where all came, the operation itself did not end."""
     failed = {rank: note["failure"] for rank, note in notes.items() if note.get("failure")}
     if failed:
         rank, text = next(iter(failed.items()))
-        what, _, fix = text.partition("\nTo mend it: ")
+        what, _, fix = text.partition("\nTo fix it: ")
         return _fail(f"rank {rank} on {notes[rank].get('host', '?')} could not start: {what}", fix or _SAME_PLACE)
     ended = [rank for rank, note in notes.items() if note.get("ended")]
     if ended:
-        return _fail(_list(ended, notes, "ended unexpectedly at"), _mend_ended(ended[0], notes))
+        return _fail(_list(ended, notes, "ended unexpectedly at"), _fix_ended(ended[0], notes))
     absent = [rank for rank in range(waiting.world_size) if rank not in notes]
-    behind = [rank for rank, note in notes.items() if note.get("step", 0) < waiting.step]
+    late = [rank for rank, note in notes.items() if note.get("step", 0) < waiting.step]
     where = f"after {waiting.limit_s:g} s at '{waiting.title}' (rank {waiting.rank} on {socket.gethostname()})"
     if absent:
-        return _fail(f"{where}: {_absent(absent, waiting)} in {folder}", _mend_absent(absent, waiting))
-    if behind:
-        return _fail(f"{where}: {_list(behind, notes, 'did not arrive, last seen at')}", _mend_behind(behind[0], notes))
+        return _fail(f"{where}: {_absent(absent, waiting)} in {folder}", _fix_absent(absent, waiting))
+    if late:
+        return _fail(f"{where}: {_list(late, notes, 'did not arrive, last seen at')}", _fix_late(late[0], notes))
     inside = [rank for rank, note in notes.items() if note.get("step", 0) == waiting.step]
     return _fail(
         f"{where}: all {waiting.world_size} ranks arrived, but the operation did not end on "
@@ -74,14 +74,14 @@ def _absent(absent: list[int], waiting: Waiting) -> str:
     return f"no sign of rank {named} of {waiting.world_size}{host}: it never started the doctor, or left no note"
 
 
-def _mend_absent(absent: list[int], waiting: Waiting) -> str:
+def _fix_absent(absent: list[int], waiting: Waiting) -> str:
     advice = f"look for the process of rank {absent[0]} (ps: state T is stopped, D waits for a disk), start again"
     if waiting.is_one_node:
         return advice
     return f"{advice}; over several hosts start in a folder that all of them share, so that each rank's note is seen"
 
 
-def _mend_behind(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
+def _fix_late(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
     note = notes[rank]
     pid, host = note.get("pid"), note.get("host")
     if "stopped" in _state(note):
@@ -89,7 +89,7 @@ def _mend_behind(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
     return f"on {host}: `cat /proc/{pid}/stack` or `py-spy dump --pid {pid}` shows where rank {rank} hangs"
 
 
-def _mend_ended(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
+def _fix_ended(rank: int, notes: Mapping[int, Mapping[str, Any]]) -> str:
     return (
         f"on {notes[rank].get('host')}: look at the end of rank {rank}'s error output and at `dmesg` (out of memory?)"
     )

@@ -87,7 +87,7 @@ for ((node = 0; node < 1; node++)); do
     ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true
 done
 
-# an MPI that pip installed lies beside Python, and is the one that Python loads; else the site's own
+# an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own
 mpirun=$(dirname "$(command -v "$python")")/mpirun
 [[ -x $mpirun ]] || mpirun=mpirun
 mpirun=${MPIRUN:-$mpirun}
