@@ -99,7 +99,7 @@ def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
 
 
 def _history(source: SampleSource | None, config: RunConfig, inputs: torch.Tensor, folder: Path) -> Path:
-    """Return a CICE history file: the run's own, if it is one of one file, else a synthetic one.
+    """Return a CICE history file: the run's own, if it is one whole file of measurements, else a synthetic one.
 
     For inputs in another order it is one that gives the program the network's own inputs.
     """
@@ -107,8 +107,9 @@ def _history(source: SampleSource | None, config: RunConfig, inputs: torch.Tenso
         return write_history_of(inputs, _pole(config), folder / "history.nc")
     if source is not None and len(source.files) == 1 and source.files[0].path.suffix == ".nc":
         try:
-            _read(source.files[0].path, config)
-            return source.files[0].path
+            # The program takes a fill value for a measurement, we do not.
+            if np.isfinite(_read(source.files[0].path, config).inputs).all():
+                return source.files[0].path
         except DataError:
             pass
     return write_synthetic_history(folder / "history.nc", seed=config.seed).path

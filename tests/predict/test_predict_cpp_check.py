@@ -130,7 +130,7 @@ def test_the_samples_that_cpp_is_given_are_those_of_the_run(
     columns = [CICE_INPUTS.index(name) for name in REORDERED]
     np.testing.assert_array_equal(given[0], history_inputs().numpy()[:, columns])
     monkeypatch.setattr(cpp_check, "write_history_of", lambda *_: HISTORY)  # the program's own order
-    monkeypatch.setattr(cpp_check, "read_samples", lambda *_: Samples(given[0], given[0][:, :1], None, REORDERED))
+    monkeypatch.setattr(cpp_check, "_read", lambda *_: Samples(given[0], given[0][:, :1], None, REORDERED))
     with pytest.raises(OutputError, match=r"C\+\+ answers otherwise than Python, by up to ") as caught:
         exported(reordered_run, tmp_path / "m.pt")
     assert float(str(caught.value).split("up to ")[1].split(";")[0]) > TOLERANCE
