@@ -49,7 +49,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
 @functools.cache
 def loads_open_mpi() -> bool:
-    return "Open MPI" in json.loads(launch(["-m", "mpitrain.comm.mpi_library"]).stdout)["version"]
+    return "Open MPI" in json.loads(launch(["-m", "mpitrain.comm.mpi.library"]).stdout)["version"]
 
 
 def write_other_mpi(folder: Path, says: str | None = None) -> Path:
