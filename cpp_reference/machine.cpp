@@ -139,7 +139,7 @@ std::string mpi_library() {
     return text.data();
 }
 
-/// Settings with which vendors' libraries choose their instructions, as Python's equivalence/machine_facts.py.
+/// Settings with which vendors' libraries choose their instructions, as Python's verify/machine_facts.py.
 std::string vendor_settings() {
     std::string settings;
     for (const char* name : {"ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
