@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,10 +120,33 @@ def test_step_numbers_are_ordered_as_numbers(store: CheckpointStore) -> None:
     assert store.load_latest()[0].state == {"global_step": 100_000_001}
 
 
-def test_saving_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
-    store.save(some_tensors(1), STATE, SETTINGS, step=4)
+def test_a_committed_step_is_never_written_again(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.save(some_tensors(1), STATE, SETTINGS, step=4)
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed at the last moment of a save, when what it replaces is gone")
+
+    monkeypatch.setattr("mpitrain.train.checkpoint.store.write_durably", killed)
+    assert store.save(some_tensors(2), STATE, SETTINGS, step=4) == path
+    assert_same_bits(store.load_latest()[0].tensors, some_tensors(1))
+
+
+@pytest.mark.parametrize("damage", [COMMIT, MANIFEST, TENSORS])
+def test_a_step_that_is_not_whole_is_written_again(store: CheckpointStore, damage: str) -> None:
+    path = store.save(some_tensors(1), STATE, SETTINGS, step=4)
+    (path / damage).write_bytes((path / damage).read_bytes()[:-2])
     store.save(some_tensors(2), STATE, SETTINGS, step=4)
     assert_same_bits(store.load_latest()[0].tensors, some_tensors(2))
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_none(store: CheckpointStore) -> None:
+    path = store.save(some_tensors(1), STATE, SETTINGS, step=4)
+    shutil.copytree(path, path.with_name("step-backup-of-mine"))
+    shutil.copytree(path, path.with_name("step-00000009-old"))
+    assert store.load_latest()[0].path == path
+    for step in (5, 6, 7):
+        store.save(some_tensors(1), STATE, SETTINGS, step)
+    assert path.with_name("step-backup-of-mine").is_dir()  # nor is it pruned
 
 
 def test_what_a_killed_save_left_behind_is_ignored_and_cleared(store: CheckpointStore, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ checkpoints/best-00000100/...                   the best validated weights so fa
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from mpitrain.train.checkpoint.format import (
 )
 
 NUM_NEWEST_KEPT = 3
+# What people call copies of theirs, such as step-backup, is none of the store's.
+_NUMBER = re.compile(r"\d{8,}")
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,13 @@ class CheckpointStore:
     ) -> Path:
         """Write checkpoint `kind`-`step` so that a kill or power cut at any moment loses at most this one.
 
-        Returns when the disk has it. Raises OutputError when it cannot be written.
+        A step that is there and whole is left as it is: a finished run that is resumed has nothing newer to say, and
+        replacing its only checkpoint could lose it. Returns when the disk has it. Raises OutputError when it cannot be
+        written.
         """
         target = self._folder / f"{kind}-{step:08d}"
+        if _is_whole(target):
+            return target
         partial = self._folder / f".{target.name}.{os.getpid()}.partial"
         tensor_bytes, manifest_bytes = encode_checkpoint(tensors, state, settings)
         self._clear_partial()
@@ -99,7 +106,10 @@ class CheckpointStore:
 
     def _newest_first(self, kind: str) -> list[Path]:
         # By length first: beyond step 99999999 the names grow longer.
-        return sorted(self._folder.glob(f"{kind}-*"), key=_order, reverse=True)
+        found = (
+            path for path in self._folder.glob(f"{kind}-*") if _NUMBER.fullmatch(path.name.removeprefix(f"{kind}-"))
+        )
+        return sorted(found, key=_order, reverse=True)
 
     def _clear_partial(self) -> None:
         # What a killed save left takes space, and in a container the next process may have the same number.
@@ -116,6 +126,14 @@ class CheckpointStore:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read and verify one checkpoint folder. Raises CheckpointError if a single bit is not as it was written."""
     return Checkpoint(path, *read_checkpoint(path))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _order(path: Path) -> tuple[int, str]:
