@@ -23,7 +23,7 @@ FACTORS = {"all_reduce": lambda size: 2 * (size - 1) / size, "broadcast": lambda
 WRONG_PROGRAM = """
 import sys
 from mpitrain.cli.main import main
-from mpitrain.comm import transports
+from mpitrain.comm.probes import transports
 import torch.distributed as dist
 
 right = transports._prepare_in_group
