@@ -1,5 +1,8 @@
 """The compiled engine: the eager engine's numbers to rounding, and one result for any number of (played) ranks."""
 
+import ctypes
+import shutil
+import subprocess
 import threading
 
 import numpy as np
@@ -15,11 +18,13 @@ from mpitrain.data.dataset.batches import plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.samples import Samples
-from mpitrain.errors import MissingDependencyError
+from mpitrain.errors import MissingDependencyError, MpitrainError
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.choose_engine import choose_engine, dense_network_of
-from mpitrain.train.compiled.build import load_kernel
+from mpitrain.train.compiled import build
+from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
+from mpitrain.train.compiled.structs import KernelStep
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
@@ -225,3 +230,37 @@ def test_who_watches_sees_the_steps_of_a_call():
         assert (notes.step, notes.collective) == (first + 2, None)
         run.ranks.note_step(first + 2)
         assert notes.step == first + 2
+
+
+def test_a_kernel_of_other_structures_is_refused_before_it_touches_memory(monkeypatch, tmp_path):
+    monkeypatch.setenv("MPITRAIN_CACHE", str(tmp_path))
+    sources = tmp_path / "kernels"
+    shutil.copytree(build._KERNELS, sources)
+    step = sources / "dense_step.hpp"
+    step.write_text(step.read_text().replace("    double clip_norm, beta1,", "    double forgotten, clip_norm, beta1,"))
+    monkeypatch.setattr(build, "_KERNELS", sources)
+    network = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", torch.float32)
+    size = ctypes.sizeof(KernelStep)
+    with pytest.raises(MpitrainError, match=rf"\.so: Step has {size + 8} bytes there and {size} in structs\.py, .*\Z"):
+        load_kernel(network)
+
+
+def test_each_kernel_source_compiles_by_itself():
+    """As an editor reads it: it includes what it needs, and the network's sizes have examples."""
+    for path in build._KERNELS.glob("*.[ch]pp"):
+        command = [build.find_compiler(), "-std=c++17", "-Wall", "-fsyntax-only", "-x", "c++", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_change_of_an_included_source_is_another_kernel(monkeypatch, tmp_path):
+    monkeypatch.setenv("MPITRAIN_CACHE", str(tmp_path))
+    network = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", torch.float32)
+    sources = tmp_path / "kernels"
+    shutil.copytree(build._KERNELS, sources)
+    before = build_kernel(network)
+    monkeypatch.setattr(build, "_KERNELS", sources)
+    assert build_kernel(network) == before
+    changed = sources / "shared_sum.hpp"
+    changed.write_text(changed.read_text() + "// changed\n")
+    assert build_kernel(network) != before

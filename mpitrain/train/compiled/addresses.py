@@ -14,46 +14,47 @@ from mpitrain.data.dataset.batches import Slice, SliceSource, VirtualRankBatches
 from mpitrain.data.streaming.microbatches import StreamedSlices
 
 
-class LaidOutRows:
+class EpochAddresses:
     """Slices of samples in memory: an epoch's order is laid out once, and a step is an address in it.
 
-    With `joins` they are one slice of k b rows.
+    `table` (k, 3) holds the addresses of each slice's samples: `SampleAddresses` in dense_batch.hpp. With `joins` they
+    are one slice of k b rows.
     """
 
     def __init__(
         self, sources: Sequence[VirtualRankBatches], slice_rows: int, steps_per_epoch: int, joins: bool
     ) -> None:
-        self._batches = sources
+        self._sources = sources
         samples = [source.samples for source in sources]
         self._offsets = _first_rows(samples) if joins else [0] * len(sources)
         # [step][slice][row], so that the slices of a step, joined or not, lie behind one another.
         self._order = torch.zeros((steps_per_epoch, len(sources), slice_rows), dtype=torch.int64)
-        self.order_stride, self.order_step = slice_rows, len(sources) * slice_rows
-        self.num_slices, self.slice_rows = (1, self.order_step) if joins else (len(sources), slice_rows)
-        self.sources = torch.tensor([addresses_of(one) for one in samples[: self.num_slices]])
+        self.slice_stride, self.step_stride = slice_rows, len(sources) * slice_rows
+        self.num_slices, self.slice_rows = (1, self.step_stride) if joins else (len(sources), slice_rows)
+        self.table = torch.tensor([addresses_of(one) for one in samples[: self.num_slices]])
 
     def start_epoch(self) -> None:
         """Lay out the order of the epoch that the sources have begun."""
-        for column, (source, offset) in enumerate(zip(self._batches, self._offsets, strict=True)):
+        for column, (source, offset) in enumerate(zip(self._sources, self._offsets, strict=True)):
             self._order[:, column] = source.epoch_rows() + offset
 
     def order_address(self, step: int) -> int:
-        """Return the address of the order of step number `step`; that of the next one is `order_step` numbers on."""
-        return self._order.data_ptr() + self._order.itemsize * step * self.order_step
+        """Return the address of the order of step number `step`; that of the next one is `step_stride` numbers on."""
+        return self._order.data_ptr() + self._order.itemsize * step * self.step_stride
 
 
-class RowsOnTheWay:
-    """Slices that come from elsewhere, file after file: each step's tensors are the rows, in their order."""
+class StepAddresses:
+    """Slices that come from elsewhere, file after file: a table of addresses that is set anew for each step."""
 
     def __init__(self, sources: Sequence[SliceSource], slice_rows: int) -> None:
-        self._slice_sources = sources
-        self.num_slices, self.slice_rows, self.order_stride = len(sources), slice_rows, 0
-        self.order_step = 0  # one step at a time
+        self._sources = sources
+        self.num_slices, self.slice_rows, self.slice_stride = len(sources), slice_rows, 0
+        self.step_stride = 0  # one step at a time
         self._order = torch.arange(slice_rows)
-        self.sources = torch.zeros((len(sources), 3), dtype=torch.int64)
+        self.table = torch.zeros((len(sources), 3), dtype=torch.int64)
         self._held: list[Slice] = []
         self._streams = [source for source in sources if isinstance(source, StreamedSlices)]
-        self._table = self.sources.numpy()  # the same memory
+        self._rows = self.table.numpy()  # the same memory
 
     def start_epoch(self) -> None:
         """Nothing is laid out ahead."""
@@ -61,23 +62,23 @@ class RowsOnTheWay:
     def order_address(self, step: int) -> int:
         """Fetch the slices of step number `step`, and return the address of their order."""
         if len(self._streams) == self.num_slices:
-            self._table[:] = [source.addresses(step) for source in self._streams]
+            self._rows[:] = [source.addresses(step) for source in self._streams]
             return self._order.data_ptr()
-        slices = [source.slice(step) for source in self._slice_sources]
+        slices = [source.slice(step) for source in self._sources]
         self._held = [packed(piece) for piece in slices]
         # In place: the kernel knows this table by its address.
-        self.sources.copy_(torch.tensor([addresses_of(piece) for piece in self._held]))
+        self.table.copy_(torch.tensor([addresses_of(piece) for piece in self._held]))
         return self._order.data_ptr()
 
 
-def rows_of(
+def batch_addresses(
     sources: Sequence[SliceSource], slice_rows: int, steps_per_epoch: int, joins: bool
-) -> LaidOutRows | RowsOnTheWay:
-    """Return the rows of an engine's sources; slices from files are never joined."""
+) -> EpochAddresses | StepAddresses:
+    """Return where the rows of an engine's batches lie; slices from files are never joined."""
     in_memory = [source for source in sources if isinstance(source, VirtualRankBatches)]
     if len(in_memory) < len(sources):
-        return RowsOnTheWay(sources, slice_rows)
-    return LaidOutRows(in_memory, slice_rows, steps_per_epoch, joins)
+        return StepAddresses(sources, slice_rows)
+    return EpochAddresses(in_memory, slice_rows, steps_per_epoch, joins)
 
 
 def packed(piece: Slice) -> Slice:

@@ -6,7 +6,6 @@ k  slices of this rank      b  rows a slice      n  parameters
 from __future__ import annotations
 
 import ctypes
-import enum
 import hashlib
 import os
 import platform
@@ -14,7 +13,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import torch
@@ -23,12 +21,9 @@ from mpitrain.cache import cache_folder
 from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.errors import MissingDependencyError
+from mpitrain.train.compiled.structs import check_sizes
 
-# One text for the compiler, read from its standard input.
-_SOURCES = (
-    "shared_sum.hpp", "dense_layers.hpp", "dense_batch.hpp", "dense_step.hpp", "optimizer_updates.hpp",
-    "dense_network.cpp",
-)  # fmt: skip
+_KERNELS = Path(__file__).with_name("kernels")
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
 _FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
@@ -43,11 +38,6 @@ class DenseNetwork:
     loss: str
     dtype: torch.dtype
 
-    @property
-    def num_parameters(self) -> int:
-        """Weights and biases of all layers."""
-        return sum(outputs * (inputs + 1) for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False))
-
     def macros(self) -> list[str]:
         """Return what the kernel's source needs to be told."""
         sizes = ",".join(map(str, self.sizes))
@@ -59,56 +49,13 @@ class DenseNetwork:
         ]
 
 
-class Combination(enum.IntEnum):
-    """How the kernel combines a rank's partials: not at all, or in the pairwise tree."""
-
-    none = 0
-    tree = 1
-
-
-class OptimizerKind(enum.IntEnum):
-    """The update formulas of the kernel."""
-
-    adam = 0
-    adamw = 1
-    descent = 2
-
-    @classmethod
-    def of(cls, optimizer_type: str) -> OptimizerKind:
-        """Return the formula for a `training.optimizer.type`."""
-        return {"adam": cls.adam, "adamw": cls.adamw, "sgd": cls.descent}[optimizer_type]
-
-
-class KernelStep(ctypes.Structure):
-    """What a training step needs, set up once; the fields are those of `Step` in dense_step.hpp, in their order."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in (
-            "work", "parameters", "statistics", "sources", "partials", "epoch_sums", "loss_and_stop", "first_moment",
-            "second_moment", "step_count", "steps_done",
-        )),
-        *((name, ctypes.c_int64) for name in ("order_stride", "num_slices", "slice_rows", "combination", "optimizer")),
-        *((name, ctypes.c_double) for name in (
-            "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum",
-        )),
-    )  # fmt: skip
-
-
-class KernelSharedSum(ctypes.Structure):
-    """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_step.hpp, in their order."""
-
-    _fields_ = (
-        ("meeting", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
-    )
-
-
 def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
 
     Raises MissingDependencyError where there is no C++ compiler, or where it fails.
     """
     library = ctypes.CDLL(str(build_kernel(network)))
+    check_sizes(library)
     address, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
         ("workspace_bytes", count, ()),
@@ -126,19 +73,18 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
 
 def build_kernel(network: DenseNetwork) -> Path:
     """Return the kernel's file, compiled now if the cache does not hold it. Raises MissingDependencyError."""
-    folder = resources.files("mpitrain.train.compiled.kernels")
-    source = "\n".join(folder.joinpath(name).read_text() for name in _SOURCES)
     compiler, cpu = find_compiler(), detect_cpu()
+    sources = [path.read_text() for path in sorted(_KERNELS.glob("*.[ch]pp"))]
     flags = [*_FLAGS, *instruction_flags(cpu), *network.macros()]
     # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
-    identity = "\n".join([source, compiler, *flags, build_identity(cpu)])
+    identity = "\n".join([*sources, compiler, *flags, build_identity(cpu)])
     target = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.stem}.{platform.node()}.{os.getpid()}.partial")
-    command = [compiler, *flags, "-x", "c++", "-", "-o", str(partial)]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    command = [compiler, *flags, str(_KERNELS / "dense_network.cpp"), "-o", str(partial)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise MissingDependencyError(f"{compiler} could not build the compiled step: {_first_line(done.stderr)}")
     # Ranks of several nodes may build at once: each replaces the file by the same bytes, whole.

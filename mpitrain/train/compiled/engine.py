@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from mpitrain.comm.watch.notes import waiting_in
-from mpitrain.train.compiled.addresses import LaidOutRows, addresses_of, packed, rows_of
-from mpitrain.train.compiled.build import Combination, DenseNetwork, KernelStep, OptimizerKind
+from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, packed
+from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
+from mpitrain.train.compiled.structs import Combination, KernelStep, OptimizerKind
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
@@ -39,10 +40,10 @@ class CompiledEngine(StandardEngine):
         self._kernel, layout = kernel, inputs.virtual_ranks
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
         gathers = not self.joins_slices and not layout.is_even
-        self._rows = rows_of(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
-        self.joins_slices = self._rows.num_slices < len(inputs.batches)  # slices from files are never joined
+        self._addresses = batch_addresses(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
+        self.joins_slices = self._addresses.num_slices < len(inputs.batches)  # slices from files are never joined
         num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
-        self._partials = self.optimizer.weights.new_zeros((self._rows.num_slices, num_entries))
+        self._partials = self.optimizer.weights.new_zeros((self._addresses.num_slices, num_entries))
         self._sent = self._partials if gathers else self._partials[:1]
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
         self._node_sum: NodeSum | None = None
@@ -50,7 +51,7 @@ class CompiledEngine(StandardEngine):
         if narrow_wire(inputs) is None:
             self._node_sum = open_node_sum(self.ranks, kernel, layout, gathers)
             self._is_self_contained = self._node_sum is not None or self.ranks.world_size == 1
-        self._most_steps = self._fitting_steps() if isinstance(self._rows, LaidOutRows) else 1
+        self._most_steps = self._fitting_steps() if isinstance(self._addresses, EpochAddresses) else 1
         self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
         self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
         self._describe_step(network, Combination.none if gathers else Combination.tree)
@@ -74,7 +75,7 @@ class CompiledEngine(StandardEngine):
             work=-(-self._workspace.data_ptr() // 64) * 64,
             parameters=optimizer.weights.data_ptr(),
             statistics=self._statistics.data_ptr(),
-            sources=self._rows.sources.data_ptr(),
+            addresses=self._addresses.table.data_ptr(),
             partials=self._partials.data_ptr(),
             epoch_sums=self.loss_sums.data_ptr(),
             loss_and_stop=self._loss_and_stop.data_ptr(),
@@ -82,9 +83,9 @@ class CompiledEngine(StandardEngine):
             second_moment=optimizer.second_moment.data_ptr(),
             step_count=optimizer.step_count.data_ptr(),
             steps_done=ctypes.addressof(self.ranks.cpu.notes.steps_in_call),
-            order_stride=self._rows.order_stride,
-            num_slices=self._rows.num_slices,
-            slice_rows=self._rows.slice_rows,
+            slice_stride=self._addresses.slice_stride,
+            num_slices=self._addresses.num_slices,
+            slice_rows=self._addresses.slice_rows,
             combination=combination,
             optimizer=OptimizerKind.of(settings.type),
             clip_norm=self.training.gradient_clip_norm or 0.0,
@@ -99,17 +100,17 @@ class CompiledEngine(StandardEngine):
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         super().start_epoch(epoch, first_step)
-        self._rows.start_epoch()
+        self._addresses.start_epoch()
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`. Collective."""
-        order = self._rows.order_address(first_step)  # from files: read before the others are waited for
+        order = self._addresses.order_address(first_step)  # from files: read before the others are waited for
         if not self._is_self_contained:
             return self._take_one_step(order, learning_rate, stop_requested)
         shared = self._node_sum.address if self._node_sum is not None else None
         with waiting_in("take_steps", self.ranks.cpu.notes):
             num_taken = self._kernel.take_steps(
-                self._step_address, shared, order, self._rows.order_step, min(num_steps, self._most_steps),
+                self._step_address, shared, order, self._addresses.step_stride, min(num_steps, self._most_steps),
                 stop_requested, learning_rate, self._losses.data_ptr(),
             )  # fmt: skip
         return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
@@ -127,8 +128,8 @@ class CompiledEngine(StandardEngine):
         sums = torch.zeros((len(self.inputs.validation), 2), dtype=torch.float64)
         for row, own in zip(sums, self.inputs.validation, strict=True):
             for block in map(packed, own.blocks()):
-                source = (ctypes.c_void_p * 3)(*addresses_of(block))
-                self._kernel.add_losses(self._step_address, source, len(block.inputs), row.data_ptr())
+                samples = (ctypes.c_void_p * 3)(*addresses_of(block))
+                self._kernel.add_losses(self._step_address, samples, len(block.inputs), row.data_ptr())
         return sums
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.errors import LaunchError
-from mpitrain.train.compiled.build import KernelSharedSum
+from mpitrain.train.compiled.structs import KernelSharedSum
 
 if TYPE_CHECKING:
     from mpitrain.comm.communicator import NodeSharedTensor

@@ -1,11 +1,15 @@
 // From samples in memory to a tile of normalised inputs, and from its outputs to losses and their derivatives.
 //
 //   R rows of a tile      F, O inputs and targets of a sample
+#pragma once
+
+#include "dense_layers.hpp"
 
 namespace {
 
-/// Rows of one virtual rank in physical units: inputs [rows][F], targets [rows][O], weights [rows], 0 for padding.
-struct Rows {
+/// Where the rows of one virtual rank lie, in physical units: inputs [rows][F], targets [rows][O], weights [rows], 0
+/// for padding.
+struct SampleAddresses {
     const Real* inputs;
     const Real* targets;
     const Real* weights;
@@ -29,7 +33,7 @@ void spread_statistics(Workspace& work, const Statistics& statistics) {
 }
 
 /// Sets the inputs of a tile; what lies behind a row's F inputs stays zero.
-void gather_inputs(Workspace& work, int R, const Rows& rows, const std::int64_t* order) {
+void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order) {
     constexpr int F = sizes[0];
     // In two passes: a vector that is read just behind the stores of its parts waits for them.
     for (int r = 0; r < R; ++r)
@@ -41,16 +45,16 @@ void gather_inputs(Workspace& work, int R, const Rows& rows, const std::int64_t*
         }
 }
 
-/// Output o of row r of the tile less its target, which is that of the source's row `source_row`, both normalised.
-Real error_of(const Workspace& work, int r, int o, const Rows& rows, std::int64_t source_row,
+/// Output o of row r of the tile less its target, which is that of row `sample_row` of the samples, both normalised.
+Real error_of(const Workspace& work, int r, int o, const SampleAddresses& rows, std::int64_t sample_row,
               const Statistics& statistics) {
-    const Real target = rows.targets[source_row * sizes[num_layers] + o];
+    const Real target = rows.targets[sample_row * sizes[num_layers] + o];
     return work.after[num_layers][r][o] - (target - statistics.target_mean()[o]) / statistics.target_std()[o];
 }
 
 /// Adds the losses of a tile to loss_sum, and sets the output layer's delta.
-void start_backward(Workspace& work, int R, const Rows& rows, const std::int64_t* order, const Statistics& statistics,
-                    Real& loss_sum, Real& weight_sum) {
+void start_backward(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order,
+                    const Statistics& statistics, Real& loss_sum, Real& weight_sum) {
     constexpr int O = sizes[num_layers];
     for (int r = 0; r < R; ++r) {
         const Real weight = rows.weights[order[r]];

@@ -4,7 +4,9 @@
 //
 // Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
 // for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
-// Macros given by the compiler's command line: REAL, LAYER_SIZES, HIDDEN, OUTPUT, LOSS.
+// The compiler's command line gives the macros REAL, LAYER_SIZES, HIDDEN, OUTPUT and LOSS.
+#pragma once
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +14,14 @@
 #include <type_traits>
 #ifdef __SSE__
 #include <xmmintrin.h>
+#endif
+
+#ifndef REAL  // an editor reads this file: as for the sea-ice network
+#define REAL float
+#define LAYER_SIZES 7, 16, 1
+#define HIDDEN identity
+#define OUTPUT sigmoid
+#define LOSS mse
 #endif
 
 namespace {

@@ -1,12 +1,16 @@
 // What the engine calls: sums over slices, updates, whole steps, and losses of held-out samples.
 //
 //   n parameters      k slices      b rows a slice
+#include "optimizer_updates.hpp"
 
 extern "C" {
 
+std::int64_t sizeof_Step() { return sizeof(Step); }
+std::int64_t sizeof_SharedSum() { return sizeof(SharedSum); }
+
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
 
-/// Computes the k partials of a batch and combines them; order [k][b] says which rows, `order_stride` numbers apart.
+/// Computes the k partials of a batch and combines them; order [k][b] says which rows, `slice_stride` numbers apart.
 void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
     spread_weights(*step->work, step->parameters);
     spread_statistics(*step->work, {step->statistics});
@@ -15,7 +19,7 @@ void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
         Real* partial = step->partials + num_held * partial_length;
         {
             const FlushToZero here;
-            write_partial(*step->work, *step, step->sources[s], order + s * step->order_stride,
+            write_partial(*step->work, *step, step->addresses[s], order + s * step->slice_stride,
                           static_cast<Real>(stop_flag), partial);
         }
         for (int i = 0; i < 2; ++i) step->epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
@@ -43,13 +47,13 @@ std::int64_t shared_bytes(std::int64_t num_rows) {
            2 * num_rows * partial_length * static_cast<std::int64_t>(sizeof(Real));
 }
 
-/// Takes up to `num_steps` steps, whose orders lie `order_step` numbers apart, and sets their mean losses. Returns how
+/// Takes up to `num_steps` steps, whose orders lie `step_stride` numbers apart, and sets their mean losses. Returns how
 /// many: the last is the first whose loss is not finite, or after which a rank asks to stop.
 /// `shared` is null for one rank that has all slices; else collective over its ranks.
-std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t order_step,
+std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t step_stride,
                         std::int64_t num_steps, double stop_flag, double learning_rate, double* losses) {
     for (std::int64_t taken = 0; taken < num_steps;) {
-        sum_slices(step, order + taken * order_step, stop_flag);
+        sum_slices(step, order + taken * step_stride, stop_flag);
         if (shared) add_among_ranks(*step, *shared);
         apply_sum(step, step->partials, learning_rate);
         losses[taken] = step->loss_and_stop[0];
@@ -60,7 +64,7 @@ std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::in
 }
 
 /// Adds the losses and weights of the first `num_rows` rows, by the parameters as they are, to sums [2].
-void add_losses(const Step* step, const Rows* rows, std::int64_t num_rows, double* sums) {
+void add_losses(const Step* step, const SampleAddresses* rows, std::int64_t num_rows, double* sums) {
     const FlushToZero here;
     const Statistics statistics{step->statistics};
     Workspace& work = *step->work;

@@ -1,31 +1,35 @@
 // What a training step knows, the partial sums of its slices, and their sum over the ranks of a node.
 //
 //   n parameters      k slices of a rank      b rows a slice      P ranks      R rows that they contribute
+#pragma once
+
+#include "dense_batch.hpp"
+#include "shared_sum.hpp"
 
 namespace {
 
-/// What a training step needs, set up once; the fields are those of `KernelStep` in dense_kernel.py, in their order.
+/// What a training step needs, set up once; the fields are those of `KernelStep` in structs.py, in their order.
 struct Step {
     Workspace* work;
-    Real* parameters;        // [n]
-    const Real* statistics;  // see Statistics
-    const Rows* sources;     // [k]
-    Real* partials;          // [k][n + 3]: gradient of the summed weighted loss, loss sum, weight sum, stop flag
-    double* epoch_sums;      // [k][2]: losses and weights of the epoch so far
-    double* loss_and_stop;   // [2]: the batch's mean loss, the number of ranks that ask to stop
-    Real* first_moment;      // [n]: Adam's m, or the velocity of gradient descent
-    Real* second_moment;     // [n]: Adam's v
+    Real* parameters;                  // [n]
+    const Real* statistics;            // see Statistics
+    const SampleAddresses* addresses;  // [k], of the slices' samples
+    Real* partials;         // [k][n + 3]: gradient of the summed weighted loss, loss sum, weight sum, stop flag
+    double* epoch_sums;     // [k][2]: losses and weights of the epoch so far
+    double* loss_and_stop;  // [2]: the batch's mean loss, the number of ranks that ask to stop
+    Real* first_moment;     // [n]: Adam's m, or the velocity of gradient descent
+    Real* second_moment;    // [n]: Adam's v
     float* step_count;
     volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
-    std::int64_t order_stride, num_slices, slice_rows;
+    std::int64_t slice_stride, num_slices, slice_rows;
     std::int64_t combination;  // of the k partials: 0 none, 1 into row 0 in the pairwise tree
     std::int64_t optimizer;    // 0 Adam, 1 AdamW, 2 gradient descent
     double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
 };
 
 /// The partial of one slice, whose b rows are `order` [b].
-void write_partial(Workspace& work, const Step& step, const Rows& rows, const std::int64_t* order, Real stop_flag,
-                   Real* partial) {
+void write_partial(Workspace& work, const Step& step, const SampleAddresses& rows, const std::int64_t* order,
+                   Real stop_flag, Real* partial) {
     const Statistics statistics{step.statistics};
     Real loss_sum = 0, weight_sum = 0;
     for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
@@ -56,7 +60,7 @@ std::int64_t add_in_tree_so_far(const Step& step, std::int64_t s, std::int64_t n
     return num_held;
 }
 
-/// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in dense_kernel.py, in their order.
+/// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in structs.py, in their order.
 struct SharedSum {
     Meeting* meeting;
     std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows

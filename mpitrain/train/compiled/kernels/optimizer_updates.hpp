@@ -1,6 +1,9 @@
 // From the sum of all gradients to new parameters.
 //
 //   n parameters
+#pragma once
+
+#include "dense_step.hpp"
 
 namespace {
 

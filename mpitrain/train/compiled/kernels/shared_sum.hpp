@@ -2,7 +2,10 @@
 // and adds all rows itself, in the one order that does not depend on who came when.
 //
 //   P ranks of the node      R rows of all ranks      n numbers a row
+#pragma once
+
 #include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #ifdef __linux__

@@ -1,0 +1,63 @@
+"""What the engine tells the kernel: C structures, and the numbers by which both name a choice."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+
+from mpitrain.errors import MpitrainError
+
+
+class Combination(enum.IntEnum):
+    """How the kernel combines a rank's partials: not at all, or in the pairwise tree."""
+
+    none = 0
+    tree = 1
+
+
+class OptimizerKind(enum.IntEnum):
+    """The update formulas of the kernel."""
+
+    adam = 0
+    adamw = 1
+    descent = 2
+
+    @classmethod
+    def of(cls, optimizer_type: str) -> OptimizerKind:
+        """Return the formula for a `training.optimizer.type`."""
+        return {"adam": cls.adam, "adamw": cls.adamw, "sgd": cls.descent}[optimizer_type]
+
+
+class KernelStep(ctypes.Structure):
+    """What a training step needs, set up once; the fields are those of `Step` in dense_step.hpp, in their order."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "work", "parameters", "statistics", "addresses", "partials", "epoch_sums", "loss_and_stop", "first_moment",
+            "second_moment", "step_count", "steps_done",
+        )),
+        *((name, ctypes.c_int64) for name in ("slice_stride", "num_slices", "slice_rows", "combination", "optimizer")),
+        *((name, ctypes.c_double) for name in (
+            "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum",
+        )),
+    )  # fmt: skip
+
+
+class KernelSharedSum(ctypes.Structure):
+    """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_step.hpp, in their order."""
+
+    _fields_ = (
+        ("meeting", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
+    )
+
+
+def check_sizes(kernel: ctypes.CDLL) -> None:
+    """Raise MpitrainError where the kernel was compiled for other structures than these: it would read wrong memory."""
+    for structure, name in ((KernelStep, "Step"), (KernelSharedSum, "SharedSum")):
+        size = getattr(kernel, f"sizeof_{name}")()
+        if size != ctypes.sizeof(structure):
+            raise MpitrainError(
+                f"{kernel._name}: {name} has {size} bytes there and {ctypes.sizeof(structure)} in structs.py, so the "
+                "step would read wrong memory; give both the same fields"
+            )
