@@ -3,16 +3,10 @@
 //   T rows of a tile      I, O inputs and outputs of a layer, padded to whole vectors where a row of them is stored
 #include "plain_chain.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <numbers>
-
-#include "adam.hpp"
-#include "errors.hpp"
+#include "plain_tiles.hpp"
 
 namespace {
 
-constexpr std::size_t tile_rows = 64;
 #ifdef __AVX512F__
 constexpr std::size_t vector_bytes = 64, row_block = 8;
 #else
@@ -82,36 +76,6 @@ void multiply(std::size_t num_rows, Strided<Real> a, std::size_t depth, const Re
     for (; m < num_rows; ++m, a.start += a.row) multiply_rows<Real, 1>(a, depth, b, c + m * width, width);
 }
 
-/// z -> act(z) in place, and its slope.
-template <typename Real>
-void activate(Activation activation, Real* z, Real* slope, std::size_t count) {
-    const Real density_at_0 = static_cast<Real>(1 / std::sqrt(2 * std::numbers::pi));
-    for (std::size_t i = 0; i < count; ++i) {
-        switch (activation) {
-            case Activation::none:
-                slope[i] = 1;
-                break;
-            case Activation::sigmoid:
-                z[i] = 1 / (1 + std::exp(-z[i]));
-                slope[i] = z[i] * (1 - z[i]);
-                break;
-            case Activation::relu:
-                slope[i] = z[i] > 0 ? 1 : 0;
-                z[i] *= slope[i];
-                break;
-            case Activation::tanh:
-                z[i] = std::tanh(z[i]);
-                slope[i] = 1 - z[i] * z[i];
-                break;
-            case Activation::gelu: {  // z times the normal distribution's value at z
-                const Real below = (1 + std::erf(z[i] / std::numbers::sqrt2_v<Real>)) / 2;
-                slope[i] = below + z[i] * density_at_0 * std::exp(-z[i] * z[i] / 2);
-                z[i] *= below;
-            }
-        }
-    }
-}
-
 /// One layer's weights as the products need them, and what a tile makes of it.
 template <typename Real>
 struct Layer {
@@ -132,13 +96,13 @@ struct Layer {
           outputs(num_outputs),
           start(first_weight),
           input_width(width_of<Real>(num_inputs)),
-          output_width(width_of<Real>(num_outputs)),
+          output_width(num_outputs == 1 ? 1 : width_of<Real>(num_outputs)),
           activation(act),
           weight(outputs * input_width),
           transposed(inputs * output_width),
           bias(output_width),
           output(tile_rows * output_width),
-          slope(tile_rows * output_width),
+          slope(tile_rows * output_width, Real{1}),
           delta(tile_rows * output_width),
           gradient(outputs * input_width),
           bias_sums(output_width) {}
@@ -199,13 +163,10 @@ struct Layer {
 };
 
 template <typename Real>
-class PlainChain final : public Engine<Real> {
+class PlainChain final : public PlainTiles<Real> {
   public:
     PlainChain(const Weights& weights, const Options& options)
-        : weights_(weights.values.begin(), weights.values.end()),
-          adam_(options.adam, options.semantics == Semantics::reference, weights.values.size()),
-          mean_(num_features, Real{0}),
-          std_(num_features, Real{1}),
+        : PlainTiles<Real>(weights, options),
           input_width_(width_of<Real>(num_features)),
           input_(tile_rows * input_width_),
           input_delta_(tile_rows * input_width_) {
@@ -219,79 +180,36 @@ class PlainChain final : public Engine<Real> {
         take_weights();
     }
 
-    void set_normalization(const Normalization& normalization) override {
-        mean_.assign(normalization.mean.begin(), normalization.mean.end());
-        std_.assign(normalization.std.begin(), normalization.std.end());
-    }
-
-    std::vector<double> weights() const override { return {weights_.begin(), weights_.end()}; }
-
-    Real mean_loss(const Slice<Real>& slice, Real* gradient) override {
-        const Real rows = static_cast<Real>(slice.rows);
-        return accumulate(slice, 2 / rows, gradient) / rows;
-    }
-
-    Real summed_loss(const Slice<Real>& slice, Real* gradient) override { return accumulate(slice, 2, gradient); }
-
     void adam_step(const Real* gradient) override {
-        adam_.step(weights_.data(), gradient);
+        PlainTiles<Real>::adam_step(gradient);
         take_weights();
     }
 
-    std::vector<Real> forward(const std::vector<Real>& x) override {
-        std::vector<Real> y;
-        y.reserve(x.size() / num_features);
-        for_each_tile(x, [&](std::size_t rows) {
-            for (std::size_t r = 0; r < rows; ++r) y.push_back(output_of(r));
-        });
-        return y;
-    }
-
-    Prediction predict(const std::vector<Real>& x) override {
-        Prediction prediction;
-        for_each_tile(x, [&](std::size_t rows) { append_prediction(rows, prediction); });
-        return prediction;
-    }
-
-    void save_model(const std::string& path) override {
-        throw UserError(path + ": only --engine torch writes libtorch archives");
-    }
-
   private:
+    using PlainTiles<Real>::weights_;
+    using PlainTiles<Real>::mean_;
+    using PlainTiles<Real>::std_;
+
     void take_weights() {
         for (Layer<Real>& layer : layers_) layer.take_weights(weights_.data());
     }
 
-    Real& output_of(std::size_t r) { return layers_.back().output[r * layers_.back().output_width]; }
+    Real output_of(std::size_t r) const override { return layers_.back().output[r * layers_.back().output_width]; }
 
     const Real* input_of(std::size_t l) const { return l == 0 ? input_.data() : layers_[l - 1].output.data(); }
 
-    /// Weighted squared errors of all rows, and scale times half their gradient into gradient (K).
-    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) {
+    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) override {
         for (Layer<Real>& layer : layers_) layer.clear_gradient();
         Real loss = 0;
-        for (std::size_t start = 0; start < slice.rows; start += tile_rows) {
-            const std::size_t rows = std::min(tile_rows, slice.rows - start);
-            run(slice.x + start * num_features, rows);
+        this->for_each_tile(slice.x, slice.rows, [&](std::size_t start, std::size_t rows) {
             loss += differentiate(slice.y + start, slice.weight ? slice.weight + start : nullptr, rows, scale);
             run_backward(rows, [rows](Layer<Real>& layer, const Real* x) { layer.add_gradient(x, rows); });
-        }
+        });
         for (const Layer<Real>& layer : layers_) layer.give_gradient(gradient);
         return loss;
     }
 
-    template <typename Work>
-    void for_each_tile(const std::vector<Real>& x, Work&& work) {
-        const std::size_t n = x.size() / num_features;
-        for (std::size_t start = 0; start < n; start += tile_rows) {
-            const std::size_t rows = std::min(tile_rows, n - start);
-            run(x.data() + start * num_features, rows);
-            work(rows);
-        }
-    }
-
-    /// x (rows,F), not normalised -> the outputs and slopes of all layers
-    void run(const Real* x, std::size_t rows) {
+    void run(const Real* x, std::size_t rows) override {
         for (std::size_t r = 0; r < rows; ++r) {
             for (std::size_t f = 0; f < num_features; ++f) {
                 input_[r * input_width_ + f] = (x[r * num_features + f] - mean_[f]) / std_[f];
@@ -320,12 +238,12 @@ class PlainChain final : public Engine<Real> {
             if (l == 0) return;
             Layer<Real>& below = layers_[l - 1];
             layers_[l].propagate(below.delta.data(), rows);
+            if (below.activation == Activation::none) continue;
             for (std::size_t i = 0; i < rows * below.output_width; ++i) below.delta[i] *= below.slope[i];
         }
     }
 
-    /// y and dy/dx in physical units of the tile's rows.
-    void append_prediction(std::size_t rows, Prediction& prediction) {
+    void append_prediction(std::size_t rows, Prediction& prediction) override {
         Layer<Real>& last = layers_.back();
         last.delta = last.slope;
         run_backward(rows, [](const Layer<Real>&, const Real*) {});
@@ -338,9 +256,6 @@ class PlainChain final : public Engine<Real> {
         }
     }
 
-    std::vector<Real> weights_;  // (K)
-    Adam<Real> adam_;
-    std::vector<Real> mean_, std_;  // (F)
     std::size_t input_width_;
     std::vector<Real> input_, input_delta_;  // (T,F)
     std::vector<Layer<Real>> layers_;

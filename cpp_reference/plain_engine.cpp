@@ -1,17 +1,10 @@
 // The engine without libtorch: the sea-ice network written out, 64 rows at a time, each array long enough for vector
 // instructions (deeper chains: plain_chain.cpp). It is the speed that the others are measured against; no memory is
 // allocated in a step.
-#include <cmath>
-#include <numbers>
-
-#include "adam.hpp"
-#include "engine.hpp"
-#include "errors.hpp"
 #include "plain_chain.hpp"
+#include "plain_tiles.hpp"
 
 namespace {
-
-constexpr std::size_t tile_rows = 64;
 
 /// One quantity for the rows of a tile.
 template <typename Real>
@@ -33,11 +26,6 @@ Real dot(const Real* a, const Real* b, std::size_t rows) {
 #pragma omp simd reduction(+ : total)
     for (std::size_t r = 0; r < rows; ++r) total += a[r] * b[r];
     return total;
-}
-
-template <typename Real>
-Real sigmoid(Real z) {
-    return 1 / (1 + std::exp(-z));
 }
 
 /// Adds n values, `lanes` of them side by side, in levels of partial sums: torch's own order for sums down columns
@@ -84,81 +72,32 @@ Real rounded(Real value) {
 }
 
 template <typename Real>
-class PlainEngine final : public Engine<Real> {
+class PlainEngine final : public PlainTiles<Real> {
   public:
     PlainEngine(const Weights& weights, const Options& options)
-        : hidden_size_(weights.sizes[1]),
+        : PlainTiles<Real>(weights, options),
+          hidden_size_(weights.sizes[1]),
           activation_(options.hidden_activation),
-          weights_(weights.values.begin(), weights.values.end()),
-          adam_(options.adam, options.semantics == Semantics::reference, weights.values.size()),
           hidden_(weights.sizes[1]),
           slope_(weights.sizes[1]) {
         for (Column<Real>& column : slope_) std::fill_n(column.value, tile_rows, Real{1});
-        std::fill_n(mean_, num_features, Real{0});
-        std::fill_n(std_, num_features, Real{1});
-    }
-
-    void set_normalization(const Normalization& normalization) override {
-        for (std::size_t f = 0; f < num_features; ++f) {
-            mean_[f] = static_cast<Real>(normalization.mean[f]);
-            std_[f] = static_cast<Real>(normalization.std[f]);
-        }
-    }
-
-    std::vector<double> weights() const override { return {weights_.begin(), weights_.end()}; }
-
-    Real mean_loss(const Slice<Real>& slice, Real* gradient) override {
-        const Real rows = static_cast<Real>(slice.rows);
-        return accumulate(slice, 2 / rows, gradient) / rows;
-    }
-
-    Real summed_loss(const Slice<Real>& slice, Real* gradient) override { return accumulate(slice, 2, gradient); }
-
-    void adam_step(const Real* gradient) override { adam_.step(weights_.data(), gradient); }
-
-    std::vector<Real> forward(const std::vector<Real>& x) override {
-        std::vector<Real> y;
-        y.reserve(x.size() / num_features);
-        for_each_tile(x, [&](std::size_t rows) { y.insert(y.end(), output_.value, output_.value + rows); });
-        return y;
-    }
-
-    Prediction predict(const std::vector<Real>& x) override {
-        Prediction prediction;
-        for_each_tile(x, [&](std::size_t rows) {
-            for (std::size_t r = 0; r < rows; ++r) append_prediction(r, prediction);
-        });
-        return prediction;
-    }
-
-    void save_model(const std::string& path) override {
-        throw UserError(path + ": only --engine torch writes libtorch archives");
     }
 
   private:
-    /// Weighted squared errors of all rows, and scale times half their gradient into gradient (K).
-    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) {
+    using PlainTiles<Real>::weights_;
+    using PlainTiles<Real>::mean_;
+    using PlainTiles<Real>::std_;
+
+    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) override {
         std::fill_n(gradient, weights_.size(), Real{0});
         Real loss = 0;
-        for (std::size_t start = 0; start < slice.rows; start += tile_rows) {
-            const std::size_t rows = std::min(tile_rows, slice.rows - start);
-            load(slice.x + start * num_features, rows);
-            run(rows);
+        this->for_each_tile(slice.x, slice.rows, [&](std::size_t start, std::size_t rows) {
             loss += run_backward(slice.y + start, slice.weight ? slice.weight + start : nullptr, rows, scale, gradient);
-        }
+        });
         return loss;
     }
 
-    template <typename Work>
-    void for_each_tile(const std::vector<Real>& x, Work&& work) {
-        const std::size_t n = x.size() / num_features;
-        for (std::size_t start = 0; start < n; start += tile_rows) {
-            const std::size_t rows = std::min(tile_rows, n - start);
-            load(x.data() + start * num_features, rows);
-            run(rows);
-            work(rows);
-        }
-    }
+    Real output_of(std::size_t r) const override { return output_.value[r]; }
 
     /// x (rows,F) -> normalised columns.
     void load(const Real* x, std::size_t rows) {
@@ -169,8 +108,9 @@ class PlainEngine final : public Engine<Real> {
         }
     }
 
-    /// input_ -> hidden_, slope_, output_
-    void run(std::size_t rows) {
+    /// x -> input_, hidden_, slope_, output_
+    void run(const Real* x, std::size_t rows) override {
+        load(x, rows);
         const Real* w1 = weights_.data();                   // (H,F)
         const Real* b1 = w1 + hidden_size_ * num_features;  // (H)
         const Real* w2 = b1 + hidden_size_;                 // (H)
@@ -185,31 +125,10 @@ class PlainEngine final : public Engine<Real> {
                 for (std::size_t f = 0; f < num_features; ++f) z += w[f] * input_[f].value[r];
                 hidden[r] = z;
             }
-            if (activation_ != Activation::none) activate(hidden, slope_[h].value, rows);
+            if (activation_ != Activation::none) activate(activation_, hidden, slope_[h].value, rows);
             for (std::size_t r = 0; r < rows; ++r) output[r] += w2[h] * hidden[r];
         }
         for (std::size_t r = 0; r < rows; ++r) output[r] = sigmoid(output[r]);
-    }
-
-    /// z -> act(z) in place, and its slope.
-    void activate(Real* z, Real* slope, std::size_t rows) const {
-        const Real density_at_0 = static_cast<Real>(1 / std::sqrt(2 * std::numbers::pi));
-        for (std::size_t r = 0; r < rows; ++r) {
-            if (activation_ == Activation::relu) {
-                slope[r] = z[r] > 0 ? 1 : 0;
-                z[r] *= slope[r];
-            } else if (activation_ == Activation::sigmoid) {
-                z[r] = sigmoid(z[r]);
-                slope[r] = z[r] * (1 - z[r]);
-            } else if (activation_ == Activation::tanh) {
-                z[r] = std::tanh(z[r]);
-                slope[r] = 1 - z[r] * z[r];
-            } else {  // gelu: z times the normal distribution's value at z
-                const Real below = (1 + std::erf(z[r] / std::numbers::sqrt2_v<Real>)) / 2;
-                slope[r] = below + z[r] * density_at_0 * std::exp(-z[r] * z[r] / 2);
-                z[r] *= below;
-            }
-        }
     }
 
     /// Adds this tile's part to gradient (K); returns its weighted squared errors.
@@ -240,26 +159,25 @@ class PlainEngine final : public Engine<Real> {
         return sum(error, rows);
     }
 
-    /// y and dy/dx = y (1 - y) sum_h w2_h slope_h w1_hf / std_f of row r in the tile.
-    void append_prediction(std::size_t r, Prediction& prediction) const {
+    /// dy/dx = y (1 - y) sum_h w2_h slope_h w1_hf / std_f
+    void append_prediction(std::size_t rows, Prediction& prediction) override {
         const Real* w1 = weights_.data();
         const Real* w2 = w1 + hidden_size_ * (num_features + 1);
-        const Real y = output_.value[r];
-        prediction.y.push_back(static_cast<double>(y));
-        for (std::size_t f = 0; f < num_features; ++f) {
-            Real through = 0;
-            for (std::size_t h = 0; h < hidden_size_; ++h) {
-                through += w2[h] * slope_[h].value[r] * w1[h * num_features + f];
+        for (std::size_t r = 0; r < rows; ++r) {
+            const Real y = output_.value[r];
+            prediction.y.push_back(static_cast<double>(y));
+            for (std::size_t f = 0; f < num_features; ++f) {
+                Real through = 0;
+                for (std::size_t h = 0; h < hidden_size_; ++h) {
+                    through += w2[h] * slope_[h].value[r] * w1[h * num_features + f];
+                }
+                prediction.jacobian.push_back(static_cast<double>(y * (1 - y) * through / std_[f]));
             }
-            prediction.jacobian.push_back(static_cast<double>(y * (1 - y) * through / std_[f]));
         }
     }
 
     std::size_t hidden_size_;
     Activation activation_;
-    std::vector<Real> weights_;  // (K)
-    Adam<Real> adam_;
-    Real mean_[num_features], std_[num_features];
     Column<Real> input_[num_features], output_, error_, delta_, delta_hidden_;
     std::vector<Column<Real>> hidden_, slope_;  // (H)
 };
