@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpitrain.bench.step_report import ranks_words
-from mpitrain.bench.step_results import ScalingResult, StepResult
+from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
 from mpitrain.observe.figures import GUIDE_COLOUR, new_panels, render_png
 
 _DOTS_PER_INCH = 100
@@ -37,10 +37,7 @@ def _draw_row(records: Sequence[Mapping[str, Any]], left: Any, right: Any) -> No
 
 def draw_steps(results: Sequence[StepResult]) -> bytes:
     """Return a PNG: the median time of each engine's step, a panel for each network, batch and number of ranks."""
-    groups: dict[tuple[str, str, int], list[StepResult]] = {}
-    for result in results:
-        if result.median_us is not None:
-            groups.setdefault(result.case.key[:3], []).append(result)
+    groups = grouped((result for result in results if result.median_us is not None), lambda one: one.case.key[:3])
     num_columns = min(2, max(1, len(groups)))
     figure, panels = new_panels(-(-max(1, len(groups)) // num_columns), num_columns)
     for panel, ((network, batch, num_ranks), group) in zip(panels, groups.items(), strict=False):

@@ -16,7 +16,7 @@ from mpitrain.bench.step_cases import StepCase
 from mpitrain.bench.step_results import StepResult, summarise
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError
-from mpitrain.native.benchmark import CppBenchmark, time_cpp_steps
+from mpitrain.native.benchmark import time_cpp_steps
 from mpitrain.native.build import build_program, program_path
 from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
@@ -112,26 +112,26 @@ def _measure_cpp(cases: Sequence[StepCase], program: Path | None, recorded: dict
         if program is None or recorded[case.key].error:
             continue
         try:
-            step_us = time_cpp_steps(find_mpirun(), program, case.num_ranks, cpp_benchmark_of(case))
+            step_us = time_cpp_steps(find_mpirun(), program, case.num_ranks, cpp_flags_of(case))
             _record(recorded[case.key], step_us, None)
         except MpitrainError as error:
             _record(recorded[case.key], None, str(error))
 
 
-def cpp_benchmark_of(case: StepCase) -> CppBenchmark:
-    """Return the same case in the C++ program's terms."""
+def cpp_flags_of(case: StepCase) -> dict[str, object]:
+    """Return the same case as flags of the C++ program."""
     network = case.network
-    return CppBenchmark(
-        engine=case.engine.cpp_engine,
-        reduction=case.engine.cpp_reduction,
-        sizes=network.sizes,
-        hidden_activation=network.hidden_activation,
-        output_activation=network.output_activation,
-        global_batch_size=case.global_batch_size,
-        num_samples=case.num_samples,
-        num_steps=case.num_steps,
-        num_warmup_steps=case.num_warmup_steps,
-    )
+    return {
+        "benchmark": case.num_steps,
+        "warmup": case.num_warmup_steps,
+        "engine": case.engine.cpp_engine,
+        "reduction": case.engine.cpp_reduction,
+        "network": "-".join(map(str, network.sizes)),
+        "hidden-activation": network.hidden_activation,
+        "output-activation": network.output_activation,
+        "batch-size": case.global_batch_size,
+        "samples": case.num_samples,
+    }
 
 
 def _record(recorded: _Recorded, step_us: list[float] | None, error: str | None) -> None:

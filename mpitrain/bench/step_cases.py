@@ -29,6 +29,8 @@ class Engine:
 
     `kind`: ours (with the trainer's settings), loop (plain PyTorch's, in baselines.py) or cpp (the C++ program's
     engine and reduction).
+    `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, their tree), any (one slice a rank, one
+    Allreduce) or original (one slice a rank, one Allreduce for each parameter, libtorch's Adam).
     """
 
     name: str

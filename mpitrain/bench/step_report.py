@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpitrain.bench.output import render_table
-from mpitrain.bench.step_results import ScalingResult, StepResult
+from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
 
@@ -38,9 +38,7 @@ def _is_installed(name: str) -> bool:
 
 def render_steps(results: Sequence[StepResult], baseline: str) -> str:
     """Return a table for each network, batch and number of ranks, then a line for whatever could not be measured."""
-    groups: dict[tuple[str, str, int], list[StepResult]] = {}
-    for result in results:
-        groups.setdefault(result.case.key[:3], []).append(result)
+    groups = grouped(results, lambda result: result.case.key[:3])
     columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", f"time / {baseline}")
     tables = [
         render_table(
@@ -55,19 +53,16 @@ def _step_row(result: StepResult) -> list[str]:
     median_us = result.median_us
     return [
         result.case.engine.name,
-        *(_number(time_us) for time_us in (median_us, result.p10_us, result.p90_us)),
-        _percent(result.spread),
-        _number(1e6 / median_us if median_us else None),
-        _factor(result.ratio),
+        *(_text(time_us) for time_us in (median_us, result.p10_us, result.p90_us)),
+        _text(result.spread, ".0%"),
+        _text(1e6 / median_us if median_us else None),
+        _text(result.ratio, ".2f"),
     ]
 
 
 def render_scaling(results: Sequence[ScalingResult]) -> str:
     """Return a table for each network, engine and kind of scaling."""
-    groups: dict[tuple[str, str, str], list[ScalingResult]] = {}
-    for result in results:
-        case = result.step.case
-        groups.setdefault((case.network.name, case.engine.name, result.scaling), []).append(result)
+    groups = grouped(results, lambda one: (one.step.case.network.name, one.step.case.engine.name, one.scaling))
     columns = ("ranks", "batch", "us a step", "rounds' spread", "speed-up", "efficiency")
     tables = [
         render_table(
@@ -86,10 +81,10 @@ def _scaling_row(result: ScalingResult) -> list[str]:
     return [
         str(step.case.num_ranks),
         str(step.case.global_batch_size),
-        _number(step.median_us),
-        _percent(step.spread),
-        _factor(result.speedup),
-        _factor(result.efficiency),
+        _text(step.median_us),
+        _text(step.spread, ".0%"),
+        _text(result.speedup, ".2f"),
+        _text(result.efficiency, ".2f"),
     ]
 
 
@@ -117,15 +112,8 @@ def ranks_words(num_ranks: int) -> str:
     return f"{num_ranks} rank{'s' if num_ranks > 1 else ''}"
 
 
-def _number(value: float | None) -> str:
+def _text(value: float | None, form: str = "") -> str:
+    """Write a number in Python's `form`, without one four digits or more; `-` for None."""
     if value is None:
         return "-"
-    return f"{value:.1f}" if value < 1000 else f"{value:.0f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _factor(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return format(value, form or (".1f" if value < 1000 else ".0f"))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from mpitrain.bench.measurement import percentile
 from mpitrain.bench.step_cases import StepCase
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ def with_ratios(results: Sequence[StepResult], baseline: str) -> list[StepResult
     return [replace(result, ratio=_ratio(result.round_medians_us, base.get(result.case.key[:3]))) for result in results]
 
 
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items of each key, keys and items in their first order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def _ratio(medians_us: Sequence[float], base_us: Sequence[float] | None) -> float | None:
     # Round by round: what slows the whole machine for a while slows both.
     if not base_us or len(base_us) != len(medians_us):
@@ -101,9 +113,7 @@ class ScalingResult:
 
 def scaling_of(results: Sequence[StepResult], scaling: str) -> list[ScalingResult]:
     """Return speed-up (samples a second against those on the fewest ranks) and efficiency of each result."""
-    groups: dict[tuple[str, str], list[StepResult]] = {}
-    for result in results:
-        groups.setdefault((result.case.network.name, result.case.engine.name), []).append(result)
+    groups = grouped(results, lambda result: (result.case.network.name, result.case.engine.name))
     return [_scaled(result, group, scaling) for group in groups.values() for result in group]
 
 

@@ -20,6 +20,7 @@ from mpitrain.bench.step_cases import (
     step_count,
 )
 from mpitrain.cli.bench_collectives import add_collectives_action, at_least
+from mpitrain.cli.settings import ranks_of
 from mpitrain.errors import UserError
 
 _DEFAULT_SAMPLES = 65536
@@ -94,13 +95,12 @@ def _add_common(parser: argparse.ArgumentParser, ranks: str | None, networks: st
 
 
 def _run_step(options: argparse.Namespace) -> int:
-    from mpitrain.bench.output import check_writable, write_bytes, write_json
     from mpitrain.bench.plots import draw_steps
     from mpitrain.bench.step import measure_steps
-    from mpitrain.bench.step_report import machine_record, render_steps
+    from mpitrain.bench.step_report import render_steps
     from mpitrain.bench.step_results import with_ratios
 
-    _check_outputs(options, check_writable)
+    _check_outputs(options)
     engines_of([options.baseline])
     cases = [
         _case(options, network, batch, num_ranks, engine, _num_samples(options.samples, batch))
@@ -112,24 +112,18 @@ def _run_step(options: argparse.Namespace) -> int:
     measured = measure_steps(cases, options.rounds, options.longest, options.build, _say)
     results = with_ratios(measured, options.baseline)
     sys.stdout.write(render_steps(results, options.baseline))
-    if options.json:
-        rows = [result.as_json() for result in results]
-        record = {"command": "bench step", "machine": machine_record(), "baseline": options.baseline, "rows": rows}
-        write_json(options.json, record)
-    if options.plot:
-        write_bytes(options.plot, draw_steps(results))
+    _write(options, {"command": "bench step", "baseline": options.baseline}, results, draw_steps)
     return 0
 
 
 def _run_scaling(options: argparse.Namespace) -> int:
-    from mpitrain.bench.output import check_writable, write_bytes, write_json
     from mpitrain.bench.plots import draw_scaling
     from mpitrain.bench.step import measure_steps
-    from mpitrain.bench.step_report import machine_record, render_scaling
+    from mpitrain.bench.step_report import render_scaling
     from mpitrain.bench.step_results import scaling_of
     from mpitrain.cluster.cores import detect_usable_core_count
 
-    _check_outputs(options, check_writable)
+    _check_outputs(options)
     up_to = range(1, min(detect_usable_core_count(), _LARGEST_DEFAULT_RANKS) + 1)
     ranks = ranks_of(options.ranks or ",".join(map(str, up_to)))
     cases = scaling_cases(options, ranks)
@@ -143,11 +137,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
         for scaled in scaling_of([by_key[case.key] for case in own if case.key in by_key], scaling)
     ]
     sys.stdout.write(render_scaling(results))
-    if options.json:
-        rows = [result.as_json() for result in results]
-        write_json(options.json, {"command": "bench scaling", "machine": machine_record(), "rows": rows})
-    if options.plot:
-        write_bytes(options.plot, draw_scaling(results))
+    _write(options, {"command": "bench scaling"}, results, draw_scaling)
     return 0
 
 
@@ -183,14 +173,6 @@ def _networks(options: argparse.Namespace) -> list[Network]:
     return [network_of(name) for name in options.networks.split(",")]
 
 
-def ranks_of(text: str) -> list[int]:
-    """Read 1,2,4, rising and without repetition. Raises UserError."""
-    words = text.split(",")
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
-    return sorted({int(word) for word in words})
-
-
 def batches_of(text: str) -> list[int | str]:
     """Read 64,4096,full. Raises UserError."""
     words = text.split(",")
@@ -199,9 +181,22 @@ def batches_of(text: str) -> list[int | str]:
     return [word if word == "full" else int(word) for word in words]
 
 
-def _check_outputs(options: argparse.Namespace, check_writable: Any) -> None:
+def _check_outputs(options: argparse.Namespace) -> None:
+    from mpitrain.bench.output import check_writable
+
     check_writable(options.json, "--json")
     check_writable(options.plot, "--plot")
+
+
+def _write(options: argparse.Namespace, record: dict[str, Any], results: Sequence[Any], draw: Any) -> None:
+    from mpitrain.bench.output import write_bytes, write_json
+    from mpitrain.bench.step_report import machine_record
+
+    if options.json:
+        rows = [result.as_json() for result in results]
+        write_json(options.json, {**record, "machine": machine_record(), "rows": rows})
+    if options.plot:
+        write_bytes(options.plot, draw(results))
 
 
 def _say(line: str) -> None:

@@ -22,10 +22,7 @@ def add_collectives_action(actions: Any) -> None:
         "algbw = bytes / time, busbw = algbw times the collective's factor, as nccl-tests define them. "
         "Exit codes: 0 all values right, 3 wrong values or a wrong launch.",
     )
-    for flag, default, meaning in (
-        ("--min-bytes", "4", "smallest size"),
-        ("--max-bytes", "64M", "largest size"),
-    ):
+    for flag, default, meaning in (("--min-bytes", "4", "smallest size"), ("--max-bytes", "64M", "largest size")):
         text = f"{meaning}, of all ranks' parts together where each has one; K, M and G are binary (default: {default})"
         parser.add_argument(flag, type=num_bytes, default=num_bytes(default), metavar="BYTES", help=text)
     for flag, default_number, lowest, meaning in (

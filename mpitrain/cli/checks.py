@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, split_settings
+from mpitrain.cli.settings import add_settings, ranks_of, split_settings
 from mpitrain.errors import UserError
 
 
@@ -85,7 +85,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         )
     request = VerifyRequest(
         Path(options.output),
-        _parse_ranks(options.ranks),
+        tuple(ranks_of(options.ranks)),
         config_path,
         tuple(overrides),
         options.faults,
@@ -104,10 +104,3 @@ def _run_doctor(options: argparse.Namespace) -> int:
 
     path, overrides = split_settings(options.settings)
     return run_doctor(DoctorRequest(path, tuple(overrides), options.json, options.timeout, options.static))
-
-
-def _parse_ranks(text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
-        raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
-    return tuple(int(word) for word in words)

@@ -161,16 +161,7 @@ def _read_claim(launcher: Launcher, environ: Mapping[str, str]) -> RankClaim | N
     fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
     names = {field: getattr(launcher, field) for field in fields if is_set(environ, getattr(launcher, field))}
     numbers = {field: _read_number(launcher, name, environ[name]) for field, name in names.items()}
-    claim = RankClaim(
-        launcher.source,
-        rank=numbers.get("rank"),
-        world_size=numbers.get("world_size"),
-        local_rank=numbers.get("local_rank"),
-        local_world_size=numbers.get("local_world_size"),
-        node_rank=numbers.get("node_rank"),
-        num_nodes=numbers.get("num_nodes"),
-        variables=tuple(names.values()),
-    )
+    claim = RankClaim(launcher.source, **numbers, variables=tuple(names.values()))
     _check_ranges(launcher, claim)
     return _add_local_world_size(launcher, claim, environ)
 

@@ -53,17 +53,3 @@ def rank_info_from_hosts(rank: int, hosts: Sequence[str], source: str) -> RankIn
         num_nodes=len(nodes),
         source=source,
     )
-
-
-def rank_info_from_claim(claim: RankClaim) -> RankInfo:
-    """Turn a complete claim into a RankInfo; raises LaunchError naming the fields that nobody told."""
-    if claim.rank == 0 and claim.world_size == 1:
-        return RankInfo(0, 1, 0, 1, 0, 1, claim.source)
-    fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
-    missing = [name for name in fields if getattr(claim, name) is None]
-    if missing:
-        raise LaunchError(
-            f"{claim.source} does not tell {', '.join(missing)}: gather the host names of all ranks instead, "
-            "or start with torchrun, srun or mpirun, which tell them"
-        )
-    return RankInfo(**{name: getattr(claim, name) for name in fields}, source=claim.source)

@@ -44,20 +44,12 @@ def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
 def record_of_run(config: RunConfig, source: SampleSource, summary: DataSummary, moments: Moments) -> dict[str, Any]:
     """Return the record of what a run trains on, whose training samples have `moments`. Not collective."""
     valid = summary.num_training_samples + (summary.num_validation_samples or 0)
-    counts = {
-        "kept": valid + summary.num_dropped_samples,
-        "valid": valid,
-        "training": summary.num_training_samples,
-    }
+    counts = {"kept": valid + summary.num_dropped_samples, "valid": valid, "training": summary.num_training_samples}
     return statistics_record(config, source, counts, moments, summary.num_missing)
 
 
 def statistics_record(
-    config: RunConfig,
-    source: SampleSource,
-    counts: Mapping[str, int],
-    moments: Moments,
-    num_missing: Sequence[int],
+    config: RunConfig, source: SampleSource, counts: Mapping[str, int], moments: Moments, num_missing: Sequence[int]
 ) -> dict[str, Any]:
     """Return statistics of every input and target, the samples' counts, and the provenance, as plain numbers and text.
 

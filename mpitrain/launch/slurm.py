@@ -112,10 +112,7 @@ def _srun(job: JobRequest) -> list[str]:
             else "how MPI's ranks find each other; with the wrong kind each would believe to be alone",
             f"--mpi={job.mpi}",
         ),
-        (
-            "everything above: after `sbatch --export=EPOCHS=200` srun would hand on EPOCHS alone",
-            "--export=ALL",
-        ),
+        ("everything above: after `sbatch --export=EPOCHS=200` srun would hand on EPOCHS alone", "--export=ALL"),
         ("all hosts of the job", '--nodes="$SLURM_JOB_NUM_NODES"'),
         ("ranks in all", f"--ntasks={num_tasks}"),
         ("ranks on each host", '--ntasks-per-node="$tasks_per_node"'),

@@ -1,4 +1,4 @@
-"""Environment variables of the ranks: name, value and reason, as a table in the order of the script."""
+"""Environment variables of the ranks: when, name, value and reason, as a table in the order of the script."""
 
 from __future__ import annotations
 
@@ -27,65 +27,28 @@ def mpi_family_of_srun(job: JobRequest) -> MpiFamily:
 
 def job_variables(job: JobRequest, family: MpiFamily) -> list[Variable]:
     """Return what a job's ranks need in their environment, without the user's own lines."""
-    return [*_always(), *_gpu(job), *_sockets(job), *_openmpi(job, family), *_mpich(job, family), *_ucx(job, family)]
-
-
-def _always() -> list[Variable]:
-    return [
-        Variable(
-            "HDF5_USE_FILE_LOCKING", "FALSE", "Lustre and NFS often refuse HDF5's locks; many ranks only read one file"
-        )
+    nccl, ucx = job.gpus_per_node > 0, family != "none"
+    openmpi, mpich = family in ("openmpi", "either"), family in ("mpich", "either")
+    infiniband, ethernet, interface = job.network == "ib", job.network == "ethernet", job.interface or ""
+    adapters = job.adapters.split(",") if infiniband and job.adapters else []
+    ports = ",".join(map(_with_port, adapters))
+    eager_reason = "Open MPI: a gradient of 20 KB leaves at once; by its default of 4 KB the ranks shake hands first"
+    lock_reason = "Lustre and NFS often refuse HDF5's locks; many ranks only read one file"
+    table = [
+        (True, "HDF5_USE_FILE_LOCKING", "FALSE", lock_reason),
+        (nccl, "NCCL_DEBUG", job.nccl_debug, "how much NCCL tells of the network that it found"),
+        (nccl and infiniband, "NCCL_IB_DISABLE", "0", "InfiniBand was asked for: a site's default must not forbid it"),
+        (nccl, "NCCL_IB_HCA", ",".join(adapters), "the adapters that carry gradients between nodes"),
+        (nccl and ethernet, "NCCL_IB_DISABLE", "1", "Ethernet was asked for: without this NCCL waits for an adapter"),
+        (nccl, "NCCL_SOCKET_IFNAME", interface, "NCCL's first choice may be a management network"),
+        (True, "GLOO_SOCKET_IFNAME", interface, "gloo would take the interface that the host's name has"),
+        (openmpi and job.tasks_per_node > 1, "OMPI_MCA_btl_sm_eager_limit", "65536", eager_reason),
+        (openmpi, "OMPI_MCA_btl_tcp_if_include", interface, "Open MPI: messages over this interface"),
+        (mpich, "FI_TCP_IFACE", interface, "MPICH over libfabric: messages over this interface"),
+        (ucx, "UCX_NET_DEVICES", ports, "MPI over UCX: messages over these adapters"),
+        (ucx and ethernet, "UCX_NET_DEVICES", interface, "MPI over UCX: messages over this interface"),
     ]
-
-
-def _gpu(job: JobRequest) -> list[Variable]:
-    if not job.gpus_per_node:
-        return []
-    lines = [Variable("NCCL_DEBUG", job.nccl_debug, "how much NCCL tells of the network that it found")]
-    if job.network == "ib":
-        lines.append(Variable("NCCL_IB_DISABLE", "0", "InfiniBand was asked for: a site's default must not forbid it"))
-    if job.network == "ib" and job.adapters:
-        lines.append(Variable("NCCL_IB_HCA", job.adapters, "the adapters that carry gradients between nodes"))
-    if job.network == "ethernet":
-        lines.append(Variable("NCCL_IB_DISABLE", "1", "Ethernet was asked for: without this NCCL waits for an adapter"))
-    if job.interface:
-        lines.append(Variable("NCCL_SOCKET_IFNAME", job.interface, "NCCL's first choice may be a management network"))
-    return lines
-
-
-def _sockets(job: JobRequest) -> list[Variable]:
-    if not job.interface:
-        return []
-    return [Variable("GLOO_SOCKET_IFNAME", job.interface, "gloo would take the interface that the host's name has")]
-
-
-def _openmpi(job: JobRequest, family: MpiFamily) -> list[Variable]:
-    if family not in ("openmpi", "either"):
-        return []
-    lines = []
-    if job.tasks_per_node > 1:
-        reason = "Open MPI: a gradient of 20 KB leaves at once; by its default of 4 KB the ranks shake hands first"
-        lines.append(Variable("OMPI_MCA_btl_sm_eager_limit", "65536", reason))
-    if job.interface:
-        lines.append(Variable("OMPI_MCA_btl_tcp_if_include", job.interface, "Open MPI: messages over this interface"))
-    return lines
-
-
-def _mpich(job: JobRequest, family: MpiFamily) -> list[Variable]:
-    if family not in ("mpich", "either") or not job.interface:
-        return []
-    return [Variable("FI_TCP_IFACE", job.interface, "MPICH over libfabric: messages over this interface")]
-
-
-def _ucx(job: JobRequest, family: MpiFamily) -> list[Variable]:
-    if family == "none":
-        return []
-    if job.network == "ib" and job.adapters:
-        devices = ",".join(_with_port(name) for name in job.adapters.split(","))
-        return [Variable("UCX_NET_DEVICES", devices, "MPI over UCX: messages over these adapters")]
-    if job.network == "ethernet" and job.interface:
-        return [Variable("UCX_NET_DEVICES", job.interface, "MPI over UCX: messages over this interface")]
-    return []
+    return [Variable(name, value, reason) for is_wanted, name, value, reason in table if is_wanted and value]
 
 
 def _with_port(adapter: str) -> str:

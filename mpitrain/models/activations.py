@@ -1,6 +1,8 @@
-"""The functions after layers, by their names in the configuration."""
+"""How layers are made, by the names of the configuration: the functions after them, and what all layers share."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -16,3 +18,15 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 def activation_name(module: nn.Module) -> str:
     """Return the configuration's name of an activation made from `ACTIVATIONS`."""
     return next(name for name, kind in ACTIVATIONS.items() if type(module) is kind)
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What the layers of one network share; `kernel_size` and `periodic` concern convolutions only."""
+
+    hidden_activation: str
+    output_activation: str
+    dropout: float
+    batch_norm: bool
+    kernel_size: int
+    periodic: bool

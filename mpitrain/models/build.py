@@ -8,6 +8,7 @@ from torch import nn
 from mpitrain.config.model import ModelSection, find_model_problems, model_name
 from mpitrain.config.yaml import show_value
 from mpitrain.errors import ConfigError
+from mpitrain.models.activations import LayerOptions
 from mpitrain.models.batch_norm import use_virtual_batch_norm
 from mpitrain.models.cnn import CnnNetwork
 from mpitrain.models.files.record import remember_architecture
@@ -56,14 +57,11 @@ def _build(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Modu
 
 
 def _network(name: str, settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:
-    common = (
-        settings.hidden_activation or "relu",
-        settings.output_activation or "none",
-        settings.dropout,
-        settings.batch_norm,
+    hidden, output = settings.hidden_activation or "relu", settings.output_activation or "none"
+    options = LayerOptions(
+        hidden, output, settings.dropout, settings.batch_norm, settings.kernel_size, settings.periodic
     )
     if name == "mlp":
-        return MlpNetwork([num_inputs, *[settings.hidden_size] * settings.hidden_layers, num_outputs], *common)
-    sizes = (num_inputs, num_outputs, settings.hidden_size, settings.hidden_layers)
+        return MlpNetwork([num_inputs, *[settings.hidden_size] * settings.hidden_layers, num_outputs], options)
     network = {"cnn": CnnNetwork, "unet": UNetNetwork}[name]
-    return network(*sizes, settings.kernel_size, settings.periodic, *common)
+    return network(num_inputs, num_outputs, settings.hidden_size, settings.hidden_layers, options)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mpitrain.models.activations import ACTIVATIONS
+from mpitrain.models.activations import ACTIVATIONS, LayerOptions
 from mpitrain.models.convolution import convolution_block
 from mpitrain.models.normalized import BlockNetwork
 
@@ -20,28 +20,15 @@ class CnnNetwork(BlockNetwork):
     """`hidden_layers` convolutions of `hidden_size` channels, then one of width 1: (b, F, H, W) -> (b, O, H, W)."""
 
     def __init__(
-        self,
-        num_inputs: int,
-        num_outputs: int,
-        hidden_size: int,
-        hidden_layers: int,
-        kernel_size: int,
-        periodic: bool,
-        hidden_activation: str,
-        output_activation: str,
-        dropout: float,
-        batch_norm: bool,
+        self, num_inputs: int, num_outputs: int, hidden_size: int, hidden_layers: int, options: LayerOptions
     ) -> None:
         super().__init__()
         widths = [num_inputs] + [hidden_size] * hidden_layers
         self.blocks = nn.Sequential(
-            *(
-                convolution_block(before, after, kernel_size, periodic, hidden_activation, dropout, batch_norm)
-                for before, after in itertools.pairwise(widths)
-            )
+            *(convolution_block(before, after, options) for before, after in itertools.pairwise(widths))
         )
         self.output = nn.Conv2d(hidden_size, num_outputs, 1)
-        self.output_activation = ACTIVATIONS[output_activation]()
+        self.output_activation = ACTIVATIONS[options.output_activation]()
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
         """Return the output fields, of the input's rows and columns."""

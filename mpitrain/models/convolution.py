@@ -10,7 +10,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from mpitrain.models.activations import ACTIVATIONS
+from mpitrain.models.activations import ACTIVATIONS, LayerOptions
 
 
 class FieldConvolution(nn.Module):
@@ -37,22 +37,14 @@ def wrap_columns(fields: torch.Tensor, left: int, right: int) -> torch.Tensor:
     return fields.index_select(3, columns)
 
 
-def convolution_block(
-    num_inputs: int,
-    num_outputs: int,
-    kernel_size: int,
-    periodic: bool,
-    activation: str,
-    dropout: float,
-    batch_norm: bool,
-) -> nn.Sequential:
+def convolution_block(num_inputs: int, num_outputs: int, options: LayerOptions) -> nn.Sequential:
     """Return convolution, batch norm if asked, activation, and dropout of whole channels if asked."""
     modules: OrderedDict[str, nn.Module] = OrderedDict(
-        field=FieldConvolution(num_inputs, num_outputs, kernel_size, periodic)
+        field=FieldConvolution(num_inputs, num_outputs, options.kernel_size, options.periodic)
     )
-    if batch_norm:
+    if options.batch_norm:
         modules["norm"] = nn.BatchNorm2d(num_outputs)
-    modules["activation"] = ACTIVATIONS[activation]()
-    if dropout > 0:
-        modules["dropout"] = nn.Dropout2d(dropout)
+    modules["activation"] = ACTIVATIONS[options.hidden_activation]()
+    if options.dropout > 0:
+        modules["dropout"] = nn.Dropout2d(options.dropout)
     return nn.Sequential(modules)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mpitrain.models.activations import ACTIVATIONS, activation_name
+from mpitrain.models.activations import ACTIVATIONS, LayerOptions, activation_name
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
@@ -24,13 +24,11 @@ class MlpNetwork(BlockNetwork):
     Parameters: layers.0.linear.weight (H, F), layers.0.linear.bias (H,), and so on.
     """
 
-    def __init__(
-        self, sizes: Sequence[int], hidden_activation: str, output_activation: str, dropout: float, batch_norm: bool
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], options: LayerOptions) -> None:
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
-        hidden = [_layer(pair, hidden_activation, dropout, batch_norm) for pair in pairs[:-1]]
-        self.layers = nn.Sequential(*hidden, _layer(pairs[-1], output_activation, 0.0, False))
+        hidden = [_layer(pair, options.hidden_activation, options.dropout, options.batch_norm) for pair in pairs[:-1]]
+        self.layers = nn.Sequential(*hidden, _layer(pairs[-1], options.output_activation, 0.0, False))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return outputs (b, O) for `inputs` (b, F)."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mpitrain.models.activations import ACTIVATIONS
+from mpitrain.models.activations import ACTIVATIONS, LayerOptions
 from mpitrain.models.convolution import convolution_block, wrap_columns
 from mpitrain.models.normalized import BlockNetwork
 
@@ -24,25 +24,12 @@ class UNetNetwork(BlockNetwork):
     of 2^levels columns turns the answer alike if W is such a multiple; else the seam is seen a little.
     """
 
-    def __init__(
-        self,
-        num_inputs: int,
-        num_outputs: int,
-        hidden_size: int,
-        levels: int,
-        kernel_size: int,
-        periodic: bool,
-        hidden_activation: str,
-        output_activation: str,
-        dropout: float,
-        batch_norm: bool,
-    ) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int, hidden_size: int, levels: int, options: LayerOptions) -> None:
         super().__init__()
-        self.multiple, self.periodic = 2**levels, periodic
+        self.multiple, self.periodic = 2**levels, options.periodic
 
         def block(before: int, after: int) -> nn.Sequential:
-            common = (kernel_size, periodic, hidden_activation, dropout, batch_norm)
-            return nn.Sequential(convolution_block(before, after, *common), convolution_block(after, after, *common))
+            return nn.Sequential(convolution_block(before, after, options), convolution_block(after, after, options))
 
         widths = [hidden_size * 2**level for level in range(levels + 1)]
         self.entrance = block(num_inputs, widths[0])
@@ -51,7 +38,7 @@ class UNetNetwork(BlockNetwork):
         self.widen = nn.ModuleList(nn.ConvTranspose2d(coarse, fine, 2, stride=2) for coarse, fine in steps_up)
         self.up = nn.ModuleList(block(2 * fine, fine) for _, fine in steps_up)
         self.output = nn.Conv2d(widths[0], num_outputs, 1)
-        self.output_activation = ACTIVATIONS[output_activation]()
+        self.output_activation = ACTIVATIONS[options.output_activation]()
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
         """Return the output fields, of the input's rows and columns."""

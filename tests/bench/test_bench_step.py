@@ -12,7 +12,7 @@ from conftest import Finished, launch
 from cpp_program import cpp_program
 
 from mpitrain.bench import step
-from mpitrain.bench.step import check_not_launched, cpp_benchmark_of
+from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
@@ -71,10 +71,9 @@ def test_cases_of_scaling_give_each_rank_a_batch_or_share_one() -> None:
 
 def test_a_case_is_the_same_in_the_programs_own_terms() -> None:
     case = StepCase(network_of("7-64-64-1"), "full", 2, ENGINES["cpp-torch-original"], 4096, 12, 3)
-    flags = cpp_benchmark_of(case).flags()
-    assert dict(zip(flags[::2], flags[1::2], strict=True)) == {
-        "--benchmark": "12", "--warmup": "3", "--engine": "torch", "--reduction": "original", "--network": "7-64-64-1",
-        "--hidden-activation": "relu", "--output-activation": "none", "--batch-size": "full", "--samples": "4096",
+    assert cpp_flags_of(case) == {
+        "benchmark": 12, "warmup": 3, "engine": "torch", "reduction": "original", "network": "7-64-64-1",
+        "hidden-activation": "relu", "output-activation": "none", "batch-size": "full", "samples": 4096,
     }  # fmt: skip
     assert {"model.hidden_layers=2", "model.hidden_size=64", "training.global_batch_size=full"} <= set(case.settings)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_claim, rank_info_from_hosts
+from mpitrain.cluster.rank_info import RankClaim, rank_info_from_hosts
 from mpitrain.cluster.reconcile import render_claims_table
 from mpitrain.errors import LaunchError
 
@@ -18,13 +18,6 @@ def test_uneven_and_interleaved_layouts_are_placed_by_host_names(rank, place):
 def test_a_rank_without_a_host_name_is_refused():
     with pytest.raises(LaunchError, match="rank 2 of MPI: 2 host names were gathered"):
         rank_info_from_hosts(2, ["a", "a"], "MPI")
-
-
-def test_a_claim_becomes_a_rank_info_only_when_complete():
-    assert rank_info_from_claim(RankClaim("MPI", 1, 4, 1, 2, 0, 2)) == RankInfo(1, 4, 1, 2, 0, 2, "MPI")
-    assert rank_info_from_claim(RankClaim("alone", 0, 1)) == RankInfo(0, 1, 0, 1, 0, 1, "alone")
-    with pytest.raises(LaunchError, match="does not tell local_rank, local_world_size, node_rank, num_nodes"):
-        rank_info_from_claim(RankClaim("by hand", 1, 4))
 
 
 def test_the_table_is_plain_aligned_text():
