@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Status = Literal["pass", "warn", "fail", "skip"]
 
@@ -36,16 +36,6 @@ def exit_code_of(results: Iterable[CheckResult]) -> int:
     return 2 if all(name in INPUT_CHECKS for name in failed) else 3
 
 
-def to_record(result: CheckResult) -> dict[str, Any]:
-    """Return the result as a plain mapping, for JSON."""
-    return dataclasses.asdict(result)
-
-
-def from_record(record: Mapping[str, Any]) -> CheckResult:
-    """Return the result that `to_record` wrote."""
-    return CheckResult(record["name"], record["status"], record["found"], record["fix"])
-
-
 def render(results: Sequence[CheckResult], num_ranks: int | None, as_json: bool) -> str:
     """Render the results, ending with a newline; `num_ranks` None: on a login node."""
     return _render_json(results, num_ranks) if as_json else _render_table(results, num_ranks)
@@ -55,7 +45,7 @@ def _render_json(results: Sequence[CheckResult], num_ranks: int | None) -> str:
     record = {
         "num_ranks": num_ranks,
         "exit_code": exit_code_of(results),
-        "results": [to_record(result) for result in results],
+        "results": [dataclasses.asdict(result) for result in results],
     }
     return json.dumps(record, indent=2) + "\n"
 

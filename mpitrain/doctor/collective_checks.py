@@ -14,7 +14,7 @@ from mpitrain.config import RunConfig
 from mpitrain.doctor import network
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
-from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint, to_note
+from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place
 from mpitrain.doctor.supervision.heartbeat import Heartbeat
 from mpitrain.doctor.supervision.status_folder import print_once
@@ -31,7 +31,7 @@ def run_collective_checks(
 ) -> int:
     """Start the ranks, check them, print on rank 0, and return the same exit code on all ranks. Collective."""
     facts = collect_facts(place.rank, environ)
-    heartbeat.tell_facts(to_note(facts))
+    heartbeat.tell_facts(dataclasses.asdict(facts))
     heartbeat.enter("start MPI")
     try:
         ranks = start_ranks(environ)

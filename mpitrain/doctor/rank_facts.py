@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import platform
@@ -10,7 +9,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mpitrain.cluster.cores import detect_affinity
 from mpitrain.cluster.pmi import library_name
@@ -63,11 +61,6 @@ def collect_facts(rank: int, environ: Mapping[str, str]) -> RankFacts:
         variables={name: environ.get(name, "") for name in _COMPARED_VARIABLES},
         memory_bytes=available_memory_bytes(),
     )
-
-
-def to_note(facts: RankFacts) -> dict[str, Any]:
-    """Return the facts as a plain mapping, for the status folder."""
-    return dataclasses.asdict(facts)
 
 
 def collect_device_facts(requested: str, local_rank: int, thread_level: str | None) -> DeviceFacts:

@@ -15,10 +15,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mpitrain.doctor.check_result import CheckResult, to_record
+from mpitrain.doctor.check_result import CheckResult
 from mpitrain.doctor.supervision.status_folder import StatusFolder
 from mpitrain.errors import LaunchError
 
@@ -56,7 +56,7 @@ class Heartbeat:
 
     def tell_results(self, results: Sequence[CheckResult]) -> None:
         """Let the supervisor show these results too, should it have to report."""
-        self._tell(results=[to_record(result) for result in results])
+        self._tell(results=[asdict(result) for result in results])
 
     def leave(self, limit_s: float) -> None:
         """Announce the end of this process, which may still have to wait for MPI_Finalize."""

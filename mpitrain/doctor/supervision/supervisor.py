@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mpitrain.doctor.check_result import CheckResult, from_record, render
+from mpitrain.doctor.check_result import CheckResult, render
 from mpitrain.doctor.comparisons import compare_notes
 from mpitrain.doctor.supervision.arrival import Waiting, explain
 from mpitrain.doctor.supervision.heartbeat import END_SIGNAL
@@ -70,7 +70,7 @@ class Supervisor:
             self._note = message
             self._deadline_s = time.monotonic() + message["limit_s"]
         if "results" in message:
-            self._results = [from_record(record) for record in message["results"]]
+            self._results = [CheckResult(**record) for record in message["results"]]
         self._is_leaving |= message.get("leaving", False)
 
     def _report_own_end(self) -> None:
