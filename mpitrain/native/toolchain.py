@@ -84,10 +84,10 @@ def find_sources() -> Path:
     )
 
 
-def _find(name: str, mend: str) -> str:
+def _find(name: str, fix: str) -> str:
     found = find_next_to_python(name)
     if found is None:
-        raise MissingDependencyError(f"no {name} on the PATH: the C++ program needs it; {mend}")
+        raise MissingDependencyError(f"no {name} on the PATH: the C++ program needs it; {fix}")
     return found
 
 

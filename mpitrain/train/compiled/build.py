@@ -9,9 +9,7 @@ import ctypes
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import torch
 from mpitrain.cache import cache_folder
 from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.compiler import find_cpp_compiler
 from mpitrain.errors import MissingDependencyError
 from mpitrain.train.compiled.structs import check_sizes
 
@@ -94,8 +93,7 @@ def build_kernel(network: DenseNetwork) -> Path:
 
 def find_compiler() -> str:
     """Return the C++ compiler: $CXX, c++, g++ or clang++. Raises MissingDependencyError naming what to install."""
-    candidates: Sequence[str] = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
-    found = next(filter(None, map(shutil.which, candidates)), None)
+    found = find_cpp_compiler(os.environ)
     if found is None:
         raise MissingDependencyError(
             "no C++ compiler (c++, g++, clang++ or $CXX) on the PATH; on Debian or Ubuntu: apt-get install g++, "
