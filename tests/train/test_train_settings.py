@@ -7,10 +7,14 @@ import torch
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import OptimizerSection, RunConfig, TrainingSection
+from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings, global_batch_size
 from mpitrain.train.checkpoint.store import Checkpoint
+
+# Of the data only the numbers of inputs and targets are settings.
+OF_DATA = DataSummary(100, 10, 0, None, None, tuple("abcdefg"), ("y",))
 
 
 def config_with(semantics="standard", **training):
@@ -38,7 +42,7 @@ def settings_of(config=None, num_ranks=1, reduction="fixed", num_virtual_ranks=8
     return on_played_ranks(
         num_ranks,
         lambda communicator: checkpoint_settings(
-            config, played_ranks_of(communicator, reduction), (7, 1), num_virtual_ranks, batch_size, engine
+            config, played_ranks_of(communicator, reduction), OF_DATA, num_virtual_ranks, batch_size, engine
         ),
     )[0]
 
