@@ -7,6 +7,14 @@ import sys
 import time
 
 _QUIET_S = 2.0
+# Computes for a while and prints the share of that time in which it had a core.
+_SPINNING = """
+import time
+started_s = time.perf_counter()
+while (wall_s := time.perf_counter() - started_s) < 0.3:
+    pass
+print(time.process_time() / wall_s)
+"""
 
 
 def slowness() -> float:
@@ -21,3 +29,10 @@ def assert_within(limit_s: float, seconds: float, what: str) -> None:
     if seconds > limit_s:
         times = slowness()
         assert seconds < limit_s * times, f"{what}: {seconds:.1f} s, on a machine {times:.1f} times slower than quiet"
+
+
+def cores_are_free(num_cores: int) -> bool:
+    """Whether so many programs that compute at once each have a core to themselves, all but 15 % of the time."""
+    command = [sys.executable, "-S", "-c", _SPINNING]
+    spinning = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(num_cores)]
+    return all(float(process.communicate(timeout=60)[0]) > 0.85 for process in spinning)
