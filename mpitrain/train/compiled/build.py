@@ -5,11 +5,13 @@ k  slices of this rank      b  rows a slice      n  parameters
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +22,10 @@ from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flag
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.compiler import find_cpp_compiler
 from mpitrain.errors import MissingDependencyError
+from mpitrain.train.compiled.kernel_cache import find_kernel, store_kernel
 from mpitrain.train.compiled.structs import check_sizes
 
+Say = Callable[[str], None]
 _KERNELS = Path(__file__).with_name("kernels")
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
 _FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
@@ -51,7 +55,7 @@ class DenseNetwork:
 def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
 
-    Raises MissingDependencyError where there is no C++ compiler, or where it fails.
+    Raises MissingDependencyError as `build_kernel` does.
     """
     library = ctypes.CDLL(str(build_kernel(network)))
     check_sizes(library)
@@ -70,25 +74,43 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     return library
 
 
-def build_kernel(network: DenseNetwork) -> Path:
-    """Return the kernel's file, compiled now if the cache does not hold it. Raises MissingDependencyError."""
+def build_kernel(network: DenseNetwork, say: Say = lambda _: None) -> Path:
+    """Return the kernel's file, every byte checked; compiled now if the cache does not hold it whole.
+
+    `say` is told when a damaged one is replaced. Raises MissingDependencyError where there is no C++ compiler, where it
+    fails, or where the cache cannot be written.
+    """
     compiler, cpu = find_compiler(), detect_cpu()
     sources = [path.read_text() for path in sorted(_KERNELS.glob("*.[ch]pp"))]
     flags = [*_FLAGS, *instruction_flags(cpu), *network.macros()]
     # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
     identity = "\n".join([*sources, compiler, *flags, build_identity(cpu)])
-    target = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.stem}.{platform.node()}.{os.getpid()}.partial")
-    command = [compiler, *flags, str(_KERNELS / "dense_network.cpp"), "-o", str(partial)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise MissingDependencyError(f"{compiler} could not build the compiled step: {_first_line(done.stderr)}")
-    # Ranks of several nodes may build at once: each replaces the file by the same bytes, whole.
-    partial.replace(target)
-    return target
+    record = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    try:
+        found = find_kernel(record)
+    except ValueError as error:
+        say(f"the cache of compiled steps: {error}; it is built anew")
+        found = None
+    return found or _compile([compiler, *flags, str(_KERNELS / "dense_network.cpp")], record)
+
+
+def _compile(command: list[str], record: Path) -> Path:
+    """Run the compiler and store what it builds; return the library."""
+    partial = record.with_name(f"{record.stem}.{platform.node()}.{os.getpid()}.partial")
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise MissingDependencyError(f"{command[0]} could not build the compiled step: {_first_line(done.stderr)}")
+        return store_kernel(partial, record)
+    except OSError as error:
+        raise MissingDependencyError(
+            f"the compiled step cannot be stored in {record.parent} ({error.strerror}); set MPITRAIN_CACHE to a folder "
+            "with space"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def find_compiler() -> str:
@@ -103,4 +125,5 @@ def find_compiler() -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if "error" in line), "no message")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no message")
