@@ -19,11 +19,6 @@
 # a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
 
-# PBS starts jobs in the home folder
-cd "$PBS_O_WORKDIR"
-# one name for a job and all its restarts: its number, without the server and an array's brackets
-job=${PBS_JOBID%%.*}
-job=${job//[^A-Za-z0-9_-]/_}
 # A value from outside is compared with its form and never run.
 check() { # NAME VALUE FORM
     [[ $2 =~ ^($3)$ ]] && return
@@ -31,6 +26,11 @@ check() { # NAME VALUE FORM
     exit 2
 }
 
+# PBS starts jobs in the home folder
+cd "$PBS_O_WORKDIR"
+# one name for a job and all its restarts: its number, without the server and an array's brackets
+job=${PBS_JOBID%%.*}
+job=${job//[^A-Za-z0-9_-]/_}
 # ranks on each host
 tasks_per_node=${NPROC_PER_NODE:-4}
 check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'

@@ -27,15 +27,18 @@
 # a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
 
-# one name for a job and all its restarts
-job=$SLURM_JOB_ID
-
 # A value from outside is compared with its form and never run.
 check() { # NAME VALUE FORM
     [[ $2 =~ ^($3)$ ]] && return
     echo "$1=$2: not of the form $3; correct it or unset $1" >&2
     exit 2
 }
+# the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds
+check SLURM_JOB_ID "${SLURM_JOB_ID:-}" '0|[1-9][0-9]{0,17}'
+check SLURM_JOB_NUM_NODES "${SLURM_JOB_NUM_NODES:-}" '0|[1-9][0-9]{0,17}'
+
+# one name for a job and all its restarts
+job=$SLURM_JOB_ID
 
 # ranks on each host
 tasks_per_node=${NPROC_PER_NODE:-4}
@@ -43,6 +46,7 @@ check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
 
 # one thread a core of the rank: without this each rank would start a thread for every core of the host
 export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-8}"
+check SLURM_CPUS_PER_TASK "$OMP_NUM_THREADS" '[1-9][0-9]{0,8}'
 # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found

@@ -26,6 +26,8 @@ def render_local(job: JobRequest) -> str:
         *parts.header("Script for this host: bash FILE"),
         *parts.strict_mode(job),
         "",
+        *parts.check_function(),
+        "",
         "# one name for the run: when it started, and this shell's number",
         "job=$(date +%Y%m%d-%H%M%S)-$$",
         *parts.tasks_per_node(job),

@@ -108,19 +108,38 @@ def launcher(job: JobRequest, words: str) -> list[str]:
 
 
 def threads(job: JobRequest, scheduler_variable: str = "") -> list[str]:
-    """Return the thread count's export; `scheduler_variable` knows it better where the job was changed on its way."""
-    count = f'"${{{scheduler_variable}:-{job.cpus_per_task}}}"' if scheduler_variable else str(job.cpus_per_task)
-    return [
+    """Return the thread count's export; `scheduler_variable` knows it better where the job was changed on its way.
+
+    Needs `check`.
+    """
+    lines = [
         "# one thread a core of the rank: without this each rank would start a thread for every core of the host",
-        f"export OMP_NUM_THREADS={count}",
+    ]
+    if not scheduler_variable:
+        return [*lines, f"export OMP_NUM_THREADS={job.cpus_per_task}"]
+    return [
+        *lines,
+        f'export OMP_NUM_THREADS="${{{scheduler_variable}:-{job.cpus_per_task}}}"',
+        f'check {scheduler_variable} "$OMP_NUM_THREADS" {quote(SHELL_COUNT)}',
+    ]
+
+
+def check_function() -> list[str]:
+    """Return the function `check`, which everything that a script reads from outside passes first."""
+    return [_CHECK]
+
+
+def checked_numbers(names: Iterable[str]) -> list[str]:
+    """Return the checks of a scheduler's own numbers, before any other line reads them. Needs `check`."""
+    return [
+        "# the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds",
+        *(f'check {name} "${{{name}:-}}" {quote(SHELL_COUNT_OR_ZERO)}' for name in names),
     ]
 
 
 def tasks_per_node(job: JobRequest) -> list[str]:
-    """Return the check of NPROC_PER_NODE and the number of ranks a host, with the functions that check."""
+    """Return the check of NPROC_PER_NODE, the number of ranks a host. Needs `check`."""
     return [
-        _CHECK,
-        "",
         "# ranks on each host",
         f"tasks_per_node=${{NPROC_PER_NODE:-{job.tasks_per_node}}}",
         f'check NPROC_PER_NODE "$tasks_per_node" {quote(SHELL_COUNT)}',

@@ -8,6 +8,7 @@ from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.variables import job_variables, mpi_family_of_srun
 
 _INDEX = "SLURM_ARRAY_TASK_ID"
+_ARRAY = ("SLURM_ARRAY_JOB_ID", _INDEX)
 
 # `wait` ends early, with 128 + the signal's number, when a trapped signal comes; asked again it gives the run's own.
 _RUN_AND_WAIT = """\
@@ -49,6 +50,9 @@ def render_slurm(job: JobRequest) -> str:
     lines = [
         *parts.header("Slurm batch script: sbatch FILE", _directives(job)),
         *parts.strict_mode(job),
+        "",
+        *parts.check_function(),
+        *parts.checked_numbers(("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", *(_ARRAY if job.sweep else ()))),
         "",
         *_job_name(job),
         *parts.tasks_per_node(job),

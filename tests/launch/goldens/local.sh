@@ -7,8 +7,6 @@
 # a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
 
-# one name for the run: when it started, and this shell's number
-job=$(date +%Y%m%d-%H%M%S)-$$
 # A value from outside is compared with its form and never run.
 check() { # NAME VALUE FORM
     [[ $2 =~ ^($3)$ ]] && return
@@ -16,6 +14,8 @@ check() { # NAME VALUE FORM
     exit 2
 }
 
+# one name for the run: when it started, and this shell's number
+job=$(date +%Y%m%d-%H%M%S)-$$
 # ranks on each host
 tasks_per_node=${NPROC_PER_NODE:-4}
 check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
