@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpitrain.cli.settings import split_words
 from mpitrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _GENERATE_NUMBERS = (
     ("files", 1, "files, which follow one another in time and are numbered: FILE_0001.nc"),
     ("compress", 0, "deflate level, 0 (none) to 9"),
 )
-_YAML = (".yaml", ".yml")
 
 
 def add_data_command(commands: Any) -> None:
@@ -175,7 +175,7 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the settings with the data files among `words`, and the notices about them."""
     from mpitrain.config import load_run_config
 
-    files, yaml_files, overrides = _split_words(words)
+    files, yaml_files, overrides = split_words(words)
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
     if files:  # as JSON, which YAML reads whatever a name holds
@@ -184,17 +184,6 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     if not loaded.config.data.entries:
         raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")
     return loaded.config, tuple(loaded.notices)
-
-
-def _split_words(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return data files, YAML files and overrides; a data file's own name may hold an equals sign."""
-    data: list[str] = []
-    yaml_files: list[str] = []
-    overrides: list[str] = []
-    for word in words:
-        is_setting = "=" in word and not Path(word).exists()
-        (overrides if is_setting else yaml_files if word.endswith(_YAML) else data).append(word)
-    return data, yaml_files, overrides
 
 
 def _numbered(path: Path, count: int) -> list[Path]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from mpitrain.errors import UserError
+
+_YAML = (".yaml", ".yml")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +24,22 @@ def split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
     if settings and "=" not in settings[0]:
         return Path(settings[0]), list(settings[1:])
     return None, list(settings)
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return data files, YAML files and overrides; a data file's own name may hold an equals sign."""
+    data: list[str] = []
+    yaml_files: list[str] = []
+    overrides: list[str] = []
+    for word in words:
+        is_setting = "=" in word and not Path(word).exists()
+        (overrides if is_setting else yaml_files if word.endswith(_YAML) else data).append(word)
+    return data, yaml_files, overrides
+
+
+def as_setting(files: Sequence[str]) -> str:
+    """Return files as the value of a setting: a lone one as it is written, several as JSON, which YAML reads."""
+    return files[0] if len(files) == 1 else json.dumps(list(files))
 
 
 def ranks_of(text: str) -> list[int]:

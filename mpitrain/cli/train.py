@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, split_settings
+from mpitrain.cli.settings import add_settings, as_setting, split_settings, split_words
 
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
@@ -16,7 +16,7 @@ _FLAGS = {
     "data": (
         "data.data_path",
         "FILE",
-        "CICE history file (.nc) or arrays (.npz); without it, a synthetic one is written",
+        "data files or patterns (NetCDF, HDF5, .npz); without it, a synthetic CICE history is written",
     ),
     "output": ("output.model_dir", "FOLDER", "run folder (default: mpitrain_run)"),
 }
@@ -29,7 +29,9 @@ def add_train_command(commands: Any) -> None:
     )
     add_settings(train)
     for name, (key, metavar, text) in _FLAGS.items():
-        train.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=f"{text}; the same as {key}={metavar}")
+        nargs = "+" if name == "data" else None
+        text = f"{text}; the same as {key}={metavar}"
+        train.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, nargs=nargs, help=text)
     train.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -66,10 +68,11 @@ def _run_train(options: argparse.Namespace) -> int:
     from mpitrain.runs.beginning import TrainRequest
     from mpitrain.runs.train_run import train
 
-    path, overrides = split_settings(options.settings)
-    overrides += [
-        f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
-    ]
+    # `--data a.nc b.nc run.yaml seed=1`: argparse gives the flag all words after it.
+    files, yaml_files, settings = split_words(options.data or [])
+    path, overrides = split_settings([*yaml_files, *options.settings, *settings])
+    flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
+    overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite, options.log_level)
     return run_on_all_ranks(lambda ranks: train(ranks, request))
 

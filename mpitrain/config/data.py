@@ -24,7 +24,7 @@ class DomainSection(Section):
     """Which points of the grid are samples."""
 
     pole: Literal["north", "south", "both"] = "north"
-    """Hemisphere, or both."""
+    """Hemisphere of a CICE history, or both; left at its default, other files give all of their points."""
     clean_data: bool = True
     """Keep ocean points with ice only (poleward of 40 degrees); false keeps all points poleward of 60 degrees."""
     mask_mode: Literal["sea_ice", "ocean", "all"] | None = None

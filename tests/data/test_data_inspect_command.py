@@ -77,7 +77,7 @@ def test_json_and_a_selection_that_fails(tmp_path, capsys):
     content = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in content["variables"]] == ["x", "y"]
     assert content["variables"][0]["maximum"] == 59
-    assert "no variable 'lat'" in content["selection"]["why"]
+    assert "no variable 'Tair_h' (of a CICE history" in content["selection"]["why"]
     assert main(["data", "inspect", path, "--maps", str(tmp_path / "maps")]) == 2
     assert main(["data", "inspect"]) == 2
     assert main(["data", "inspect", str(tmp_path / "none.nc")]) == 2

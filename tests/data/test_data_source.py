@@ -91,8 +91,12 @@ def test_a_name_that_may_be_two_or_none(tmp_path):
             dataset.createVariable(name, "f4", ("time", "nj", "ni"))[:] = 0
     with pytest.raises(DataError, match=r"'sst' may be any of sst_h, sst_d; give one of these names"):
         open_source(selection_of(config_of(path, "variables.input_variables=[sst]")))
-    with pytest.raises(DataError, match=r"no variable 'nothing'; this one has x, y, sst_h, sst_d"):
+    lacks = r"no variable 'nothing'; this one has x, y, sst_h, sst_d; name those to use in variables.input_variables"
+    with pytest.raises(DataError, match=lacks):
         open_source(selection_of(config_of(path, "variables.input_variables=[nothing]")))
+    of_cice = r"no variable 'Tair_h' \(of a CICE history.*name those to use in variables.input_variables$"
+    with pytest.raises(DataError, match=of_cice):
+        open_source(selection_of(load_run_config(None, [f"data.data_path={path}"]).config))
 
 
 ORDERS = [
@@ -196,8 +200,13 @@ def test_mask_modes_and_masks(tmp_path):
     assert [selected(f"domain.mask_mode={mode}") for mode in ("all", "ocean", "sea_ice")] == [60, 57, 54]
     assert selected("domain.mask=x >= 50 and aice > 0") == 10
     assert selected('domain.mask=var("g/m") < 10') == 10
-    with pytest.raises(DataError, match=r"no variable 'lat'; this one has x, aice, g/m; .*set domain.mask_mode to all"):
-        open_source(selection_of(config_of(path, "variables.output_variables=[aice]", "domain.mask_mode=null")))
+    assert selected("domain.mask_mode=null") == 60  # no CICE history: nobody asked for a hemisphere
+    with pytest.raises(
+        DataError, match=r"has no latitude \(.*this one has x, aice, g/m; domain.pole.*set domain.mask_mode"
+    ):
+        selected("domain.mask_mode=null", "domain.pole=south")
+    with pytest.raises(DataError, match=r"has no latitude"):
+        selected("domain.mask_mode=null", "domain.clean_data=false")
     with pytest.raises(ConfigError, match=r"domain.mask: column 1: the call __import__"):
         selected("domain.mask=__import__('os').system('x') == 0")
 

@@ -69,6 +69,12 @@ QUANTITIES: dict[str, Quantity] = {
         ("umask", "mask", "tmask", "ocean_mask", "wet", "mask_rho"), ("sea_binary_mask", "sea_area_fraction")
     ),
 }
+_ROLES = {
+    LATITUDE: "latitude",
+    LONGITUDE: "longitude",
+    OCEAN_MASK: "ocean mask",
+    ICE_FRACTION: "ice concentration",
+}
 # CICE marks how often a history variable is written: hourly, daily, monthly, each step.
 _SUFFIX = re.compile(r"_(h|d|m|y|1|inst)$")
 
@@ -92,6 +98,20 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
         if candidates:
             raise DataError(f"{file.path}: '{request}' may be any of {', '.join(candidates)}; give one of these names")
     raise DataError(f"{file.path}: no variable '{request}'; this one has {list_names(file.variables) or 'none'}")
+
+
+def no_such_role(quantity: str, file: FieldFile) -> DataError:
+    """Return the error for a file without a quantity that the rule of points asks for, which no user has named."""
+    known = QUANTITIES[quantity]
+    return DataError(
+        f"{file.path}: has no {_ROLES[quantity]} (a variable such as {', '.join(known.names[:3])}, or of standard_name "
+        f"{' or '.join(known.standard_names)}); this one has {list_names(file.variables) or 'none'}"
+    )
+
+
+def is_cice_history(file: FieldFile) -> bool:
+    """Tell whether a file has the grid of a CICE history, as CICE spells it."""
+    return bool({CICE_LATITUDE, "TLAT"} & set(file.variables))
 
 
 def is_absent(request: str, file: FieldFile) -> bool:

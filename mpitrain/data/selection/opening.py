@@ -14,7 +14,16 @@ from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.grid import GridLayout, static_mask_of
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET, ICE_FRACTION, LATITUDE, is_absent, odd_units
+from mpitrain.data.selection.names import (
+    CICE_INPUTS,
+    CICE_TARGET,
+    ICE_FRACTION,
+    LATITUDE,
+    is_absent,
+    is_cice_history,
+    list_names,
+    odd_units,
+)
 from mpitrain.data.selection.rule import PointRule, build_point_rule, uses_ice
 from mpitrain.data.selection.settings import Selection, expand_paths
 from mpitrain.data.selection.source import SampleSource, SourceFile
@@ -118,13 +127,27 @@ def _add_file(grids: _Grids, file: FieldFile) -> None:
             f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
             "predict for files with and without targets one after the other"
         )
-    access = {name: find_access(file, name, name in grids.coordinates) for name in grids.names}
+    access = {name: _find_access(grids, file, name) for name in grids.names}
     num_times = _check_shapes(grids, file, access)
     _check_statics(grids, file, access, num_times)
     first_time = sum(record.num_times for record in grids.records)
     record = SourceFile(file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access)
     grids.notices += _unit_notices(grids, record)
     grids.records.append(record)
+
+
+def _find_access(grids: _Grids, file: FieldFile, name: str) -> VariableAccess:
+    """Return where a file has a variable. Raises DataError, which names the setting that asks for it."""
+    is_input, is_target = name in grids.input_names, name in grids.target_names
+    if (is_input or is_target) and is_absent(name, file):
+        key = "variables.input_variables" if is_input else "variables.output_variables"
+        asked = grids.selection.input_names if is_input else grids.selection.target_names
+        why = "" if asked is not None else " (of a CICE history, which is what is read where nothing else is named)"
+        raise DataError(
+            f"{file.path}: no variable '{name}'{why}; this one has {list_names(file.variables) or 'none'}; name those "
+            f"to use in {key}"
+        )
+    return find_access(file, name, name in grids.coordinates)
 
 
 def _look_for_targets(grids: _Grids, file: FieldFile) -> None:
@@ -144,8 +167,12 @@ def _choose_names(grids: _Grids, file: FieldFile) -> None:
     selection = grids.selection
     role: Callable[[str], str] = lambda quantity: find_role(quantity, file, grids.leading_names)  # noqa: E731
     with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
-    grids.rule = build_point_rule(selection.domain, grids.leading_names, role, with_ice)
-    if not with_ice and uses_ice(selection.domain):
+    for name in grids.main_names:  # what the user has named comes before what the rule needs
+        _find_access(grids, file, name)
+    # Without names of its own a run asks for CICE's variables.
+    is_cice = selection.input_names is None or is_cice_history(file)
+    grids.rule = build_point_rule(selection.domain, grids.leading_names, role, with_ice, is_cice)
+    if not with_ice and uses_ice(selection.domain, is_cice):
         key = "domain.clean_data" if selection.domain.mask_mode is None else "domain.mask_mode=sea_ice"
         grids.notices.append(
             f"{file.path}: holds no ice concentration: the condition 0 < aice <= 1 of {key} is not applied, points "

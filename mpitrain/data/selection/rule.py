@@ -1,7 +1,8 @@
 """Which points of a grid are samples: the conditions that the section `domain` stands for.
 
-`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `select_points`). Otherwise these two are not
-used, and every hemisphere counts:
+`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `select_points`) for a CICE history; of other files,
+where `pole` and `clean_data` are as they are by themselves, every point counts. Otherwise these two are not used, and
+every hemisphere counts:
 
 all      every point of the grid
 ocean    where the file's ocean mask (umask, mask, sea_binary_mask) is 1; without one, where every target has a value
@@ -109,22 +110,36 @@ class PointRule:
         return tuple(dict.fromkeys(name for condition in self.conditions for name in condition.names))
 
 
-def uses_ice(domain: DomainSection) -> bool:
-    """Tell whether the rule of `domain` asks for the ice concentration."""
+def is_every_point(domain: DomainSection, is_cice: bool) -> bool:
+    """Tell whether a file that is no CICE history (`is_cice`) has all its points taken: nothing else is asked for."""
+    usual = DomainSection()
+    return not is_cice and (domain.mask_mode, domain.pole, domain.clean_data) == (None, usual.pole, usual.clean_data)
+
+
+def uses_ice(domain: DomainSection, is_cice: bool = True) -> bool:
+    """Tell whether the rule of `domain` asks for the ice concentration of a file."""
+    if is_every_point(domain, is_cice):
+        return False
     return domain.clean_data if domain.mask_mode is None else domain.mask_mode == "sea_ice"
 
 
 def build_point_rule(
-    domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool = True
-) -> PointRule:
+    domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool = True,
+    is_cice: bool = True,
+) -> PointRule:  # fmt: skip
     """Return the rule that `domain` stands for in a file; `find_role("lat")` names the file's variable of a quantity.
 
     `leading_names` are the targets, or without them the inputs: the ocean of a file without an ocean mask is where all
-    of them have a value. `with_ice=False` leaves out what asks for the ice concentration, which the file does not have.
+    of them have a value. `is_cice`: the file is a CICE history. `with_ice=False` leaves out what asks for the ice
+    concentration, which the file does not have.
     Raises ConfigError for a mask that is not allowed or a range that is empty, DataError where the file lacks what the
     rule needs.
     """
-    conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice)
+    if is_every_point(domain, is_cice):
+        conditions: list[Condition | MaskExpression] = []
+        words = ["every point (the file is no CICE history; domain.mask_mode or domain.pole select fewer)"]
+    else:
+        conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice)
     if domain.mask is not None:
         conditions.append(MaskExpression(domain.mask))
         words.append(f"domain.mask={domain.mask}")

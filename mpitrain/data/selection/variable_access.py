@@ -20,6 +20,8 @@ from mpitrain.data.selection.names import (
     OCEAN_MASK,
     QUANTITIES,
     find_variable,
+    is_absent,
+    no_such_role,
     quantity_of,
 )
 from mpitrain.errors import DataError
@@ -78,6 +80,8 @@ def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) ->
         for name in _named_coordinates(file, leading_names):
             if _is_quantity(name, file, quantity):
                 return name
+    if is_absent(quantity, file):
+        raise no_such_role(quantity, file)
     return find_variable(quantity, file, first_of_several=quantity in _COORDINATES)
 
 
