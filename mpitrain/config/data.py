@@ -58,8 +58,7 @@ class DataSection(Section):
     shuffle_buffer_samples: Count = 65536
     """Samples that each virtual rank draws from at random while streaming; at most as many as 32 MiB hold."""
     shared_memory: bool = False
-    """Read once a node, into memory that its ranks share, what every rank needs whole: the file of `reference`
-    semantics. `standard` never holds a sample twice."""
+    """Accepted for configurations of older trainers, and without effect: each sample is held on one rank alone."""
     area_weighted: bool = False
     """Weigh the statistics of the normalisation by the cosine of the latitude."""
     num_workers: CountOrZero = 0

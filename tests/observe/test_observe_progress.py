@@ -68,8 +68,12 @@ def test_closed_stream_ends_no_run() -> None:
     stream = io.StringIO()
     progress = LineProgress(stream, total_steps=2, first_step=0, interval_s=0.0)
     stream.close()
-    progress.update(1, 1, 1, 0.5, None, 1e-3)
+    with pytest.raises(ValueError, match="closed file"):
+        stream.write("what the progress would meet if it did not look")
+    for step in (1, 2):
+        progress.update(step, 2, 1, 0.5, None, 1e-3)
     progress.close()
+    progress.close()  # and again, as an error on the way out does
 
 
 def test_bar_without_a_terminal_falls_back_to_lines() -> None:

@@ -128,7 +128,7 @@ class StreamedSlices:
 
 
 class _Block:
-    """The slices of one round: `tensors` are inputs, targets and weights of all of them, one slice behind the other."""
+    """The slices of one round: `tensors` are inputs, targets and weights of all of them, one slice after the other."""
 
     def __init__(self, virtual_rank: int, tensors: tuple[torch.Tensor, ...], rows: int) -> None:
         self.num_slices = len(tensors[0]) // rows
