@@ -19,7 +19,7 @@ PACKAGE = PROJECT / "mpitrain"
 FLOORS = {
     "__main__": 10,  # nothing but the door to cli
     "cli": 9,
-    "launch": 8, "doctor": 8, "bench": 8, "verify": 8,
+    "launch": 8, "doctor": 8, "bench": 8, "verify": 8, "ensemble": 8,
     "runs": 7, "export": 7,
     "inference": 6, "datatools": 6, "synthetic": 6,
     "train": 5, "native": 5,

@@ -13,6 +13,7 @@ from mpitrain import __version__
 from mpitrain.cli.bench import add_bench_command
 from mpitrain.cli.checks import add_doctor_command, add_verify_command
 from mpitrain.cli.data import add_data_command
+from mpitrain.cli.ensemble import add_ensemble_command
 from mpitrain.cli.launch import add_launch_command
 from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
 from mpitrain.cli.train import add_config_command, add_train_command
@@ -72,6 +73,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_train_command(commands)
+    add_ensemble_command(commands)
     add_config_command(commands)
     add_data_command(commands)
     add_verify_command(commands)

@@ -100,6 +100,9 @@ class Communicator(Protocol):
     def abort(self, exit_code: int) -> None:
         """End every process of the job, at once, from this rank alone. Not collective; does not return."""
 
+    def be_patient(self) -> None:
+        """Wait asleep from now on where the ranks meet: they may come at very different times. All ranks or none."""
+
     def close(self) -> None:
         """Give back what the group holds. Collective."""
 

@@ -32,12 +32,32 @@ def open_tensors(ranks: Ranks, config: RunConfig) -> Iterator[None]:
     Sets `ranks.device`, `backend`, `reduction`, `num_threads` and `tensors`. Raises LaunchError, on all ranks, when the
     device or the backend that is asked for is not to be had here.
     """
+    settle_tensors(ranks, config)
+    with started_tensors(ranks, config.distributed.timeout_s):
+        yield
+
+
+def settle_tensors(ranks: Ranks, config: RunConfig) -> None:
+    """Choose device, backend, order of addition and threads for `ranks`, and start nothing. Collective.
+
+    Raises LaunchError, on all ranks, when the device or the backend that is asked for is not to be had here.
+    """
     ranks.device = ranks.on_all_ranks(lambda: choose_device(config.compute.device, ranks.local_rank))
     ranks.backend = ranks.on_all_ranks(lambda: choose_backend(config, ranks.device, ranks))
+    settle_order_and_threads(ranks, config)
+
+
+def settle_order_and_threads(ranks: Ranks, config: RunConfig) -> None:
+    """Take the order of addition and the number of threads from `config`. Not collective."""
     ranks.reduction = config.training.reduction or ("any" if ranks.backend == "nccl" else "fixed")
     ranks.num_threads = _set_threads(config, ranks)
-    ranks.tensors = _start_torch_group(ranks, config.distributed.timeout_s)
-    _start_watchdog(ranks, config.distributed.timeout_s)
+
+
+@contextmanager
+def started_tensors(ranks: Ranks, timeout_s: float) -> Iterator[None]:
+    """Start torch.distributed and the watchdog over settled `ranks` while the block runs. Collective."""
+    ranks.tensors = _start_torch_group(ranks, timeout_s)
+    _start_watchdog(ranks, timeout_s)
     yield
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
     ranks.stop_watchdog()

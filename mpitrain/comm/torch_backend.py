@@ -95,6 +95,9 @@ class TorchCommunicator:
         """See `Communicator.barrier`."""
         dist.barrier(group=self._group)
 
+    def be_patient(self) -> None:
+        """See `Communicator.be_patient`: gloo's ranks always wait asleep."""
+
     def abort(self, exit_code: int) -> None:
         """See `Communicator.abort`."""
         # No message can end the other processes: they see the closed connections and end with their own error.

@@ -1,6 +1,7 @@
 """What a run is: models of all settings, read from YAML and the command line, checked once and whole."""
 
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
+from mpitrain.config.ensemble import EnsembleSection
 from mpitrain.config.load import LoadedConfig, load_run_config
 from mpitrain.config.model import ModelSection
 from mpitrain.config.output import OutputSection, PredictionSection
@@ -19,6 +20,7 @@ __all__ = [
     "DataSection",
     "DistributedSection",
     "DomainSection",
+    "EnsembleSection",
     "LoadedConfig",
     "ModelSection",
     "OptimizerSection",

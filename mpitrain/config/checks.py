@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from mpitrain.config.data import VariablesSection
+from mpitrain.config.data import DataSection, VariablesSection
 from mpitrain.config.model import ModelSection, find_model_problems
 from mpitrain.config.section import Section
 from mpitrain.config.training import DistributedSection, TrainingSection
@@ -67,6 +67,16 @@ def network_problems(model: ModelSection, variables: VariablesSection) -> Iterat
     yield from (Problem(*found) for found in find_model_problems(model))
 
 
+def fold_problems(data: DataSection) -> Iterator[Problem]:
+    """Yield a fold that is none, and a second way to say what is held out."""
+    if data.folds is None and data.fold is not None:
+        yield Problem("data.fold", data.fold, "there are no folds; give data.folds too, or remove the key")
+    elif data.folds is not None and data.fold is not None and data.fold >= data.folds:
+        yield Problem("data.fold", data.fold, f"folds count from 0; give 0 to {data.folds - 1}")
+    if data.folds is not None and data.validation_split is not None:
+        yield Problem("data.validation_split", data.validation_split, "not together with data.folds; keep one of them")
+
+
 def reference_problems(config: Section) -> Iterator[Problem]:
     """Yield every setting of a run that the C++ program does not have."""
     for key, value, allowed in _beyond_reference(config):
@@ -108,7 +118,7 @@ _REFERENCE_TAKES: dict[str, tuple[object, ...]] = {
 _REFERENCE_LACKS = {
     "model": ("hidden_layers",),
     "domain": ("mask_mode", "mask", "latitude_range", "longitude_range"),
-    "data": ("samples", "streaming", "area_weighted", "max_patterns", "thin_fraction"),
+    "data": ("samples", "streaming", "area_weighted", "max_patterns", "thin_fraction", "folds"),
     "variables": ("input_variables", "output_variables"),
     "training": (
         "early_stopping_patience",

@@ -53,6 +53,12 @@ class DataSection(Section):
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
+    split_seed: CountOrZero | None = None
+    """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Deal the samples into this many parts by `split_seed`; the part `fold` is held out, the others train."""
+    fold: CountOrZero | None = None
+    """Which of the `folds` is held out, from 0; null means 0."""
     streaming: bool = False
     """Read the files anew in each epoch instead of holding them in memory; the order of the samples then differs."""
     shuffle_buffer_samples: Count = 65536

@@ -9,8 +9,16 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mpitrain.config.checks import CROSS_CHECK, Problem, network_problems, reference_problems, training_problems
+from mpitrain.config.checks import (
+    CROSS_CHECK,
+    Problem,
+    fold_problems,
+    network_problems,
+    reference_problems,
+    training_problems,
+)
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
+from mpitrain.config.ensemble import EnsembleSection, ensemble_problems
 from mpitrain.config.model import ModelSection, normalizes_outputs
 from mpitrain.config.output import OutputSection, PredictionSection
 from mpitrain.config.section import CountOrZero, Section
@@ -44,13 +52,22 @@ class RunConfig(Section):
     """The prediction written after training."""
     output: OutputSection = Field(default_factory=OutputSection)
     """What is written, and where."""
+    ensemble: EnsembleSection | None = None
+    """The members of `mpitrain ensemble`; a single run leaves this section alone."""
 
     @property
     def validation_split(self) -> float:
-        """Fraction of the samples held out: `data.validation_split`, or what null means in these semantics."""
+        """Fraction of the samples held out: one fold, `data.validation_split`, or what null means here."""
+        if self.data.folds is not None:
+            return 1 / self.data.folds
         if self.data.validation_split is not None:
             return self.data.validation_split
         return DEFAULT_VALIDATION_SPLIT if self.semantics == "standard" else 0.0
+
+    @property
+    def split_seed(self) -> int:
+        """Seed of which samples are kept and held out: `data.split_seed`, or the run's own."""
+        return self.seed if self.data.split_seed is None else self.data.split_seed
 
     @property
     def most_samples(self) -> int | None:
@@ -85,6 +102,9 @@ class RunConfig(Section):
     def _problems(self) -> Iterator[Problem]:
         yield from training_problems(self.training, self.distributed)
         yield from network_problems(self.model, self.variables)
+        yield from fold_problems(self.data)
+        if self.ensemble is not None:
+            yield from (Problem(*found) for found in ensemble_problems(self.ensemble))
         if self.semantics == "reference":
             yield from reference_problems(self)
 

@@ -11,6 +11,7 @@ from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
 from mpitrain.data.dataset.reference import ReferenceDataset, share_out_as_reference
+from mpitrain.data.dataset.split import split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.dataset import in_enough_chunks, open_streamed
@@ -36,9 +37,7 @@ def hold_samples(config: RunConfig, samples: Samples, virtual_ranks: VirtualRank
     """
     if config.semantics == "reference":
         return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, torch_dtype(config)))
-    return ranks.on_all_ranks(
-        lambda: share_out(samples, ranks, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
-    )
+    return ranks.on_all_ranks(lambda: share_out(samples, ranks, virtual_ranks, split_rule(config), torch_dtype(config)))
 
 
 def torch_dtype(config: RunConfig) -> torch.dtype:

@@ -27,6 +27,7 @@ class Stream(IntEnum):
     CHUNKS = 3
     BUFFER = 4
     STEP = 5
+    SETTINGS = 6
     THINNING = 0x7468696E  # "thin"
 
 

@@ -41,6 +41,18 @@ def finish_run(
 
 
 def _write(folder: RunFolder, prepared: PreparedRun, summary: RunSummary) -> None:
+    truth, prediction = check_predictions(prepared)
+    model: Any = prepared.model
+    save_model(model, folder.model, prepared.description)
+    save_normalization(model.input_mean, model.input_std, folder.model)
+    write_report(folder.path, summary, truth=truth, prediction=prediction)
+
+
+def check_predictions(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:
+    """Return targets and predictions (N,) of some of this rank's own samples, of their first target.
+
+    Raises TrainingError for predictions that are not finite.
+    """
     truth, prediction = _points_to_plot(prepared)
     if not np.isfinite(prediction).all():
         # The loss of the last step is the one before it: without validation nobody has seen these weights.
@@ -48,10 +60,7 @@ def _write(folder: RunFolder, prepared: PreparedRun, summary: RunSummary) -> Non
             "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
             "for extreme inputs"
         )
-    model: Any = prepared.model
-    save_model(model, folder.model, prepared.description)
-    save_normalization(model.input_mean, model.input_std, folder.model)
-    write_report(folder.path, summary, truth=truth, prediction=prediction)
+    return truth, prediction
 
 
 @torch.no_grad()

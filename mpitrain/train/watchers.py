@@ -50,21 +50,29 @@ class RootWatcher:
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Watcher.on_epoch`."""
-        record: dict[str, Metric] = {
-            "epoch": state.epoch,
-            "step": state.global_step,
-            "train_loss": state.train_loss,
-            "validation_loss": state.validation_loss,
-            "learning_rate": learning_rate,
-            "wall_time_s": round(wall_time_s, 4),
-        }
-        if self._training.follows_jacobian and state.epoch % self._training.jacobian_freq == 0:
-            record |= {"jacobian_change": state.jacobian_change, "jacobian": state.jacobian}
+        record = epoch_record(state, learning_rate, wall_time_s, self._training)
         self._metrics.append(record)
         self._logger.info("epoch %s", record)
         if self._training.log_gpu_memory and torch.cuda.is_available():
             used, most = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
             self._logger.info("GPU memory: %.1f MiB in use, at most %.1f MiB", used / 2**20, most / 2**20)
+
+
+def epoch_record(
+    state: TrainingState, learning_rate: float, wall_time_s: float, training: TrainingSection
+) -> dict[str, Metric]:
+    """Return the record of a finished epoch in `metrics.jsonl`."""
+    record: dict[str, Metric] = {
+        "epoch": state.epoch,
+        "step": state.global_step,
+        "train_loss": state.train_loss,
+        "validation_loss": state.validation_loss,
+        "learning_rate": learning_rate,
+        "wall_time_s": round(wall_time_s, 4),
+    }
+    if training.follows_jacobian and state.epoch % training.jacobian_freq == 0:
+        record |= {"jacobian_change": state.jacobian_change, "jacobian": state.jacobian}
+    return record
 
 
 _WAIT_STEPS, _WARM_UP_STEPS, _PROFILED_STEPS = 5, 2, 10

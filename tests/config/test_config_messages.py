@@ -17,7 +17,9 @@ PIECES = st.text(max_size=3) | st.sampled_from(
     ["\n", "\n  ", ": ", "- ", "{", "[", "&a ", "*a", "<<: ", "!!str ", "off", "\t"]
 )
 REFERENCE = "semantics reference has no such option"
-SECTION_NAMES = "semantics, seed, model, variables, domain, data, training, compute, distributed, prediction, output"
+SECTION_NAMES = (
+    "semantics, seed, model, variables, domain, data, training, compute, distributed, prediction, output, ensemble"
+)
 
 BAD_FILES = [
     # unknown names

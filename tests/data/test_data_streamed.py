@@ -14,6 +14,7 @@ from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_nu
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.split import split_rule
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -36,7 +37,7 @@ def in_memory(path, *settings):
         ranks = played_ranks_of(communicator)
         samples = read_own_chunks(open_source(selection_of(config), CHUNK_BYTES), ranks)
         plan = VirtualRanks(V, 1, 0)
-        return share_out(samples, ranks, plan, config.validation_split, config.seed, torch.float32)
+        return share_out(samples, ranks, plan, split_rule(config), torch.float32)
 
     return on_played_ranks(1, body)[0]
 

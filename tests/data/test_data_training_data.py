@@ -9,7 +9,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.reference import share_out_as_reference
-from mpitrain.data.dataset.split import split_validation
+from mpitrain.data.dataset.split import SplitRule, split_validation
 from mpitrain.data.samples import Samples
 from mpitrain.errors import DataError
 
@@ -33,7 +33,7 @@ def shared_out(samples, num_ranks=1, split=0.2, seed=3, dtype=FLOAT32):
     def body(communicator):
         plan = VirtualRanks(V, num_ranks, communicator.rank)
         ranks = played_ranks_of(communicator)
-        return share_out(take_share(samples, ranks), ranks, plan, split, seed, dtype)
+        return share_out(take_share(samples, ranks), ranks, plan, SplitRule(0.0, split, seed), dtype)
 
     return on_played_ranks(num_ranks, body)
 

@@ -17,6 +17,7 @@ from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.split import split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError, MpitrainError
 from mpitrain.models.icenet import build_icenet
@@ -48,7 +49,7 @@ class Trained:
         dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
         ranks = played_ranks_of(communicator, reduction)
         layout = VirtualRanks(V, communicator.size, communicator.rank)
-        data = share_out(take_share(make_samples(), ranks), ranks, layout, 0.1, config.seed, dtype)
+        data = share_out(take_share(make_samples(), ranks), ranks, layout, split_rule(config), dtype)
         with _ONE_AT_A_TIME:
             self.model = build_icenet(7, 19, config.model.hidden_activation or "none", config.seed, dtype)
             kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None

@@ -129,6 +129,10 @@ class MpiCommunicator:
             while not arrival.Test():
                 time.sleep(_SECONDS_ASLEEP)
 
+    def be_patient(self) -> None:
+        """See `Communicator.be_patient`."""
+        self.is_patient = True
+
     def abort(self, exit_code: int) -> None:
         """See `Communicator.abort`."""
         self._mpi.COMM_WORLD.Abort(exit_code)

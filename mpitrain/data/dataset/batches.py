@@ -21,7 +21,8 @@ class VirtualRankSamples:
     """One virtual rank's n samples (n may be 0), and after them one row of zeros that weighs nothing, for padding.
 
     `padded_inputs` (n + 1, F, ...), `padded_targets` (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...);
-    `grid_index` (n,) is each sample's place in its source.
+    `grid_index` (n,) is each sample's place in its source. With `places` (n + 1,) the three tensors belong to several
+    virtual ranks, of which this one's samples, and the row of zeros, lie at these rows.
     """
 
     virtual_rank: int
@@ -29,6 +30,7 @@ class VirtualRankSamples:
     padded_targets: torch.Tensor
     padded_weights: torch.Tensor
     grid_index: npt.NDArray[np.int64]
+    places: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.grid_index)
@@ -36,17 +38,25 @@ class VirtualRankSamples:
     @property
     def inputs(self) -> torch.Tensor:
         """The samples' inputs (n, F, ...)."""
-        return self.padded_inputs[:-1]
+        return self.padded_inputs[self.rows(slice(0, -1))]
 
     @property
     def targets(self) -> torch.Tensor:
         """The samples' targets (n, O, ...)."""
-        return self.padded_targets[:-1]
+        return self.padded_targets[self.rows(slice(0, -1))]
 
     @property
     def weights(self) -> torch.Tensor:
         """How much the targets count (n, 1 or O, ...)."""
-        return self.padded_weights[:-1]
+        return self.padded_weights[self.rows(slice(0, -1))]
+
+    def rows(self, chosen: slice) -> slice | torch.Tensor:
+        """Return at which rows of the tensors the samples number `chosen` lie."""
+        return chosen if self.places is None else self.places[chosen]
+
+    def places_of(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return at which rows of the tensors the samples `numbers` lie, any shape."""
+        return numbers if self.places is None else self.places[numbers]
 
 
 _BLOCK_POINTS = 65_536
@@ -127,12 +137,12 @@ class VirtualRankBatches:
         self._order.start_epoch(epoch)
 
     def rows(self, step: int) -> torch.Tensor:
-        """Return the rows of `samples` that make slice number `step` (b,); padding is the row after the samples."""
-        return self._order.rows(step)
+        """Return the rows of `samples`' tensors that make slice number `step` (b,); padding is the row of zeros."""
+        return self.samples.places_of(self._order.rows(step))
 
     def epoch_rows(self) -> torch.Tensor:
         """Return the rows of all slices of the epoch (steps, b)."""
-        return self._order.all_rows()
+        return self.samples.places_of(self._order.all_rows())
 
     def slice(self, step: int) -> Slice:
         """See `SliceSource.slice`."""
@@ -149,10 +159,12 @@ class SampleBlocks:
     def blocks(self) -> Iterator[Slice]:
         """See `EvaluationSource.blocks`."""
         own = self._samples
-        rows = max(1, _BLOCK_POINTS // max(1, own.targets[:1].numel() // own.targets.shape[1]))
+        targets = own.padded_targets
+        rows = max(1, _BLOCK_POINTS // max(1, targets[:1].numel() // targets.shape[1]))
         for first in range(0, len(own), rows):
-            block = slice(first, min(first + rows, len(own)))
-            yield Slice(own.virtual_rank, own.inputs[block], own.targets[block], own.weights[block])
+            block = own.rows(slice(first, min(first + rows, len(own))))
+            columns = (own.padded_inputs, own.padded_targets, own.padded_weights)
+            yield Slice(own.virtual_rank, *(column[block] for column in columns))
 
 
 class EpochOrder:

@@ -24,7 +24,7 @@ from mpitrain.data.dataset.batches import (
 )
 from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks
-from mpitrain.data.dataset.split import validation_flags
+from mpitrain.data.dataset.split import SplitRule, held_out_flags
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
 
@@ -57,9 +57,8 @@ class InMemoryDataset:
 
 
 def share_out(
-    samples: Samples, ranks: Ranks, virtual_ranks: VirtualRanks, validation_split: float, seed: int,
-    dtype: torch.dtype,
-) -> InMemoryDataset:  # fmt: skip
+    samples: Samples, ranks: Ranks, virtual_ranks: VirtualRanks, rule: SplitRule, dtype: torch.dtype
+) -> InMemoryDataset:
     """Drop unusable samples, split off the validation set, and send each sample to its owner. Collective.
 
     `samples` are this rank's part of the selection: the ranks' parts, laid end to end, are the selection in its order.
@@ -67,7 +66,7 @@ def share_out(
     """
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
     selected, usable = offset_of(len(samples), ranks), offset_of(len(kept), ranks)
-    is_validation = validation_flags(usable.first, len(kept), validation_split, seed)
+    is_validation = held_out_flags(usable.first, len(kept), rule)
     training, validation = (
         send_to_virtual_ranks(kept.take(np.flatnonzero(chosen)), ranks, virtual_ranks)
         for chosen in (~is_validation, is_validation)

@@ -46,7 +46,7 @@ def selection_of(config: RunConfig, files: Sequence[str] | None = None) -> Selec
         is_area_weighted=data.area_weighted,
         thin_fraction=data.thin_fraction,
         max_patterns=config.most_samples,
-        seed=config.seed,
+        seed=config.split_seed,
         dtype=config.training.dtype,
     )
 

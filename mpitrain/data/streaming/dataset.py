@@ -33,11 +33,12 @@ from mpitrain.data.dataset.batches import (
 from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import padded_tensors
+from mpitrain.data.dataset.split import SplitRule, split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter
-from mpitrain.data.streaming.first_pass import ChunkSplitter, FirstPass, SplitRule, make_first_pass
+from mpitrain.data.streaming.first_pass import ChunkSplitter, FirstPass, make_first_pass
 from mpitrain.data.streaming.microbatches import Columns, StreamedSlices, StreamPlan, round_size_of, take_rows
 from mpitrain.data.streaming.read_ahead import ReadAhead
 
@@ -125,7 +126,7 @@ def open_streamed(
     `reads` counts each stored block that is read from now on. Raises DataError, on all ranks, where a file cannot be
     read or nothing is left to train on.
     """
-    rule = SplitRule(config.validation_split, config.seed)
+    rule = split_rule(config)
     first_pass = make_first_pass(source, ranks, rule, reads)
     counts = first_pass.counts
     num_dropped = int(counts.kept.sum() - counts.valid.sum())

@@ -22,7 +22,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data.dataset.exchange import keep_under_limit
-from mpitrain.data.dataset.split import validation_flags
+from mpitrain.data.dataset.split import SplitRule, held_out_flags
 from mpitrain.data.moments import Moments, merge_stacks, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
@@ -32,14 +32,6 @@ from mpitrain.errors import DataError
 
 IndexArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class SplitRule:
-    """Which samples are held out: `fraction` of them, each decided from (seed, its number among the usable ones)."""
-
-    fraction: float
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -95,20 +87,13 @@ class ChunkSplitter:
             all_are_valid = self._counts.valid[chunk] == len(kept)
             valid = np.arange(len(kept)) if all_are_valid else np.flatnonzero(valid_rows(kept))
             if len(valid) == self._counts.valid[chunk]:
-                is_held_out = held_out_flags(len(valid), int(self._first_valid[chunk]), self._rule)
+                is_held_out = held_out_flags(int(self._first_valid[chunk]), len(valid), self._rule)
                 return kept, valid[~is_held_out], valid[is_held_out]
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
             f"{path}: holds other samples than when it was read first; results would mix two data sets: start again on "
             "files that nobody writes to"
         )
-
-
-def held_out_flags(num_valid: int, first_valid: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
-    """Tell which usable samples (num_valid,) are held out; the first of them has the number `first_valid`."""
-    if rule.fraction == 0:
-        return np.zeros(num_valid, dtype=bool)
-    return validation_flags(first_valid, num_valid, rule.fraction, rule.seed)
 
 
 def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
@@ -173,7 +158,7 @@ class _Counter:
         if chunk is not None and valid is not None:
             own = self._ranks.rank
             first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
-            is_held_out = held_out_flags(len(valid), first_valid, self._rule)
+            is_held_out = held_out_flags(first_valid, len(valid), self._rule)
             training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
             self._moments[chunk] = (len(training), moments_of_samples(training), moments_of_samples(validation))
         self._rows += rows

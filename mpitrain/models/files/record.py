@@ -47,15 +47,21 @@ def remember_architecture(model: nn.Module, settings: ModelSection) -> None:
     object.__setattr__(model, _ATTRIBUTE, named)
 
 
+def architecture_of(model: nn.Module) -> ModelSection | None:
+    """Return what `remember_architecture` noted; None for any other model."""
+    settings: ModelSection | None = getattr(model, _ATTRIBUTE, None)
+    return settings
+
+
 def is_rebuilt(model: nn.Module) -> bool:
     """Whether a file of this model is read without its code: not so a user's own network, which is nothing else."""
-    settings = getattr(model, _ATTRIBUTE, None)
-    return settings is not None and ":" not in settings.name
+    settings = architecture_of(model)
+    return settings is not None and ":" not in model_name(settings)
 
 
 def record_of(model: nn.Module, num_inputs: int, num_outputs: int, dtype: torch.dtype) -> NetworkRecord | None:
     """Return the record of a model that was built from settings; None for any other."""
-    settings = getattr(model, _ATTRIBUTE, None)
+    settings = architecture_of(model)
     name = next((name for name, known in _DTYPES.items() if known == dtype), None)
     if settings is None or name is None:
         return None

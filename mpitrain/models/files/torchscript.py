@@ -56,12 +56,34 @@ def save_model(
     An own network that cannot be compiled is traced, on the shape of `sample_inputs` if given. Raises OutputError when
     it can be neither compiled nor traced, or when the file cannot be written.
     """
+    script_model(model, path, description, sample_inputs).write(model, path)
+
+
+class ScriptedModel:
+    """A model as TorchScript, which serves every other model of its architecture, description and dtypes."""
+
+    def __init__(self, plain: nn.Module, scripted: torch.jit.ScriptModule) -> None:
+        self._record, self._scripted = _record_of(plain), scripted
+
+    @torch.no_grad()
+    def write(self, model: nn.Module, path: Path) -> None:
+        """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError."""
+        numbers = to_exportable(model).state_dict()
+        for name, tensor in self._scripted.state_dict().items():
+            tensor.copy_(numbers[name])
+        _write(self._scripted, path, self._record)
+
+
+def script_model(
+    model: nn.Module, path: Path, description: ModelDescription | None = None,
+    sample_inputs: torch.Tensor | None = None,
+) -> ScriptedModel:  # fmt: skip
+    """Compile `model` to TorchScript; messages name `path`. Raises OutputError like `save_model`."""
     # A copy on the CPU in evaluation mode: the file must load on any machine.
     plain = to_exportable(model)
-    record = _record_of(plain)
     for name, values in dataclasses.asdict(description or ModelDescription()).items():
         setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
-    _write(_quietly(lambda: _compiled(plain, path, sample_inputs)), path, record)
+    return ScriptedModel(plain, _quietly(lambda: _compiled(plain, path, sample_inputs)))
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:

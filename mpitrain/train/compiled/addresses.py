@@ -97,6 +97,8 @@ def addresses_of(rows: VirtualRankSamples | Slice) -> list[int]:
 
 def _first_rows(samples: Sequence[VirtualRankSamples]) -> list[int]:
     """Return where each virtual rank's rows begin in the memory that all of them share, counted in rows."""
+    if all(one.places is not None and one.padded_inputs is samples[0].padded_inputs for one in samples):
+        return [0] * len(samples)  # the rows are those of tensors that all of them share
     own = [0]
     for before, after in itertools.pairwise(samples):
         own.append(own[-1] + len(before) + 1)

@@ -21,6 +21,7 @@ from mpitrain.data.dataset.reference import (
     one_pass_moments,
     share_out_as_reference,
 )
+from mpitrain.data.dataset.split import SplitRule, split_rule
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.names import CICE_INPUTS
@@ -93,7 +94,7 @@ def _unweighted_merge(
     config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
 ) -> InMemoryDataset:
     """Give every virtual rank's mean and variance the same weight, however many samples it has."""
-    data = share_out(samples, ranks, virtual_ranks, config.validation_split, config.seed, torch_dtype(config))
+    data = share_out(samples, ranks, virtual_ranks, split_rule(config), torch_dtype(config))
     own = [(share.inputs.double().mean(0), share.inputs.double().var(0, correction=0)) for share in data.training]
     everyone = [pair for part in ranks.gather_object(own) for pair in part]
     mean, variance = (torch.stack(column).mean(0) for column in zip(*everyone, strict=True))
@@ -106,8 +107,8 @@ def _statistics_of_all(
     config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
 ) -> InMemoryDataset:
     data, everything = (
-        share_out(samples, ranks, virtual_ranks, split, config.seed, torch_dtype(config))
-        for split in (config.validation_split, 0.0)
+        share_out(samples, ranks, virtual_ranks, rule, torch_dtype(config))
+        for rule in (split_rule(config), SplitRule(0.0, 0.0, config.split_seed))
     )
     return _with_normalization(data, everything.summary.normalization)
 

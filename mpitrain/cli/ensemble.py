@@ -1,0 +1,51 @@
+"""The command `ensemble`: flags and handler. Loads nothing but argparse until it runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mpitrain.cli.settings import add_settings, split_settings
+
+_FLAGS = {
+    "members": ("ensemble.members", "N", "number of seeds"),
+    "folds": ("ensemble.folds", "K", "train on K parts of the samples, each held out once"),
+    "ranks_per_member": ("ensemble.ranks_per_member", "N", "ranks that train one member (default: as few as serve)"),
+    "epochs": ("training.epochs", "N", "number of passes over the training samples"),
+    "data": ("data.data_path", "FILE", "data file; without it, a synthetic one is written"),
+    "output": ("output.model_dir", "FOLDER", "the ensemble's folder (default: mpitrain_ensemble)"),
+}
+
+
+def add_ensemble_command(commands: Any) -> None:
+    """Add `ensemble` to argparse's subparsers."""
+    ensemble = commands.add_parser(
+        "ensemble",
+        help="train many networks in one world: seeds, folds, settings",
+        description="Train an ensemble: every member is a run of its own, with the same weights as if it was trained "
+        "alone. The section `ensemble` of the settings says what the members are.",
+    )
+    add_settings(ensemble)
+    for name, (key, metavar, text) in _FLAGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        ensemble.add_argument(flag, metavar=metavar, help=f"{text}; the same as {key}={metavar}")
+    ensemble.add_argument("--dry-run", action="store_true", help="list the members with their cost, and train nothing")
+    existing = ensemble.add_mutually_exclusive_group()
+    existing.add_argument(
+        "--resume", action="store_true", help="train what is left of the ensemble in the folder, or more members"
+    )
+    existing.add_argument("--overwrite", action="store_true", help="replace the ensemble in the folder")
+    ensemble.set_defaults(handler=_run_ensemble)
+
+
+def _run_ensemble(options: argparse.Namespace) -> int:
+    from mpitrain.comm.start import run_on_all_ranks
+    from mpitrain.ensemble.beginning import EnsembleRequest
+    from mpitrain.ensemble.run_ensemble import run_ensemble
+
+    path, overrides = split_settings(options.settings)
+    overrides += [
+        f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
+    ]
+    request = EnsembleRequest(path, tuple(overrides), options.resume, options.overwrite, options.dry_run)
+    return run_on_all_ranks(lambda ranks: run_ensemble(ranks, request))

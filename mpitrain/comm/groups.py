@@ -1,0 +1,55 @@
+"""Groups of ranks: parts of a world that train by themselves, each seen as a whole `Ranks` by those in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from mpitrain.cluster.rank_info import RankInfo, rank_info_from_hosts
+from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.mpi.communicator import MpiCommunicator
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.virtual_ranks import rank_range
+from mpitrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def split_into_groups(world: Ranks, num_groups: int) -> Ranks:
+    """Return the ranks of this rank's group, neighbours in the world; sizes differ by one at most. Collective.
+
+    Device, backend and threads are the world's: settle them first. Raises LaunchError, on all ranks, where MPI does
+    not connect them.
+    """
+    groups = (rank_range(world.world_size, num_groups, group) for group in range(num_groups))
+    return _split(world, next(number for number, own in enumerate(groups) if world.rank in own))
+
+
+def split_into_nodes(world: Ranks) -> Ranks:
+    """Return the ranks of this rank's node. Collective. Raises LaunchError like `split_into_groups`."""
+    return _split(world, world.node_rank)
+
+
+def _split(world: Ranks, color: int) -> Ranks:
+    if world.world_size == 1:
+        return replace(world, notices=[])
+    if not isinstance(world.cpu, MpiCommunicator):
+        raise mark_agreed(
+            LaunchError(
+                "an ensemble needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix), or alone"
+            )
+        )
+    part = cast("MPI.Intracomm", world.cpu.mpi_comm.Split(color, world.rank))
+    own = MpiCommunicator(part)
+    part.Free()
+    own.is_patient = world.cpu.is_patient
+    info = _info_of(own, world)
+    # Its part of the node's cores, so that ranks which must take turns know it.
+    cores = max(1, world.node_cores * info.local_world_size // world.local_world_size)
+    return replace(world, info=info, cpu=own, tensors=own, notices=[], watchdog=None, node_cores=cores)
+
+
+def _info_of(own: MpiCommunicator, world: Ranks) -> RankInfo:
+    nodes = own.all_gather_object(str(world.node_rank))
+    return rank_info_from_hosts(own.rank, nodes, world.info.source)

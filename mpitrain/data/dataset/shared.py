@@ -1,0 +1,136 @@
+"""Samples that many runs train on, held once a node: every run has its own view of which are held out.
+
+N  usable samples      F  input features      O  targets      V  virtual ranks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mpitrain.comm.communicator import NodeSharedTensor
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.dataset.batches import VirtualRankSamples
+from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
+from mpitrain.data.dataset.exchange import offset_of, read_own_chunks
+from mpitrain.data.dataset.in_memory import InMemoryDataset, padded_tensors
+from mpitrain.data.dataset.split import IndexArray, SplitRule, held_out_flags, members_of
+from mpitrain.data.moments import allreduce_moments, moments_of_samples
+from mpitrain.data.samples import Samples, missing_of, valid_rows
+from mpitrain.data.selection.source import SampleSource
+
+
+@dataclass(frozen=True)
+class SharedSamples:
+    """All usable samples of a source, in its order, in memory that the ranks of a node share.
+
+    `padded` are inputs (N + 1, F), targets (N + 1, O) and weights (N + 1, 1), the last row zeros; `samples` sees the
+    first N of them.
+    """
+
+    samples: Samples
+    padded: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    num_selected: int
+    num_missing: tuple[int, ...]
+    memory: Sequence[NodeSharedTensor]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that a node holds."""
+        return sum(tensor.nbytes for tensor in self.padded)
+
+    def dataset(self, rule: SplitRule, virtual_ranks: VirtualRanks, ranks: Ranks) -> InMemoryDataset:
+        """Return what a run on `ranks` trains on: the same numbers as `share_out` gives it, without a copy. Collective.
+
+        Raises DataError, on all ranks, when nothing is left to train on.
+        """
+        num_dropped = self.num_selected - len(self.samples)
+        is_held_out = held_out_flags(0, len(self.samples), rule)
+        training, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+        ranks.on_all_ranks(lambda: check_some_are_left(self.num_selected, num_dropped, len(training)))
+        own = [self._places(training, v, virtual_ranks) for v in virtual_ranks.owned]
+        moments = allreduce_moments(
+            [moments_of_samples(self.samples.take(places[:-1])) for places in own], ranks.cpu, virtual_ranks
+        )
+        names = self.samples.input_names, self.samples.target_names
+        normalization = normalization_of(moments, len(names[0]), ranks.device, self.padded[0].dtype)
+        return InMemoryDataset(
+            [self._view(v, places) for v, places in zip(virtual_ranks.owned, own, strict=True)],
+            [self._view(v, self._places(held_out, v, virtual_ranks)) for v in virtual_ranks.owned],
+            DataSummary(
+                len(training), len(held_out), num_dropped, normalization, moments, *names, self.num_missing,
+            ),
+            virtual_ranks,
+        )  # fmt: skip
+
+    def _places(self, chosen: IndexArray, virtual_rank: int, layout: VirtualRanks) -> IndexArray:
+        """Return the rows of virtual rank v's share of the samples `chosen`, and after them the row of zeros."""
+        own = chosen[members_of(virtual_rank, layout.num_virtual_ranks, len(chosen))]
+        return np.append(own, len(self.samples))
+
+    def _view(self, virtual_rank: int, places: IndexArray) -> VirtualRankSamples:
+        grid_index = self.samples.grid_index[places[:-1]]
+        return VirtualRankSamples(virtual_rank, *self.padded, grid_index, torch.from_numpy(places))
+
+    def close(self) -> None:
+        """Give the memory back; nothing of it must be touched afterwards. Collective over the node."""
+        for shared in self.memory:
+            shared.close()
+
+
+def share_on_node(source: SampleSource, node: Ranks, dtype: torch.dtype) -> SharedSamples:
+    """Read the points of `source` with all ranks of one node, into memory that they share. Collective over the node.
+
+    Raises DataError, on all of them, where a file cannot be read or nothing is left to train on, LaunchError where the
+    node lacks the memory.
+    """
+    own = read_own_chunks(source, node)
+    kept = own.take(np.flatnonzero(valid_rows(own)))
+    selected, usable = offset_of(len(own), node), offset_of(len(kept), node)
+    num_missing = np.sum(node.gather_object(missing_of(own)), axis=0)
+    columns = padded_tensors(kept, _no_statistics(kept), torch.device("cpu"), dtype)
+    memory = _SharedMemory(node, usable.first, usable.total)
+    padded = tuple(memory.gather(column[:-1], 1) for column in columns)
+    area = None if kept.area_weights is None else memory.gather(torch.from_numpy(kept.area_weights), 0).numpy()
+    grid_index = memory.gather(torch.from_numpy(kept.grid_index), 0).numpy()
+    memory.publish()
+    inputs, targets, weights = padded
+    whole = Samples(
+        inputs[:-1].numpy(), targets[:-1].numpy(), grid_index, own.input_names, own.target_names, area_weights=area
+    )
+    return SharedSamples(whole, (inputs, targets, weights), selected.total, tuple(num_missing.tolist()), memory.shared)
+
+
+def _no_statistics(samples: Samples) -> Normalization:
+    # Points need none: only what a field has not measured is filled with a mean.
+    zeros, ones = (make(1) for make in (torch.zeros, torch.ones))
+    return Normalization(zeros, ones, zeros, ones)
+
+
+class _SharedMemory:
+    """Rows of all ranks of a node, one rank's after the other's: this one's begin at `first` of `total`."""
+
+    def __init__(self, node: Ranks, first: int, total: int) -> None:
+        self._node, self._first, self._total = node, first, total
+        self.shared: list[NodeSharedTensor] = []
+
+    def gather(self, rows: torch.Tensor, num_more: int) -> torch.Tensor:
+        """Return all ranks' rows and `num_more` rows of zeros, to be read after `publish`. Collective."""
+        shape = (self._total + num_more, *rows.shape[1:])
+        if self._node.world_size == 1:
+            return torch.cat([rows, rows.new_zeros((num_more, *rows.shape[1:]))])
+        shared = self._node.cpu.node_shared_tensor(shape, rows.dtype)
+        self.shared.append(shared)
+        shared.tensor[self._first : self._first + len(rows)] = rows
+        if shared.fills:
+            shared.tensor[self._total :] = 0
+        return shared.tensor
+
+    def publish(self) -> None:
+        """Let all ranks see all rows. Collective."""
+        for shared in self.shared:
+            shared.publish()

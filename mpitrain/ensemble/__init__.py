@@ -1,0 +1,1 @@
+"""Many training runs in one world: members, groups of ranks, folds, sweeps, what comes out of them together."""

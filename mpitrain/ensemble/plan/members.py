@@ -1,0 +1,167 @@
+"""The members of an ensemble: seeds x settings x folds, each a whole configuration of a run of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpitrain.config import EnsembleSection, RunConfig, load_run_config
+from mpitrain.ensemble.plan.settings import Varied, combinations
+from mpitrain.errors import ConfigError, MpitrainError
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network to train. `config` is what `config.yaml` in its folder says; None where its settings are wrong.
+
+    `seed`, `fold` (None without folds) and `varied` (by dotted key) are what tells it from the others; `setting` counts
+    the combinations of settings, `problem` says what is wrong with this one.
+    """
+
+    number: int
+    seed: int
+    fold: int | None
+    setting: int
+    varied: Varied
+    config: RunConfig | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return f"{self.number:04d}"
+
+
+@dataclass(frozen=True)
+class EnsemblePlan:
+    """All members, and the settings that they have in common."""
+
+    folder: Path
+    config: RunConfig
+    members: Sequence[Member]
+
+    @property
+    def section(self) -> EnsembleSection:
+        """The settings of the ensemble itself."""
+        return self.config.ensemble or EnsembleSection()
+
+    def folder_of(self, member: Member) -> Path:
+        """Return the run folder of a member."""
+        return self.folder / "members" / member.name
+
+
+def plan_members(
+    base: RunConfig, path: Path | None, overrides: Sequence[str], folder: Path, data_path: Sequence[str] | None = None
+) -> EnsemblePlan:
+    """Return the members of `base`, which is what the YAML file `path` and `overrides` say.
+
+    Seeds change last, so that more of them add members behind the others. `data_path` stands for the base's own.
+    Raises ConfigError for what no ensemble can have.
+    """
+    section = base.ensemble or EnsembleSection()
+    _check(base)
+    folds: Sequence[int | None] = range(section.folds) if section.folds else (None,)
+    settings = [_with_settings(base, path, overrides, varied) for varied in combinations(section, base.seed)]
+    plan = EnsemblePlan(folder, base, [])
+    members: list[Member] = []
+    for seed in range(base.seed, base.seed + section.members):
+        for setting, (varied, config, problem) in enumerate(settings):
+            for fold in folds:
+                member = Member(len(members), seed, fold, setting, varied, None, problem)
+                own = config and _own(config, member, base, section, str(plan.folder_of(member)), data_path)
+                members.append(Member(len(members), seed, fold, setting, varied, own, problem))
+    return EnsemblePlan(folder, base, members)
+
+
+def _with_settings(
+    base: RunConfig, path: Path | None, overrides: Sequence[str], varied: Varied
+) -> tuple[Varied, RunConfig | None, str]:
+    """Return one combination of settings, and its configuration or what is wrong with it."""
+    if not varied:
+        return varied, base, ""
+    # JSON is YAML, and the message names the setting as the user would give it.
+    own = [f"{key}={json.dumps(value)}" for key, value in varied.items()]
+    try:
+        config = load_run_config(path, [*overrides, *own]).config
+        _check(config)
+    except MpitrainError as error:
+        return varied, None, str(error).removeprefix("command line: ")
+    return varied, config, ""
+
+
+def _own(
+    config: RunConfig, member: Member, base: RunConfig, section: EnsembleSection, folder: str,
+    data_path: Sequence[str] | None,
+) -> RunConfig:  # fmt: skip
+    data: dict[str, Any] = {"split_seed": base.split_seed}
+    if member.fold is not None:
+        data |= {"folds": section.folds, "fold": member.fold}
+    if data_path is not None:
+        data["data_path"] = data_path[0] if len(data_path) == 1 else list(data_path)
+    return config.model_copy(
+        update={
+            "seed": member.seed,
+            "data": config.data.model_copy(update=data),
+            "output": config.output.model_copy(update={"model_dir": folder}),
+            "ensemble": None,
+        }
+    )
+
+
+def _check(config: RunConfig) -> None:
+    """Raise ConfigError for settings whose results depend on how many ranks a member has."""
+    if config.semantics == "reference":
+        raise ConfigError(
+            "semantics=reference: its results depend on the number of ranks, which an ensemble chooses itself; give "
+            "semantics: standard, or train the members one by one"
+        )
+    training = config.training
+    if training.batch_size not in (None, "full"):
+        raise ConfigError(
+            f"training.batch_size={training.batch_size}: is per rank, and an ensemble chooses the ranks of its "
+            "members; give training.global_batch_size"
+        )
+    if training.learning_rate_scaling != "none" and training.learning_rate_scaling_by == "world_size":
+        raise ConfigError(
+            "training.learning_rate_scaling_by=world_size: an ensemble chooses its members' ranks; give batch_size"
+        )
+    if training.max_steps is not None:
+        raise ConfigError(f"training.max_steps={training.max_steps}: members train to their end; give training.epochs")
+    if config.ensemble is not None and config.ensemble.folds and config.data.validation_split is not None:
+        raise ConfigError(
+            f"data.validation_split={config.data.validation_split}: not together with ensemble.folds; keep one of them"
+        )
+
+
+def describe_plan(plan: EnsemblePlan, num_groups: int, world_size: int) -> str:
+    """Return the line that announces an ensemble."""
+    folds = plan.section.folds
+    num_settings = max(member.setting for member in plan.members) + 1
+    factors: Sequence[tuple[int, str]] = (
+        (plan.section.members, "seeds"),
+        (num_settings, "settings"),
+        (folds or 1, "folds"),
+    )
+    parts = " x ".join(f"{count} {what}" for count, what in factors if count > 1)
+    return (
+        f"mpitrain: {_count(len(plan.members), 'member')}{f' ({parts})' if parts else ''} on "
+        f"{_count(world_size, 'rank')} in {_count(num_groups, 'group')}; folder {plan.folder}"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def num_groups_for(plan: EnsemblePlan, todo: Sequence[Member], world_size: int) -> int:
+    """Return how many groups the ranks form: one rank each, or more where there are fewer members than ranks.
+
+    No group is larger than a member's virtual ranks: more ranks would change its results.
+    """
+    asked = plan.section.ranks_per_member
+    wanted = len(todo) if asked == "auto" else max(1, round(world_size / asked))
+    virtual_ranks = min((one.config.training.virtual_ranks for one in todo if one.config is not None), default=1)
+    return max(1, min(world_size, max(wanted, -(-world_size // virtual_ranks))))

@@ -1,0 +1,82 @@
+"""What comes out of an ensemble: its table, its best settings, and the last lines that a user reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mpitrain.durable_files import write_durably
+from mpitrain.ensemble.outcome import Ended, Outcome, Results
+from mpitrain.ensemble.plan.members import EnsemblePlan, Member
+from mpitrain.ensemble.plan.search import Search
+from mpitrain.errors import OutputError
+
+TABLE = "ensemble.csv"
+
+
+def last_outcomes(results: Results) -> dict[int, Outcome]:
+    """Return each member's outcome on the highest rung that it reached."""
+    found: dict[int, Outcome] = {}
+    for (number, _), outcome in sorted(results.items()):
+        found[number] = outcome
+    return found
+
+
+def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> None:
+    """Write `ensemble.csv`. For the root. Raises OutputError."""
+    path = plan.folder / TABLE
+    try:
+        write_durably(path, render_table(plan, last_outcomes(results)).encode())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); free space, then --resume") from error
+
+
+def render_table(plan: EnsemblePlan, outcomes: Mapping[int, Outcome]) -> str:
+    """Return one line a member as CSV: what it is, and what became of it; nothing in it depends on time or ranks."""
+    keys = list(dict.fromkeys(key for member in plan.members for key in member.varied))
+    names = ("status", "epochs", "train_loss", "validation_loss", "best_epoch", "weights_sha256", "message")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["member", "seed", "fold", *keys, *names])
+    for member in plan.members:
+        outcome = outcomes.get(member.number)
+        values = ["not trained"] + [""] * 6 if outcome is None else [_cell(getattr(outcome, name)) for name in names]
+        fixed = [member.name, member.seed, _cell(member.fold)]
+        writer.writerow([*fixed, *(_cell(member.varied.get(key)) for key in keys), *values])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def describe_end(
+    plan: EnsemblePlan, search: Search, ended: Ended, wall_time_s: float, world_size: int
+) -> Sequence[str]:
+    """Return the lines at the end of an ensemble."""
+    outcomes = last_outcomes(ended.results)
+    done = [outcome for outcome in outcomes.values() if outcome.status == "done"]
+    failed = [outcome for outcome in outcomes.values() if outcome.is_failure]
+    lines = [
+        f"Trained  {len(done)} of {len(plan.members)} members in {wall_time_s:.1f} s on {world_size} "
+        f"rank{'s' if world_size > 1 else ''}"
+    ]
+    lines += [f"         member {one.number:04d} {one.status}: {one.message}" for one in failed[:3]]
+    lines += [f"         and {len(failed) - 3} more, see the table"] if len(failed) > 3 else []
+    lines += _describe_losses(plan.members, done)
+    return [*lines, f"Table    {plan.folder / TABLE}"]
+
+
+def _describe_losses(members: Sequence[Member], done: Sequence[Outcome]) -> list[str]:
+    scores = [one.score for one in done if one.score is not None and math.isfinite(one.score)]
+    if not scores:
+        return []
+    best = min((one for one in done if one.score is not None), key=lambda one: (one.score, one.number))
+    spread = f" +- {statistics.stdev(scores):.1e}" if len(scores) > 1 else ""
+    which = "validation" if best.validation_loss is not None else "train"
+    mean = f"Loss     {which} {statistics.fmean(scores):.4e}{spread} over members"
+    return [f"{mean}, best {best.score:.4e} (member {best.number:04d})"]

@@ -1,0 +1,73 @@
+"""One ensemble, in the order in which it happens: plan, groups, data, members, what comes out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import settle_tensors
+from mpitrain.ensemble.beginning import (
+    EnsembleRequest,
+    load_settings,
+    plan_ensemble,
+    prepare_folder,
+)
+from mpitrain.ensemble.outcome import Ended, Known, read_outcomes
+from mpitrain.ensemble.plan.estimate import Estimator, costs_of, render_dry_run
+from mpitrain.ensemble.plan.members import EnsemblePlan
+from mpitrain.ensemble.plan.search import Search, plan_search
+from mpitrain.ensemble.results import describe_end, finish_ensemble
+from mpitrain.ensemble.training.worker import train_members
+from mpitrain.errors import StoppedError, TrainingError
+from mpitrain.train.run_folder import RunFolder
+
+
+def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
+    """Train all members and leave the ensemble's folder; return exit code 0. Collective.
+
+    Raises the errors of `mpitrain.errors`, on all ranks together; a member's own error is in the table.
+    """
+    started_s = time.monotonic()
+    loaded = ranks.on_all_ranks(lambda: load_settings(request))
+    plan = ranks.on_all_ranks(lambda: plan_ensemble(request, loaded.config))
+    if request.dry_run:
+        for line in render_dry_run(plan, ranks):
+            ranks.say(line)
+        return 0
+    settle_tensors(ranks, loaded.config)
+    for line in (*loaded.notices, *ranks.notices):
+        ranks.say(f"note: {line}", error=True)
+    ranks.on_root(lambda: prepare_folder(plan, request))
+    ranks.failure_folder = RunFolder(plan.folder).logs
+    search = replace(plan_search(plan), costs=costs_of(plan.members, Estimator(ranks, plan)))
+    known = ranks.on_root(lambda: _known_outcomes(plan, search))
+    ended = train_members(ranks, plan, search, known)
+    ranks.on_root(lambda: finish_ensemble(plan, search, ended.results))
+    for line in describe_end(plan, search, ended, time.monotonic() - started_s, ranks.world_size):
+        ranks.say(line)
+    _raise_if_unfinished(plan, ended)
+    return 0
+
+
+def _known_outcomes(plan: EnsemblePlan, search: Search) -> Known:
+    """Return what a resumed ensemble has done already."""
+    found = {member.number: read_outcomes(plan.folder_of(member)) for member in plan.members}
+    return {
+        (number, rung): outcome
+        for number, outcomes in found.items()
+        for rung, outcome in outcomes.items()
+        if rung < len(search.rungs) and (outcome.is_failure or outcome.status == "done" or outcome.epochs)
+    }
+
+
+def _raise_if_unfinished(plan: EnsemblePlan, ended: Ended) -> None:
+    if ended.signal_name is not None:
+        left = len(plan.members) - len({number for number, _ in ended.results})
+        raise mark_agreed(
+            StoppedError(f"stopped by {ended.signal_name}; {left} members have not begun or are under way: --resume")
+        )
+    if not any(outcome.status == "done" for outcome in ended.results.values()):
+        first = next(iter(ended.results.values()))
+        raise mark_agreed(TrainingError(f"no member has ended well; the first: {first.message}"))

@@ -1,0 +1,117 @@
+"""All members, trained by all ranks: groups take one after the other, and keep what becomes of each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from mpitrain.comm.agreement import is_agreed
+from mpitrain.comm.claims import Claims, open_claims
+from mpitrain.comm.groups import split_into_groups, split_into_nodes
+from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tensors import started_tensors
+from mpitrain.ensemble.outcome import Ended, Known, Outcome, read_outcomes, write_outcomes
+from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, num_groups_for
+from mpitrain.ensemble.plan.search import Search
+from mpitrain.ensemble.training.hand_out import HandOut, SharedStop, Task
+from mpitrain.ensemble.training.member_data import read_for_members
+from mpitrain.ensemble.training.member_files import ModelFiles
+from mpitrain.ensemble.training.member_fit import MemberTools
+from mpitrain.ensemble.training.member_run import train_member
+from mpitrain.errors import MpitrainError, StoppedError, TrainingError
+from mpitrain.train.stop_request import listen_for_stop
+
+
+def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known) -> Ended:
+    """Train what is not known yet, in groups; return what became of all members. Collective."""
+    last = len(search.rungs) - 1
+    todo = [member for member in plan.members if (member.number, last) not in known]
+    num_groups = num_groups_for(plan, todo, ranks.world_size)
+    ranks.say(describe_plan(plan, num_groups, ranks.world_size))
+    node, group = split_into_nodes(ranks), split_into_groups(ranks, num_groups)
+    # Ranks that have nothing left to do leave the cores to those that have.
+    ranks.cpu.be_patient()
+    data = read_for_members(todo, ranks, node)
+    claims = open_claims(ranks)
+    with listen_for_stop() as own_stop:
+        stop = SharedStop(claims, own_stop)
+        hand_out = HandOut(search, claims, stop, dict(known))
+        if ranks.is_root:
+            for outcome in known.values():
+                hand_out.report(outcome)
+        ranks.barrier()
+        with started_tensors(group, plan.config.distributed.timeout_s):
+            tools = MemberTools(group, data, ModelFiles(), stop, plan.section.save_interval_s)
+            _Worker(plan, search, hand_out, tools, _Progress(ranks, claims, len(todo))).work()
+        ranks.barrier()
+        signal_name = next(filter(None, ranks.gather_object(stop.signal_name)), None)
+    data.close()
+    results = ranks.on_root(hand_out.all_results)
+    return Ended(results, signal_name, num_groups)
+
+
+@dataclass
+class _Progress:
+    """Says now and then how many members have ended. The count is of all groups."""
+
+    ranks: Ranks
+    claims: Claims
+    num_members: int
+    _said_s: float = field(default_factory=time.monotonic)
+
+    def count(self, group: Ranks) -> None:
+        """Count one more; the world's root speaks, at most every ten seconds."""
+        if not group.is_root:
+            return
+        number = self.claims.take("ended") + 1
+        if time.monotonic() - self._said_s >= 10 and number < self.num_members:
+            self._said_s = time.monotonic()
+            self.ranks.say(f"{number} of {self.num_members} members trained", error=True)
+
+
+@dataclass
+class _Worker:
+    """One group's work: members, one after the other, until none is left."""
+
+    plan: EnsemblePlan
+    search: Search
+    hand_out: HandOut
+    tools: MemberTools
+    progress: _Progress
+
+    def work(self) -> None:
+        """Train what can be claimed. Collective over the group."""
+        group = self.tools.group
+        while (task := self.hand_out.next_task(group)) is not None:
+            outcome = self._outcome_of(task)
+            if outcome is None:  # stopped: its checkpoint waits for --resume
+                return
+            group.on_root(lambda outcome=outcome: self._keep(task, outcome))  # type: ignore[misc]
+            self.progress.count(group)
+
+    def _keep(self, task: Task, outcome: Outcome) -> None:
+        folder = self.plan.folder_of(task.member)
+        write_outcomes(folder, {**read_outcomes(folder), task.rung: outcome})
+        self.hand_out.report(outcome)
+
+    def _outcome_of(self, task: Task) -> Outcome | None:
+        """Train one member; what it fails with is its own affair. Collective over the group."""
+        member = task.member
+        if member.config is None:
+            return Outcome(member.number, task.rung, "failed", message=member.problem)
+        try:
+            return train_member(member, member.config, self.search.rungs[task.rung], task.rung, self.tools)
+        except StoppedError:
+            return None
+        except TrainingError as error:
+            self._check_all_know(error)
+            return Outcome(member.number, task.rung, "diverged", message=str(error))
+        except Exception as error:  # a user's own network may raise anything
+            self._check_all_know(error)
+            kind = "" if isinstance(error, MpitrainError) else f"{type(error).__name__}: "
+            return Outcome(member.number, task.rung, "failed", message=f"{kind}{error}".splitlines()[0])
+
+    def _check_all_know(self, error: Exception) -> None:
+        """Raise `error` again where other ranks of the group may wait for this one: then the world must end."""
+        if self.tools.group.world_size > 1 and not is_agreed(error):
+            raise error
