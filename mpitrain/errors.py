@@ -8,7 +8,7 @@ MpitrainError             1  our bug, unless a subclass says otherwise
 │   ├── CheckpointError      a damaged or unfitting checkpoint
 │   └── MissingDependencyError  an optional package; the message holds the pip command
 ├── LaunchError           3  the launch is wrong: ranks, MPI, backend
-├── TrainingError         4  training failed: NaN, divergence
+├── TrainingError         4  training failed: NaN, divergence, ranks that have drifted apart
 └── StoppedError          5  stopped on request, with a checkpoint written
 """
 
@@ -54,7 +54,7 @@ class LaunchError(MpitrainError):
 
 
 class TrainingError(MpitrainError):
-    """Training failed: a loss that is not finite, or divergence."""
+    """Training failed: a loss that is not finite, divergence, or ranks that no longer hold the same weights."""
 
     exit_code = 4
 

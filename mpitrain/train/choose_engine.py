@@ -29,6 +29,7 @@ from mpitrain.train.engines.standard import EngineInputs
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
+_SAME_ON_ANY_CPU: frozenset[str] = frozenset()
 _OF_DDP_ONLY = (
     "find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb", "static_graph",
 )  # fmt: skip
@@ -48,6 +49,11 @@ class EngineChoice:
     def words(self) -> str:
         """The engine, and why."""
         return f"{self.name} ({self.reason})" if self.reason else self.name
+
+    @property
+    def same_on_any_cpu(self) -> bool:
+        """True where the engine promises the same bits on CPUs of all kinds."""
+        return self.name in _SAME_ON_ANY_CPU
 
     @property
     def notices(self) -> tuple[str, ...]:

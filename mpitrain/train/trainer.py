@@ -15,6 +15,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.drift.watch import DriftWatch
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.jacobian import JacobianWatch
 from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
@@ -50,6 +51,7 @@ class Trainer:
         self._save, self._watcher, self._stop_request = save, watcher, stop_request
         self._jacobian_watch, self._best_is_saved = jacobian_watch, True
         self._one_by_one, self._stop_was_asked = one_by_one or config.training.profile_training, False
+        self._drift = DriftWatch(ranks, model, engine)
         self._names = [name for name, _ in model.named_parameters()]
 
     def fit(self) -> None:
@@ -94,16 +96,21 @@ class Trainer:
         self.state.step_in_epoch += num_steps
         self.state.global_step += num_steps
         if not is_finite:
+            self._drift.on_failed_loss(self.state.global_step + 1)
             raise mark_agreed(TrainingError(self._describe_divergence(losses[-1], learning_rate)))
         self._ranks.note_step(self.state.global_step)
+        self._drift.after_steps(self.state.global_step)
         self._watcher.on_steps(self.state, losses, learning_rate)
 
     def _finish_epoch(self, learning_rate: float, wall_time_s: float) -> None:
         training = self._config.training
         validation_loss = self._engine.validation_loss()
         if validation_loss is not None and not math.isfinite(validation_loss):
+            self._drift.on_failed_loss(self.state.global_step)
             raise mark_agreed(TrainingError(self._describe_validation(validation_loss, learning_rate)))
-        is_best = self.state.record_epoch(self._engine.epoch_loss(), validation_loss)
+        epoch_loss = self._engine.epoch_loss()
+        self._drift.after_epoch(self.state.global_step)
+        is_best = self.state.record_epoch(epoch_loss, validation_loss)
         if is_best:
             self.best_weights, self._best_is_saved = named_weights(self._model), False
         patience = training.early_stopping_patience
@@ -148,6 +155,7 @@ class Trainer:
         tensors |= optimizer_tensors(self._engine.optimizer, self._names)
         tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
         tensors |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
+        self._drift.before_saving(tensors, self.state.global_step)
         self._save(tensors, self.state.to_manifest(), self.state.global_step, "step")
         if self.best_weights is not None and not self._best_is_saved:
             self._save(
@@ -161,6 +169,7 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue from `checkpoint`, the same on all ranks; its settings must have been checked."""
         self.state = TrainingState.from_manifest(checkpoint.state)
+        self._drift.begin(self.state.global_step)
         load_named_weights(self._model, without_prefix(checkpoint.tensors, "model."))
         restore_optimizer(self._engine.optimizer, self._names, checkpoint.tensors)
         self.best_weights = without_prefix(checkpoint.tensors, "best.") or None

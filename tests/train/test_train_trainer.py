@@ -12,6 +12,7 @@ from mpitrain.config import RunConfig, SchedulerSection, TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 
@@ -22,9 +23,11 @@ class ScriptedEngine:
     """An engine whose losses the test writes; each step adds 1 to the weight."""
 
     steps_per_epoch, global_batch_size = STEPS, 64
+    has_drifted, shares_running_statistics = False, True
 
     def __init__(self, model, validation=(), losses=(), stop_at=None):
         self.optimizer = torch.optim.Adam(model.parameters())
+        self.weights_digest = CrcOfWeights([])
         self.model, self.validation, self.losses, self.stop_at = model, list(validation), list(losses), stop_at
         self.calls, self.loss_sums = [], 0.0
 

@@ -64,6 +64,7 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
         ("workspace_bytes", count, ()),
         ("most_shared_rows", count, ()),
         ("shared_bytes", count, (count,)),
+        ("add_parameters_to_digest", None, (address,)),
         ("sum_slices", None, (address, address, number)),
         ("apply_sum", None, (address, address, number)),
         ("take_steps", count, (address, address, address, count, count, number, number, address)),

@@ -6,6 +6,7 @@ V  virtual ranks      k  slices of this rank      b  rows a slice      n  parame
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.compiled.structs import Combination, KernelStep, OptimizerKind
+from mpitrain.train.compiled.weights_digest import KernelDigest
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
@@ -34,6 +36,7 @@ class CompiledEngine(StandardEngine):
     """
 
     optimizer: KernelOptimizer
+    weights_digest: KernelDigest
 
     def __init__(self, inputs: EngineInputs, network: DenseNetwork, kernel: ctypes.CDLL) -> None:
         super().__init__(inputs)
@@ -60,6 +63,10 @@ class CompiledEngine(StandardEngine):
         """See `StandardEngine.make_optimizer`."""
         return KernelOptimizer(self.parameters, self.training.optimizer)
 
+    def make_weights_digest(self) -> KernelDigest:
+        """See `StandardEngine.make_weights_digest`."""
+        return KernelDigest()
+
     def _fitting_steps(self) -> int:
         products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * self.global_batch_size
         num_ranks = min(self.ranks.world_size, self.ranks.node_cores)
@@ -83,6 +90,7 @@ class CompiledEngine(StandardEngine):
             second_moment=optimizer.second_moment.data_ptr(),
             step_count=optimizer.step_count.data_ptr(),
             steps_done=ctypes.addressof(self.ranks.cpu.notes.steps_in_call),
+            digest=self.weights_digest.address if self.ranks.world_size > 1 else None,
             slice_stride=self._addresses.slice_stride,
             num_slices=self._addresses.num_slices,
             slice_rows=self._addresses.slice_rows,
@@ -96,6 +104,7 @@ class CompiledEngine(StandardEngine):
             momentum=settings.momentum,
         )
         self._step_address = ctypes.addressof(self._step)
+        self.weights_digest.added_by(functools.partial(self._kernel.add_parameters_to_digest, self._step_address))
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""

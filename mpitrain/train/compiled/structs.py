@@ -34,7 +34,7 @@ class KernelStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "work", "parameters", "statistics", "addresses", "partials", "epoch_sums", "loss_and_stop", "first_moment",
-            "second_moment", "step_count", "steps_done",
+            "second_moment", "step_count", "steps_done", "digest",
         )),
         *((name, ctypes.c_int64) for name in ("slice_stride", "num_slices", "slice_rows", "combination", "optimizer")),
         *((name, ctypes.c_double) for name in (

@@ -17,12 +17,15 @@ from mpitrain.models.build import random_layers
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
 from mpitrain.train.engines.batch_norm import SliceBatchNorm
 from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import seed_stream
 
 
 class AutogradEngine(StandardEngine):
     """The part of `StepEngine` that does not depend on who adds up the gradients: the engine, or torch's wrapper."""
+
+    weights_digest: CrcOfWeights
 
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from mpitrain.train.engines.weights_digest import WeightsDigest
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -27,6 +29,12 @@ class StepEngine(Protocol):
     global_batch_size: int
     optimizer: Any
     """What updates the parameters: one of torch's optimisers, or an engine's own with the same state."""
+    weights_digest: WeightsDigest
+    """Of the weights that each step has found, and of those at the end of each epoch."""
+    has_drifted: bool
+    """True when a message has shown that the digests of the ranks differ; the same on all ranks."""
+    shares_running_statistics: bool
+    """False where each rank keeps running statistics of its own, as torch's wrapper does."""
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the batches of `epoch` (from 0) from step `first_step` on, and forget the last epoch's losses."""
@@ -42,7 +50,7 @@ class StepEngine(Protocol):
         """Give back what the engine holds besides memory of its own; no step comes after it. Collective."""
 
     def epoch_loss(self) -> float:
-        """Return the mean loss of the epoch's samples, each before its step. Collective."""
+        """Return the mean loss of the epoch's samples, each before its step, and set `has_drifted`. Collective."""
 
     def validation_loss(self) -> float | None:
         """Return the mean loss of the held-out samples; None without any. Collective."""

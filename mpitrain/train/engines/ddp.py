@@ -26,6 +26,7 @@ class DdpEngine(AutogradEngine):
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)
         self.joins_slices = True
+        self.shares_running_statistics = self._batch_norm.is_synchronised
         self._network = distributed_data_parallel(self._network, self.ranks, inputs.config.distributed)
         self._batch_norm_sums = self.parameters[0].new_zeros(self._batch_norm.num_sums)
         # torch learns a static graph from the first backward pass, which must be one that sends.
@@ -41,6 +42,7 @@ class DdpEngine(AutogradEngine):
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
         piece = join_slices(self.slices(first_step))
+        self.weights_digest.add_in_step()
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
         # Where gradients are views of DDP's buckets they must not be given away.
         self.optimizer.zero_grad(set_to_none=not self.inputs.config.distributed.gradient_as_bucket_view)

@@ -36,6 +36,7 @@ class EagerEngine(AutogradEngine):
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
         pieces = self.slices(first_step)
+        self.weights_digest.add_in_step()
         self._write_partials([join_slices(pieces)] if self.joins_slices else pieces, first_step)
         self._partials[:, -1] = float(stop_requested)
         self.loss_sums[: len(self._partials)] += self._partials[:, -EXTRA_ENTRIES:-1]

@@ -13,6 +13,7 @@ from torch import nn
 
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.optimizers import build_optimizer
 
 
@@ -20,6 +21,7 @@ class ReferenceEngine:
     """`StepEngine` of one full-batch step an epoch, one Allreduce a parameter, and a division by F * P."""
 
     steps_per_epoch = 1
+    shares_running_statistics = True
 
     def __init__(self, inputs: EngineInputs) -> None:
         self._model, self._ranks = inputs.model, inputs.ranks
@@ -29,6 +31,10 @@ class ReferenceEngine:
         self.global_batch_size = inputs.plan.num_samples
         # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
         self.divisor = float(self._share.inputs.shape[1] * inputs.ranks.world_size)
+        self.weights_digest: WeightsDigest = CrcOfWeights(
+            inputs.model.parameters() if inputs.ranks.world_size > 1 else ()
+        )
+        self.has_drifted = False
         self._local_loss = 0.0
         self._root_loss = torch.zeros(1, dtype=torch.float64)
 
@@ -37,6 +43,7 @@ class ReferenceEngine:
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: the only step of an epoch; the loss is rank 0's local one. Collective."""
+        self.weights_digest.add()
         outputs = self._model(self._share.inputs)
         loss = self.mean_loss(outputs.view(-1), self._share.targets.view(-1))
         self.optimizer.zero_grad()
@@ -48,15 +55,18 @@ class ReferenceEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
+        self.weights_digest.add()  # the step is the whole epoch
         self._local_loss = float(loss.detach())
         return self._agree(stop_requested)
 
     def _agree(self, stop_requested: bool) -> StepResult:
-        # Besides the C++ program's own messages: every rank's loss and stop flag, so that all ranks decide alike.
-        losses = self._ranks.gather_object((self._local_loss, stop_requested))
-        self._root_loss[0] = losses[0][0]
-        all_finite = all(math.isfinite(loss) for loss, _ in losses)
-        return StepResult([losses[0][0] if all_finite else math.nan], any(stop for _, stop in losses))
+        # Besides the C++ program's own messages: every rank's loss, stop flag and digest: all ranks decide alike.
+        reports = self._ranks.gather_object((self._local_loss, stop_requested, self.weights_digest.value))
+        losses = [loss for loss, _, _ in reports]
+        self.has_drifted = len({digest for _, _, digest in reports}) > 1
+        self._root_loss[0] = losses[0]
+        all_finite = all(map(math.isfinite, losses))
+        return StepResult([losses[0] if all_finite else math.nan], any(stop for _, stop, _ in reports))
 
     def close(self) -> None:
         """See `StepEngine.close`."""

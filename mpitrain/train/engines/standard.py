@@ -17,7 +17,9 @@ from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, NarrowWire
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
+from mpitrain.train.engines.agreement import are_equal, columns_of
 from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
 
@@ -42,6 +44,8 @@ EXTRA_ENTRIES = 3
 class StandardEngine(StepEngine):
     """The part of `StepEngine` that does not depend on how a step is computed."""
 
+    shares_running_statistics = True
+
     def __init__(self, inputs: EngineInputs) -> None:
         self.inputs = inputs
         self.plan, self.ranks, self.training = inputs.plan, inputs.ranks, inputs.config.training
@@ -49,6 +53,8 @@ class StandardEngine(StepEngine):
         self.loss = loss_of(self.training.loss_function, inputs.model)
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
+        self.weights_digest = self.make_weights_digest()
+        self.has_drifted = False
         self.epoch = 0
         # With "any" a rank's slices are one.
         self.joins_slices = self.ranks.reduction == "any"
@@ -63,6 +69,10 @@ class StandardEngine(StepEngine):
         # Fused is several times faster, and other in the last bits than the plain formula.
         is_fused = self.ranks.reduction == "any"
         return build_optimizer(self.inputs.model.parameters(), self.training.optimizer, "standard", is_fused)
+
+    def make_weights_digest(self) -> WeightsDigest:
+        """Return what takes in the weights that each step finds; nothing where there is one rank only."""
+        return CrcOfWeights(self.parameters if self.ranks.world_size > 1 else ())
 
     def make_reducer(self) -> Reducer:
         """Return what adds up gradients: in the fixed tree, or as the library likes."""
@@ -86,7 +96,11 @@ class StandardEngine(StepEngine):
 
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""
-        loss, weight = self.fixed_tree.reduce(self.loss_sums).tolist()
+        self.weights_digest.add()  # as the epoch's last step left them
+        digest = columns_of(self.weights_digest.value).to(self.loss_sums.device)
+        rows = torch.cat([self.loss_sums, digest.expand(len(self.loss_sums), -1)], dim=1)
+        loss, weight, *digests = self.fixed_tree.reduce(rows).tolist()
+        self.has_drifted = not are_equal(digests, self.inputs.virtual_ranks.num_virtual_ranks)
         return float(loss / weight) if weight else 0.0
 
     def validation_loss(self) -> float | None:

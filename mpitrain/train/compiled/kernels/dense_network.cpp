@@ -10,8 +10,14 @@ std::int64_t sizeof_SharedSum() { return sizeof(SharedSum); }
 
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
 
+/// Takes the parameters as they are into the digest, if there is one.
+void add_parameters_to_digest(const Step* step) {
+    if (step->digest) add_to_digest(*step->digest, step->parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
+}
+
 /// Computes the k partials of a batch and combines them; order [k][b] says which rows, `slice_stride` numbers apart.
 void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
+    add_parameters_to_digest(step);
     spread_weights(*step->work, step->parameters);
     spread_statistics(*step->work, {step->statistics});
     std::int64_t num_held = 0;

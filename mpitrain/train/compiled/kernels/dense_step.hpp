@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dense_batch.hpp"
+#include "digest.hpp"
 #include "shared_sum.hpp"
 
 namespace {
@@ -21,6 +22,7 @@ struct Step {
     Real* second_moment;    // [n]: Adam's v
     float* step_count;
     volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
+    Digest* digest;                     // of the parameters that each step finds; null: none is asked for
     std::int64_t slice_stride, num_slices, slice_rows;
     std::int64_t combination;  // of the k partials: 0 none, 1 into row 0 in the pairwise tree
     std::int64_t optimizer;    // 0 Adam, 1 AdamW, 2 gradient descent

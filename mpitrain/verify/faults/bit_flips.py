@@ -1,0 +1,69 @@
+"""A single bit flipped in the memory of one rank, as by a failing node: the watch for drifted ranks must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mpitrain.train.engines.contract import StepEngine, StepResult
+from mpitrain.verify.stages import Stages
+
+
+@dataclass(frozen=True)
+class BitFlip:
+    """Which bit, when: before the step that follows `num_steps` steps.
+
+    `parameter` counts those of the optimiser; `what` is "weight" or a name of the optimiser's state, such as "exp_avg".
+    """
+
+    rank: int
+    num_steps: int
+    parameter: int
+    what: str
+    element: int
+    bit: int
+
+
+def with_bit_flip(flip: BitFlip, rank: int) -> Stages:
+    """Return the stages of a run on rank `rank` in which the bit is flipped on its own rank, and nothing elsewhere."""
+
+    def adjust(engine: StepEngine) -> None:
+        engine.take_steps = _Flipping(engine, flip, rank).take_steps  # type: ignore[method-assign]
+
+    return Stages(adjust_engine=adjust)
+
+
+class _Flipping:
+    """Takes an engine's steps, and ends a call of many before the bit flips."""
+
+    def __init__(self, engine: StepEngine, flip: BitFlip, rank: int) -> None:
+        self._engine, self._flip, self._rank = engine, flip, rank
+        self._take_steps: Callable[..., StepResult] = engine.take_steps
+        self._num_taken = 0
+
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`."""
+        left = self._flip.num_steps - self._num_taken
+        if left == 0 and self._rank == self._flip.rank:
+            flip_bit(self._memory(), self._flip.element, self._flip.bit)
+        taken = self._take_steps(first_step, min(num_steps, left) if left > 0 else num_steps, learning_rate,
+                                 stop_requested)  # fmt: skip
+        self._num_taken += len(taken.losses)
+        return taken
+
+    def _memory(self) -> torch.Tensor:
+        optimizer: Any = self._engine.optimizer
+        parameter = optimizer.param_groups[0]["params"][self._flip.parameter]
+        memory: torch.Tensor = (
+            parameter.detach() if self._flip.what == "weight" else optimizer.state[parameter][self._flip.what]
+        )
+        return memory
+
+
+def flip_bit(tensor: torch.Tensor, element: int, bit: int) -> None:
+    """Flip bit number `bit`, counted from the lowest, of one element of a contiguous tensor, in place."""
+    octets = tensor.view(-1).view(torch.uint8)
+    octets[element * tensor.element_size() + bit // 8] ^= 1 << bit % 8
