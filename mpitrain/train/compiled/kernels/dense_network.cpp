@@ -12,7 +12,8 @@ std::int64_t workspace_bytes() { return sizeof(Workspace); }
 
 /// Takes the parameters as they are into the digest, if there is one.
 void add_parameters_to_digest(const Step* step) {
-    if (step->digest) add_to_digest(*step->digest, step->parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
+    if (step->digest)
+        add_to_digest(*step->digest, step->parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
 }
 
 /// Computes the k partials of a batch and combines them; order [k][b] says which rows, `slice_stride` numbers apart.

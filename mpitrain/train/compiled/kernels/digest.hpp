@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-/// 8 numbers that are added lane by lane, modulo 2^32, on any instruction set; wider ones spill where AVX2 is the widest.
+/// 8 numbers that are added lane by lane, modulo 2^32, on any instruction set; wider ones spill where AVX2 is the
+/// widest.
 using Lanes = std::uint32_t __attribute__((vector_size(32)));
 
 /// What has been taken in so far; zeros at first. Each lane's `sum` is that of its words, so that a change of any one
