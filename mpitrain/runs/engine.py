@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster.cpu.mixture import describe_mixture
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
@@ -38,3 +40,14 @@ def build_engine(
     ranks.on_all_ranks(lambda: check_output_shape(model_name(config.model), model, batches[0]))
     inputs = EngineInputs(model, batches, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
     return ranks.on_all_ranks(lambda: choice.build(inputs))
+
+
+def cpu_notices(choice: EngineChoice, ranks: Ranks) -> list[str]:
+    """Say where ranks may compute different bits of the same numbers. Collective."""
+    mixture = describe_mixture(ranks.gather_object(detect_cpu()))
+    if mixture is None or choice.same_on_any_cpu:
+        return []
+    return [
+        f"the ranks are on several kinds of CPU ({mixture}): training.engine={choice.name} promises the same bits on "
+        "one kind only; ranks that drift apart end the run, so give it nodes of one kind"
+    ]

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from mpitrain.cluster.cpu.identity import detect_cpu
-from mpitrain.cluster.cpu.mixture import describe_mixture
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
@@ -18,7 +16,7 @@ from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.models.files.torchscript import ModelDescription
-from mpitrain.runs.engine import build_engine, plan_run_batches
+from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches
 from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model, check_kind
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
@@ -97,24 +95,13 @@ def prepare_on(
     differences = ranks.on_all_ranks(lambda: check_fits(checkpoint, settings) if checkpoint else [])
     plan = plan_run_batches(config, dataset, layout, ranks)
     engine = build_engine(config, choice, dataset, model, plan, layout, ranks)
-    of_engine = (*choice.notices, *strategy_notices(config, choice.name), *_cpu_notices(choice, ranks))
+    of_engine = (*choice.notices, *strategy_notices(config, choice.name), *cpu_notices(choice, ranks))
     notices = (*dataset.notices, *layout.notices, *of_engine, *differences, *_data_notices(config, dataset, layout))
     return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)
 
 
 def _num_virtual_ranks(config: RunConfig, layout: RunLayout) -> int:
     return 0 if config.semantics == "reference" else layout.virtual_ranks.num_virtual_ranks
-
-
-def _cpu_notices(choice: EngineChoice, ranks: Ranks) -> list[str]:
-    """Say where ranks may compute different bits of the same numbers. Collective."""
-    mixture = describe_mixture(ranks.gather_object(detect_cpu()))
-    if mixture is None or choice.same_on_any_cpu:
-        return []
-    return [
-        f"the ranks are on several kinds of CPU ({mixture}): training.engine={choice.name} promises the same bits on "
-        "one kind only; ranks that drift apart end the run, so give it nodes of one kind"
-    ]
 
 
 def _data_notices(config: RunConfig, dataset: Dataset, layout: RunLayout) -> list[str]:

@@ -186,7 +186,7 @@ EPYC = CpuIdentity("x86_64", "AuthenticAMD", 25, 1, "EPYC 7763", ("avx2",))
 
 def test_a_run_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([XEON, EPYC, XEON, XEON])
-    monkeypatch.setattr("mpitrain.runs.prepare.detect_cpu", lambda: next(seen))
+    monkeypatch.setattr("mpitrain.runs.engine.detect_cpu", lambda: next(seen))
 
     def notices(run: Run) -> list[str]:
         return [line for line in run.parts.notices if "several kinds of CPU" in line]
