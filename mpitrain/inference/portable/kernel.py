@@ -1,0 +1,111 @@
+"""Prediction's own arithmetic compiled for an architecture, called with the weights: the bits of `with_numpy`, faster."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.cache import cache_folder
+from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
+from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.compiler import find_cpp_compiler
+from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, numbers_of
+from mpitrain.inference.portable.network import Array, PortableNetwork
+
+# The same words as an exported C++ source is compiled with; -ffp-contract=off says again what the source says.
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
+_ENTRIES = """
+extern "C" void kernel_forward(const network_numbers *network, size_t num_samples, const real *x, real *y) {
+    for (size_t first = 0; first < num_samples; first += TILE) {
+        const size_t count = num_samples - first < TILE ? num_samples - first : (size_t)TILE;
+        real tile_x[INPUTS * TILE], tile_y[OUTPUTS * TILE];
+        load_tile(INPUTS, first, count, 1, INPUTS, x, tile_x);
+        all_forward_tile(network, tile_x, tile_y);
+        store_tile(OUTPUTS, first, count, 1, OUTPUTS, tile_y, y);
+    }
+}
+extern "C" void kernel_jacobian(const network_numbers *network, size_t num_samples, const real *x, real *y,
+                                real *jacobian) {
+    for (size_t first = 0; first < num_samples; first += TILE) {
+        const size_t count = num_samples - first < TILE ? num_samples - first : (size_t)TILE;
+        real tile_x[INPUTS * TILE], tile_y[OUTPUTS * TILE], tile_jacobian[OUTPUTS * INPUTS * TILE];
+        load_tile(INPUTS, first, count, 1, INPUTS, x, tile_x);
+        all_jacobian_tile(network, tile_x, tile_y, tile_jacobian);
+        store_tile(OUTPUTS, first, count, 1, OUTPUTS, tile_y, y);
+        store_tile(OUTPUTS * INPUTS, first, count, 1, OUTPUTS * INPUTS, tile_jacobian, jacobian);
+    }
+}
+"""
+
+
+class Kernel:
+    """The compiled functions of a network's architecture, with its numbers."""
+
+    def __init__(self, library: ctypes.CDLL, network: PortableNetwork) -> None:
+        self._library, self._network = library, network
+        self._numbers = np.concatenate([np.ascontiguousarray(values).ravel() for _, values in numbers_of(network)])
+
+    def forward(self, inputs: Array) -> Array:
+        """Return the outputs (N, O) for `inputs` (N, F)."""
+        x = np.ascontiguousarray(inputs)
+        y = np.empty((len(x), self._network.sizes[-1]), x.dtype)
+        self._library.kernel_forward(_address(self._numbers), ctypes.c_size_t(len(x)), _address(x), _address(y))
+        return y
+
+    def jacobian(self, inputs: Array) -> tuple[Array, Array]:
+        """Return outputs (N, O) and derivatives (N, O, F) for `inputs` (N, F)."""
+        x, (num_inputs, *_, num_outputs) = np.ascontiguousarray(inputs), self._network.sizes
+        y, rows = np.empty((len(x), num_outputs), x.dtype), np.empty((len(x), num_outputs, num_inputs), x.dtype)
+        count = ctypes.c_size_t(len(x))
+        self._library.kernel_jacobian(_address(self._numbers), count, _address(x), _address(y), _address(rows))
+        return y, rows
+
+
+def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.environ) -> Kernel | None:
+    """Return the network's kernel, compiled now if the cache does not hold it; None where no compiler serves."""
+    compiler = find_cpp_compiler(environ)
+    path = None if compiler is None else _built(compiler, kernel_text(network))
+    return None if path is None else Kernel(ctypes.CDLL(str(path)), network)
+
+
+def kernel_text(network: PortableNetwork) -> str:
+    """Return the source of the kernel of a network's architecture."""
+    from mpitrain.inference.portable.in_c import with_prefix
+
+    return "".join(
+        [c_begin("kernel"), c_functions(network, 1, "kernel"), with_prefix(_ENTRIES, "kernel"), c_end("kernel")]
+    )
+
+
+def _built(compiler: str, text: str) -> Path | None:
+    cpu = detect_cpu()
+    flags = [*_FLAGS, *instruction_flags(cpu)]
+    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
+    identity = "\n".join([text, compiler, *flags, build_identity(cpu)])
+    target = cache_folder() / f"prediction-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    partial = target.with_name(f"{target.stem}.{platform.node()}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            [compiler, *flags, "-", "-o", str(partial)], input=text, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            return None
+        # Ranks of several nodes may build at once: each replaces the file by the same bytes, whole.
+        partial.replace(target)
+    except OSError:
+        return None
+    return target
+
+
+def _address(array: Array) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)

@@ -1,0 +1,1 @@
+"""Parts of sources that are the same for every network."""
