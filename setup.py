@@ -12,6 +12,7 @@ setup(
     package_data={
         "mpitrain.cpp_reference": ["*.cpp", "*.hpp", "CMakeLists.txt", "CMakePresets.json"],
         "mpitrain.train.compiled.kernels": ["*.cpp", "*.hpp"],
+        "mpitrain.inference.portable.sources": ["*.h", "*.f90"],
     },
     python_requires=">=3.10",
     install_requires=[

@@ -29,6 +29,13 @@ def add_predict_command(commands: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="the derivatives by each input (default: yes for points; fields have none)",
     )
+    predict.add_argument(
+        "--arithmetic",
+        choices=("auto", "portable", "torch"),
+        default="auto",
+        help="portable: the bits of exported sources, on any CPU; auto: that for networks that the compiled engine "
+        "trained, torch's for others",
+    )
     predict.add_argument("--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG")
     _add_trust_flag(predict)
     predict.set_defaults(handler=_run_predict)
@@ -89,6 +96,7 @@ def _run_predict(options: argparse.Namespace) -> int:
         jacobian=options.jacobian,
         maps=Path(options.maps) if options.maps else None,
         trust_code=options.trust_code,
+        arithmetic=options.arithmetic,
     )
     return run_on_all_ranks(lambda ranks: predict(ranks, request))
 

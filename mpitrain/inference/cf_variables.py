@@ -81,7 +81,7 @@ def variables_of(
     return variables
 
 
-def file_attributes(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
+def file_attributes(network: StoredNetwork, source: SampleSource, arithmetic: str) -> dict[str, str]:
     """Return what the file says of itself."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files = source.files[0].path.name + (f" and {len(source.files) - 1} more files" if len(source.files) > 1 else "")
@@ -91,6 +91,7 @@ def file_attributes(network: StoredNetwork, source: SampleSource) -> dict[str, s
         "source": f"mpitrain {__version__}, model of SHA-256 {network.sha256}",
         "history": f"{now}: predicted by mpitrain {__version__} from {files}",
         "model_sha256": network.sha256,
+        "arithmetic": arithmetic,
     }
 
 

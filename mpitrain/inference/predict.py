@@ -12,6 +12,7 @@ from mpitrain.config import LoadedConfig, RunConfig, load_run_config
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
+from mpitrain.inference.arithmetic import Choice
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, selection_to_predict
 from mpitrain.inference.run_weights import refuse_code
@@ -27,6 +28,7 @@ class PredictRequest:
     """What the command line asks for.
 
     `jacobian` None: derivatives where there are any. `trust_code`: run the code of a model that is no network of ours.
+    `arithmetic`: see `arithmetic.choose_arithmetic`.
     """
 
     model: Path
@@ -36,6 +38,7 @@ class PredictRequest:
     jacobian: bool | None = None
     maps: Path | None = None
     trust_code: bool = False
+    arithmetic: Choice = "auto"
 
 
 def predict(ranks: Ranks, request: PredictRequest) -> int:
@@ -53,7 +56,7 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         for line in source.notices:
             ranks.say(f"note: {line}", error=True)
         with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source))
-        prediction = predict_to_file(network, source, request.output, ranks, with_jacobian)
+        prediction = predict_to_file(network, source, request.output, ranks, with_jacobian, request.arithmetic)
         for line in describe_prediction(prediction, source.units):
             ranks.say(line)
         for path in _draw(request, ranks):

@@ -23,11 +23,10 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
+from mpitrain.inference.arithmetic import Arithmetic, Choice, choose_arithmetic
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
-from mpitrain.models.files.stored_network import UNFITTING_INPUTS, StoredNetwork
-from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.files.stored_network import StoredNetwork
 
-_ROWS_AT_ONCE = 16_384
 CHUNK_BYTES = 2 * 2**20
 
 
@@ -42,23 +41,26 @@ class Prediction:
 
 
 def predict_to_file(
-    network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool
-) -> Prediction:
+    network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool,
+    arithmetic: Choice = "auto",
+) -> Prediction:  # fmt: skip
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 
     `with_jacobian` adds the derivatives of points. Points with an input that is no measurement are left out and
-    counted; fields have the mean there. Raises DataError or OutputError, on all ranks, with nothing left behind.
+    counted; fields have the mean there. `arithmetic`: see `choose_arithmetic`; the file says which it was. Raises
+    DataError or OutputError, on all ranks, with nothing left behind.
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
     sizes = network.num_inputs, network.num_outputs, source.grid_shape
     layout = RowLayout(source.kind, *sizes, with_jacobian, source.has_targets)
-    sink = PredictionSink(network, source, path, layout)
     num_ranks, rank = ranks.world_size, ranks.rank
     network.module.to(ranks.device)
+    chosen = ranks.on_all_ranks(lambda: choose_arithmetic(network, arithmetic, source.num_points))
+    sink = PredictionSink(network, source, path, layout, chosen.words)
     try:
         ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
-            rows = ranks.on_all_ranks(partial(_rows_of, network, source, first + rank, layout, sink, ranks))
+            rows = ranks.on_all_ranks(partial(_rows_of, network, chosen, source, first + rank, layout, sink, ranks))
             _send_in_order(rows, min(num_ranks, len(source.chunks) - first), sink, ranks)
         num_dropped = sum(ranks.gather_object(sink.num_dropped))
         return ranks.on_root(lambda: Prediction(path, sink.finish(), sink.num_samples, num_dropped))
@@ -81,31 +83,10 @@ def check_fit(network: StoredNetwork, source: SampleSource) -> None:
             )
 
 
-def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool) -> tuple[torch.Tensor, ...]:
-    """Return outputs (N, O) and, if asked for, derivatives (N, O, F) of points (N, F); fields one at a time.
-
-    Raises DataError where the network cannot take such inputs.
-    """
-    rows = 1 if inputs.dim() > 2 else _ROWS_AT_ONCE
-    # TorchScript's optimiser acts from the second call on: bits would depend on how many chunks a rank had before.
-    with torch.jit.optimized_execution(False):
-        try:
-            if with_jacobian:
-                pairs = [input_jacobian(module, block) for block in inputs.split(rows)]
-                return tuple(map(torch.cat, zip(*pairs, strict=True)))
-            with torch.no_grad():
-                return (torch.cat([module(block) for block in inputs.split(rows)]),)
-        except UNFITTING_INPUTS as error:
-            kind = "fields" if inputs.dim() > 2 else "points"
-            raise DataError(
-                f"the model cannot take these {kind}, of shape {tuple(inputs.shape)}; set data.samples="
-                f"{'points' if kind == 'fields' else 'fields'}, or give data of the kind that it was trained with"
-            ) from error
-
-
 def _rows_of(
-    network: StoredNetwork, source: SampleSource, number: int, layout: RowLayout, sink: PredictionSink, ranks: Ranks
-) -> torch.Tensor:
+    network: StoredNetwork, arithmetic: Arithmetic, source: SampleSource, number: int, layout: RowLayout,
+    sink: PredictionSink, ranks: Ranks,
+) -> torch.Tensor:  # fmt: skip
     """Return the rows of chunk `number`, none where there is no such chunk."""
     if number >= len(source.chunks):
         return layout.no_rows()
@@ -117,7 +98,7 @@ def _rows_of(
     if len(samples) == 0:
         return layout.no_rows()
     inputs = _inputs(network, samples).to(ranks.device)
-    answers = [answer.cpu().numpy() for answer in evaluate(network.module, inputs, layout.with_jacobian)]
+    answers = arithmetic.evaluate(inputs, layout.with_jacobian)
     expected = (len(samples), layout.num_outputs, *layout.field_shape)
     if answers[0].shape != expected:
         raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {expected}")

@@ -17,7 +17,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, OutputError
-from mpitrain.inference.predictor import evaluate
+from mpitrain.inference.arithmetic import evaluate
 from mpitrain.inference.run_weights import load_run, load_weights, open_run_data
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import write_report

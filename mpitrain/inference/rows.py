@@ -126,10 +126,13 @@ class _Sums:
 class PredictionSink:
     """Where the root's rows go. The other ranks have one too, which only counts what they drop."""
 
-    def __init__(self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout) -> None:
+    def __init__(
+        self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str
+    ) -> None:
         self.num_dropped = 0
         self._network, self._source, self._path, self._layout = network, source, path, layout
         self._sums = {name: _Sums() for name in source.target_names if source.has_targets}
+        self._arithmetic = arithmetic
         self._names = icenet_names(network, source)
         self._file: GrowingFile | None = None
         self._coordinates: Coordinates | None = None
@@ -145,7 +148,7 @@ class PredictionSink:
         variables = variables_of(
             self._network, self._source, self._coordinates, self._names, self._layout.with_jacobian
         )
-        attributes = file_attributes(self._network, self._source)
+        attributes = file_attributes(self._network, self._source, self._arithmetic)
         self._file = GrowingFile(self._path, dimensions_of(self._source), variables, attributes)
         if self._source.kind == "fields":
             self._file.put(self._coordinates.grids)

@@ -20,6 +20,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, UserError
 from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
 from mpitrain.models.build import build_model
+from mpitrain.models.files.record import remember_engine
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
@@ -84,6 +85,7 @@ def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpo
     if missing:
         raise CheckpointError(f"{latest.path}: lacks '{min(missing)}' of the network of {run.config}; give another one")
     load_named_weights(model, chosen)
+    remember_engine(model, latest.settings.get("training.engine"))
     step = latest.state.get("global_step", "?")
     return RunWeights(model.eval(), f"{origin} of {latest.path} (step {step})", notices)
 

@@ -1,9 +1,9 @@
 """exp, tanh, erf and the activations, from + - * / and integer operations on bits: one definition for every language.
 
-The functions take numpy arrays, or `statements.Value`s that write down what is computed, one operation a statement, for
-C and Fortran. Every operation is one correctly rounded IEEE operation: a product is rounded before it is added to, never
-fused. The kernels that train have functions of their own, with fused multiply-adds: Fortran and plain C have no portable
-word for these, and a model is run where the CPU may have none.
+The functions take numpy arrays, or `statements.Value`s that write down what is computed, one operation a statement,
+for C and Fortran. Every operation is one correctly rounded IEEE operation: a product is rounded before it is added to,
+never fused. The kernels that train have functions of their own, with fused multiply-adds: Fortran and plain C have no
+portable word for these, and a model is run where the CPU may have none.
 
 Nothing overflows, divides by zero or is invalid for finite arguments, so that models may run with traps.
 """
@@ -121,7 +121,8 @@ def exponential(a: Arithmetic, x: Number) -> Number:
 def tanh(a: Arithmetic, x: Number) -> Number:
     """Return x + x^3 P(x^2) near 0, and +-(1 - 2 / (e^(2 |x|) + 1)) elsewhere."""
     size = a.absolute(x)
-    far = 1.0 - 2.0 / (exponential(a, size + size) + 1.0)
+    bounded = a.select(size > 40.0, 40.0, size)
+    far = 1.0 - 2.0 / (exponential(a, bounded + bounded) + 1.0)
     small = a.select(size < 0.625, x, 0.0)
     square = small * small
     near = small + small * (square * _polynomial(a.coefficients.tanh, square))

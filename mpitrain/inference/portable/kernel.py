@@ -1,7 +1,8 @@
-"""Prediction's own arithmetic compiled for an architecture, called with the weights: the bits of `with_numpy`, faster."""
+"""Prediction's own arithmetic compiled for an architecture, called with the weights: `with_numpy`'s bits, faster."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -16,8 +17,9 @@ from mpitrain.cache import cache_folder
 from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.compiler import find_cpp_compiler
-from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, numbers_of
+from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, numbers_of, with_prefix
 from mpitrain.inference.portable.network import Array, PortableNetwork
+from mpitrain.train.compiled.kernel_cache import find_kernel, store_kernel
 
 # The same words as an exported C++ source is compiled with; -ffp-contract=off says again what the source says.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
@@ -77,8 +79,6 @@ def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.enviro
 
 def kernel_text(network: PortableNetwork) -> str:
     """Return the source of the kernel of a network's architecture."""
-    from mpitrain.inference.portable.in_c import with_prefix
-
     return "".join(
         [c_begin("kernel"), c_functions(network, 1, "kernel"), with_prefix(_ENTRIES, "kernel"), c_end("kernel")]
     )
@@ -89,22 +89,22 @@ def _built(compiler: str, text: str) -> Path | None:
     flags = [*_FLAGS, *instruction_flags(cpu)]
     # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
     identity = "\n".join([text, compiler, *flags, build_identity(cpu)])
-    target = cache_folder() / f"prediction-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
-    if target.exists():
-        return target
-    partial = target.with_name(f"{target.stem}.{platform.node()}.{os.getpid()}.partial")
+    record = cache_folder() / f"prediction-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    with contextlib.suppress(ValueError):  # a damaged one is built anew
+        found = find_kernel(record)
+        if found is not None:
+            return found
+    partial = record.with_name(f"{record.stem}.{platform.node()}.{os.getpid()}.partial")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            [compiler, *flags, "-", "-o", str(partial)], input=text, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            return None
-        # Ranks of several nodes may build at once: each replaces the file by the same bytes, whole.
-        partial.replace(target)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        command = [compiler, *flags, "-", "-o", str(partial)]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        return store_kernel(partial, record) if done.returncode == 0 else None
     except OSError:
         return None
-    return target
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _address(array: Array) -> ctypes.c_void_p:

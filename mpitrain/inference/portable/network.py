@@ -93,7 +93,10 @@ def portable_network_of(model: nn.Module) -> PortableNetwork | None:
 
     Dropout does nothing there, and batch norm is part of the layer before it (computed in float64, rounded once).
     """
-    if not isinstance(model, IceNet | NormalizedModel) or _array(model.input_mean).dtype not in (np.float32, np.float64):
+    if not isinstance(model, IceNet | NormalizedModel) or _array(model.input_mean).dtype not in (
+        np.float32,
+        np.float64,
+    ):
         return None
     plain: Any = to_exportable(model)
     if isinstance(plain, IceNet):

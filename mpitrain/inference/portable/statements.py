@@ -1,4 +1,4 @@
-"""Formulas written down as statements of C or Fortran: one operation each, so that nothing tells a compiler to fuse two.
+"""Formulas written down as statements of C or Fortran: one operation each, with nothing to fuse.
 
 `write_down` calls a function of `functions.py` with `Value`s instead of arrays; each operation on them becomes a line.
 """

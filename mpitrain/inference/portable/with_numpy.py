@@ -110,4 +110,5 @@ def spread_of_members(values: Array, network: PortableNetwork) -> Array:
     for one in kept:
         deviation = without_tiny(one - mean, limits.deviation)
         total = total + deviation * deviation
-    return np.sqrt(total / values.dtype.type(len(values) - 1))
+    spread: Array = np.sqrt(total / values.dtype.type(len(values) - 1))
+    return spread

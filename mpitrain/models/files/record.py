@@ -16,11 +16,14 @@ from mpitrain.models.files.archive import RECORD
 from mpitrain.models.files.zip_parts import ArchiveError
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_ATTRIBUTE = "_mpitrain_architecture"
+_ATTRIBUTE, _ENGINE = "_mpitrain_architecture", "_mpitrain_engine"
 
 
 class NetworkRecord(Section):
-    """The text `RECORD` in a model.pt: everything that `build_model` needs but the seed."""
+    """The text `RECORD` in a model.pt: everything that `build_model` needs but the seed.
+
+    `engine`: which engine trained it, null where the file does not say; predictions follow its arithmetic.
+    """
 
     format: Literal["mpitrain network"] = "mpitrain network"
     version: Literal[1] = 1
@@ -28,6 +31,7 @@ class NetworkRecord(Section):
     num_inputs: Count
     num_outputs: Count
     dtype: Literal["float32", "float64"]
+    engine: Literal["reference", "eager", "ddp", "compiled", "cuda_graph"] | None = None
 
     @property
     def is_code(self) -> bool:
@@ -53,6 +57,17 @@ def architecture_of(model: nn.Module) -> ModelSection | None:
     return settings
 
 
+def remember_engine(model: nn.Module, engine: str | None) -> None:
+    """Note on `model` which engine trains it; copies of it know it too."""
+    object.__setattr__(model, _ENGINE, engine)
+
+
+def engine_of(model: nn.Module) -> str | None:
+    """Return the engine that trained the model; None where that is not known."""
+    engine: str | None = getattr(model, _ENGINE, None)
+    return engine
+
+
 def is_rebuilt(model: nn.Module) -> bool:
     """Whether a file of this model is read without its code: not so a user's own network, which is nothing else."""
     settings = architecture_of(model)
@@ -66,7 +81,7 @@ def record_of(model: nn.Module, num_inputs: int, num_outputs: int, dtype: torch.
     if settings is None or name is None:
         return None
     sizes = {"num_inputs": num_inputs, "num_outputs": num_outputs}
-    return NetworkRecord.model_validate({"model": settings, "dtype": name, **sizes})
+    return NetworkRecord.model_validate({"model": settings, "dtype": name, "engine": engine_of(model), **sizes})
 
 
 def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRecord:

@@ -18,7 +18,7 @@ from mpitrain.errors import ConfigError, DataError
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.files.archive import RECORD, TEXTS, StoredArchive, read_archive
-from mpitrain.models.files.record import parse_record
+from mpitrain.models.files.record import engine_of, parse_record, remember_engine
 from mpitrain.models.files.torchscript import ModelDescription, load_and_run_code, normalization_path
 from mpitrain.models.files.zip_parts import ArchiveError
 from mpitrain.models.icenet import IceNet
@@ -34,7 +34,8 @@ _PROBED_FIELD = (32, 32)
 class StoredNetwork:
     """A network in evaluation mode: physical units in, (b, F) or (b, F, H, W), and physical units out.
 
-    `is_icenet`: whether it is the C++ program's network. `sha256` is the hash of the file it came from.
+    `is_icenet`: whether it is the C++ program's network. `sha256` is the hash of the file it came from, `engine` what
+    trained it, where the file says so.
     """
 
     module: nn.Module
@@ -43,6 +44,7 @@ class StoredNetwork:
     input_mean: torch.Tensor
     num_outputs: int
     sha256: str
+    engine: str | None = None
 
     @property
     def num_inputs(self) -> int:
@@ -141,6 +143,7 @@ def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
         raise ArchiveError(f"its record {RECORD} describes no network that can be built") from error
     _check_numbers(model, stored)
     model.load_state_dict(dict(stored.tensors), assign=True)
+    remember_engine(model, record.engine)
     return to_exportable(model)
 
 
@@ -170,7 +173,9 @@ def describe_network(module: nn.Module, description: ModelDescription, path: Pat
     is_icenet = {name for name, _ in module.named_parameters()} == _ICENET_PARAMETERS
     outputs = state["fc2.bias"] if is_icenet else state["output_mean"]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return StoredNetwork(module, description, is_icenet, state["input_mean"], outputs.numel(), sha256)
+    return StoredNetwork(
+        module, description, is_icenet, state["input_mean"], outputs.numel(), sha256, engine_of(module)
+    )
 
 
 @torch.no_grad()

@@ -1,0 +1,141 @@
+"""How a network's outputs are computed: by torch, or by the package's own arithmetic, which exported sources share.
+
+N  samples      F  input features      O  outputs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.errors import DataError, UserError
+from mpitrain.inference.portable import with_numpy
+from mpitrain.inference.portable.kernel import Kernel, open_kernel
+from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
+from mpitrain.models.files.stored_network import UNFITTING_INPUTS, StoredNetwork
+from mpitrain.models.jacobian import input_jacobian
+
+Array = npt.NDArray[Any]
+Choice = Literal["auto", "portable", "torch"]
+_ROWS_AT_ONCE = 16_384
+# Products and sums from which on a compiler's few seconds are less than numpy's.
+_WORTH_COMPILING = 4e9
+
+
+class Arithmetic(Protocol):
+    """What computes predictions; `words` say which arithmetic it is."""
+
+    @property
+    def words(self) -> str:
+        """Return what a prediction file records."""
+        ...
+
+    def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
+        """Return outputs (N, O) and, if asked for, derivatives (N, O, F) of points (N, F); fields one at a time.
+
+        Raises DataError where the network cannot take such inputs.
+        """
+        ...
+
+
+def choose_arithmetic(network: StoredNetwork, choice: Choice, num_samples: int) -> Arithmetic:
+    """Return torch's arithmetic, or the portable one: with `auto` for networks that the compiled engine trained.
+
+    `num_samples` are to be predicted, by all ranks together. Raises UserError where `portable` is asked for and cannot
+    serve.
+    """
+    portable = portable_network_of(network.module) if choice != "torch" else None
+    if choice == "portable":
+        _check_portable(portable)
+    serves = portable is not None and find_tiny_input(portable) is None
+    if portable is None or not serves or (choice == "auto" and network.engine != "compiled"):
+        return TorchArithmetic(network.module)
+    return PortableArithmetic(portable, _kernel_if_worth(portable, num_samples))
+
+
+def _check_portable(network: PortableNetwork | None) -> None:
+    if network is None:
+        raise UserError("--arithmetic portable: serves chains of dense layers (icenet, mlp) only; leave the flag out")
+    tiny = find_tiny_input(network)
+    if tiny is not None:
+        raise UserError(
+            f"--arithmetic portable: the standard deviation of input {tiny + 1}, {network.input_std[tiny]}, is too "
+            "small a number; give that variable in other units"
+        )
+
+
+def _kernel_if_worth(network: PortableNetwork, num_samples: int) -> Kernel | None:
+    num_products = sum(layer.weight.size for layer in network.layers)
+    return open_kernel(network) if num_samples * num_products > _WORTH_COMPILING else None
+
+
+@dataclass(frozen=True)
+class PortableArithmetic:
+    """Multiply, then add, never fused, in a fixed order: the same bits from numpy, C, C++ and Fortran on any CPU."""
+
+    network: PortableNetwork
+    kernel: Kernel | None = None
+
+    @property
+    def words(self) -> str:
+        """See `Arithmetic.words`."""
+        return "portable 1: the same bits as source exported by mpitrain export, on any CPU"
+
+    def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
+        """See `Arithmetic.evaluate`."""
+        values = inputs.cpu().numpy()
+        if values.ndim != 2:
+            raise DataError(_unfitting(inputs))
+        if self.kernel is not None:
+            return self.kernel.jacobian(values) if with_jacobian else (self.kernel.forward(values),)
+        blocks = np.split(values, range(_ROWS_AT_ONCE, len(values), _ROWS_AT_ONCE))
+        if with_jacobian:
+            pairs = [with_numpy.jacobian(self.network, block) for block in blocks]
+            return tuple(map(np.concatenate, zip(*pairs, strict=True)))
+        return (np.concatenate([with_numpy.forward(self.network, block).outputs for block in blocks]),)
+
+
+@dataclass(frozen=True)
+class TorchArithmetic:
+    """The module's own forward, and autograd's derivatives."""
+
+    module: torch.nn.Module
+
+    @property
+    def words(self) -> str:
+        """See `Arithmetic.words`."""
+        return f"torch {torch.__version__}: the last digits differ between kinds of CPU"
+
+    def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
+        """See `Arithmetic.evaluate`."""
+        return tuple(answer.cpu().numpy() for answer in evaluate(self.module, inputs, with_jacobian))
+
+
+def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool) -> tuple[torch.Tensor, ...]:
+    """Return outputs (N, O) and, if asked for, derivatives (N, O, F) of points (N, F) by torch; fields one at a time.
+
+    Raises DataError where the network cannot take such inputs.
+    """
+    rows = 1 if inputs.dim() > 2 else _ROWS_AT_ONCE
+    # TorchScript's optimiser acts from the second call on: bits would depend on how many chunks a rank had before.
+    with torch.jit.optimized_execution(False):
+        try:
+            if with_jacobian:
+                pairs = [input_jacobian(module, block) for block in inputs.split(rows)]
+                return tuple(map(torch.cat, zip(*pairs, strict=True)))
+            with torch.no_grad():
+                return (torch.cat([module(block) for block in inputs.split(rows)]),)
+        except UNFITTING_INPUTS as error:
+            raise DataError(_unfitting(inputs)) from error
+
+
+def _unfitting(inputs: torch.Tensor) -> str:
+    kind = "fields" if inputs.dim() > 2 else "points"
+    return (
+        f"the model cannot take these {kind}, of shape {tuple(inputs.shape)}; set data.samples="
+        f"{'points' if kind == 'fields' else 'fields'}, or give data of the kind that it was trained with"
+    )
