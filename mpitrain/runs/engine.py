@@ -11,6 +11,7 @@ from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan, plan_batches
 from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.models.files.record import remember_engine
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.model import check_output_shape
 from mpitrain.train.checkpoint.compatibility import check_batches
@@ -38,6 +39,7 @@ def build_engine(
     """
     batches = dataset.microbatches(plan, config.seed, config.shuffle)
     ranks.on_all_ranks(lambda: check_output_shape(model_name(config.model), model, batches[0]))
+    remember_engine(model, choice.name)  # its model.pt tells how predictions are computed
     inputs = EngineInputs(model, batches, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
     return ranks.on_all_ranks(lambda: choice.build(inputs))
 

@@ -15,7 +15,6 @@ from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.models.files.record import remember_engine
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches
 from mpitrain.runs.layout import RunLayout, plan_layout
@@ -90,7 +89,6 @@ def prepare_on(
     model = build_model(config, dataset.summary, ranks)  # 7 first weights and normalisation
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     choice = ranks.on_all_ranks(lambda: choose_engine(config, ranks, model, resumed_engine))
-    remember_engine(model, choice.name)
     settings = checkpoint_settings(
         config, ranks, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name
     )
