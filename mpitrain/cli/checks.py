@@ -17,14 +17,16 @@ def add_verify_command(commands: Any) -> None:
         "verify",
         help="prove that Python and the C++ program compute the same",
         description="Run both programs and compare every number, from the selected samples to the "
-        "Jacobian. Exit code 0: all claims hold.",
+        "Jacobian; with --invariance, run the same training in several ways. Exit code 0: all claims hold.",
     )
     add_settings(verify)
     verify.add_argument(
         "--config", metavar="FILE.yaml", help="verify your own run on your own data (the same as FILE.yaml)"
     )
     verify.add_argument(
-        "--ranks", metavar="LIST", default="1,2,3,4", help="numbers of ranks, comma-separated (default: 1,2,3,4)"
+        "--ranks",
+        metavar="LIST",
+        help="numbers of ranks, comma-separated (default: 1,2,3,4; with --invariance 2,1,3: the first with all others)",
     )
     verify.add_argument(
         "--output",
@@ -47,6 +49,13 @@ def add_verify_command(commands: Any) -> None:
         "--emulate",
         metavar="COMMAND",
         help="start every rank of both programs by this emulator of another CPU, such as 'qemu-x86_64 -cpu EPYC'",
+    )
+    verify.add_argument(
+        "--invariance",
+        action="store_true",
+        help="show that the result of a run (yours, or a small one) does not depend on how it is started: REP the "
+        "same run again, PEM on other numbers of ranks, ERS stopped and resumed, ERP resumed on another "
+        "number of ranks, PET by torchrun instead of MPI; --case PEM takes one of them",
     )
     verify.set_defaults(handler=_run_verify)
 
@@ -77,6 +86,8 @@ def _run_verify(options: argparse.Namespace) -> int:
     from mpitrain.verify.report import render_table, write_reports
     from mpitrain.verify.verify import VerifyRequest, verify
 
+    if options.invariance:
+        return _run_invariance(options)
     path, overrides = split_settings(options.settings)
     config_path = Path(options.config) if options.config else path
     if options.case and config_path:
@@ -85,7 +96,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         )
     request = VerifyRequest(
         Path(options.output),
-        tuple(ranks_of(options.ranks)),
+        tuple(ranks_of("1,2,3,4" if options.ranks is None else options.ranks)),
         config_path,
         tuple(overrides),
         options.faults,
@@ -96,6 +107,28 @@ def _run_verify(options: argparse.Namespace) -> int:
     _, page = write_reports(verification, request.output)
     sys.stdout.write(f"{render_table(verification)}\nreport: {page}\n")
     return 0 if verification.passed else 1
+
+
+def _run_invariance(options: argparse.Namespace) -> int:
+    for flag, is_given in (("--faults", options.faults), ("--emulate", options.emulate is not None)):
+        if is_given:
+            raise UserError(f"{flag} belongs to the comparison with the C++ program, not to --invariance; leave it out")
+    from mpitrain.verify.invariance.checks import named_checks
+    from mpitrain.verify.invariance.invariance import InvarianceRequest, check_invariance
+    from mpitrain.verify.invariance.report import render_table, write_reports
+
+    path, overrides = split_settings(options.settings)
+    request = InvarianceRequest(
+        Path(options.output),
+        tuple(ranks_of("2,1,3" if options.ranks is None else options.ranks, in_order=False)),
+        Path(options.config) if options.config else path,
+        tuple(overrides),
+        named_checks(options.case),
+    )
+    invariance = check_invariance(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    _, page = write_reports(invariance, request.output)
+    sys.stdout.write(f"{render_table(invariance)}\nreport: {page}\n")
+    return 0 if invariance.passed else 1
 
 
 def _run_doctor(options: argparse.Namespace) -> int:

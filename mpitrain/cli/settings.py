@@ -42,9 +42,10 @@ def as_setting(files: Sequence[str]) -> str:
     return files[0] if len(files) == 1 else json.dumps(list(files))
 
 
-def ranks_of(text: str) -> list[int]:
-    """Read 1,2,4, rising and without repetition. Raises UserError."""
+def ranks_of(text: str, in_order: bool = True) -> list[int]:
+    """Read 1,2,4, without repetition; rising, or as given where not `in_order`. Raises UserError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
-    return sorted(set(map(int, words)))
+    numbers = list(dict.fromkeys(map(int, words)))
+    return sorted(numbers) if in_order else numbers

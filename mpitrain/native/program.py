@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.errors import LaunchError, MpitrainError, UserError
@@ -26,20 +26,31 @@ def run_under_mpi(
     or does not end in `timeout_s` seconds.
     """
     full = [mpirun, "-np", str(num_ranks), *emulator, *command]
+    return run_command(full, num_ranks, timeout_s, EMULATION_VARIABLES if emulator else {})
+
+
+def run_command(
+    command: Sequence[str], num_ranks: int, timeout_s: float = 1800.0, variables: Mapping[str, str] | None = None,
+    accepted_codes: Sequence[int] = (0,),
+) -> str:  # fmt: skip
+    """Run a launcher's `command`, which starts `num_ranks` ranks, and return its standard output.
+
+    Its exit code must be one of `accepted_codes`. Raises as `run_under_mpi` does.
+    """
     try:
         done = subprocess.run(
-            full,
+            command,
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env={**(EMULATION_VARIABLES if emulator else {}), **_environment(num_ranks)},
+            env={**(variables or {}), **_environment(num_ranks)},
             stdin=subprocess.DEVNULL,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise MpitrainError(f"no end after {timeout_s:g} s: {' '.join(full)}") from error
-    if done.returncode != 0:
-        raise _error_of(done, full)
+        raise MpitrainError(f"no end after {timeout_s:g} s: {' '.join(command)}") from error
+    if done.returncode not in accepted_codes:
+        raise _error_of(done, command)
     return done.stdout
 
 

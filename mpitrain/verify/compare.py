@@ -92,8 +92,8 @@ def _compare_variable(
     mismatch = _mismatch(expected, found)
     if mismatch or expected is None or found is None:
         return _failed(name, mismatch)
-    different = _bits(expected) != _bits(found)
-    ulps = _ulp_distance(expected, found)
+    different = bits_of(expected) != bits_of(found)
+    ulps = ulp_distance(expected, found)
     with np.errstate(all="ignore"):  # infinity minus infinity: no number, which fails below
         errors = np.abs(expected.astype(np.float64) - found.astype(np.float64)) / scale
     tolerance = tolerance_of(name, claim)
@@ -124,11 +124,12 @@ def _failed(name: str, note: str) -> tuple[VariableResult, FirstDifference]:
     return VariableResult(name, stage, False, 0, nan, 0, note), FirstDifference(stage, name, (), nan, nan, 0, note)
 
 
-def _bits(values: Array) -> Array:
+def bits_of(values: Array) -> Array:
+    """Return the bits of numbers as integers of their size."""
     return np.asarray(values, order="C").view(f"i{values.dtype.itemsize}")
 
 
-def _ulp_distance(expected: Array, found: Array) -> Array:
+def ulp_distance(expected: Array, found: Array) -> Array:
     """Count the representable numbers between two arrays of one type: the distance of their ordered bit patterns."""
     is_real = expected.dtype.kind == "f"
     a, b = (_ordered(values) if is_real else values.astype(np.int64) for values in (expected, found))
@@ -139,7 +140,7 @@ def _ulp_distance(expected: Array, found: Array) -> Array:
 
 
 def _ordered(values: Array) -> Array:
-    bits = _bits(values).astype(np.int64)
+    bits = bits_of(values).astype(np.int64)
     lowest = np.int64(-(2 ** (8 * values.dtype.itemsize - 1)))
     # Negative numbers run backwards in their bit patterns; mirrored, -0.0 and 0.0 meet at 0.
     return np.where(bits < 0, lowest - bits, bits)

@@ -21,7 +21,7 @@ from mpitrain.verify.verify import CaseResult, FaultResult, Verification
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STYLE = """
+STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .9rem; }
 td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #d8dee5; }
@@ -78,7 +78,7 @@ def to_json(verification: Verification) -> dict[str, Any]:
     return {
         "passed": verification.passed,
         "wall_time_s": verification.wall_time_s,
-        "versions": _versions(),
+        "versions": versions(),
         "emulator": verification.emulator or None,
         "machines": [asdict(seen) for seen in verification.machines],
         "cases": [_case_to_json(result) for result in verification.cases],
@@ -86,7 +86,8 @@ def to_json(verification: Verification) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions that bits may depend on."""
     return {
         "machine": platform.machine(),
         "python": platform.python_version(),
@@ -137,11 +138,11 @@ def render_page(verification: Verification) -> str:
         if verification.passed
         else "<p class='fail'>At least one claim does not hold.</p>"
     )
-    versions = ", ".join(f"{name} {value}" for name, value in _versions().items())
+    told = ", ".join(f"{name} {value}" for name, value in versions().items())
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>mpitrain verify</title><style>{_STYLE}</style><h1>Python against "
-        f"C++</h1>{verdict}<p>{html.escape(versions)}; "
+        f"<title>mpitrain verify</title><style>{STYLE}</style><h1>Python against "
+        f"C++</h1>{verdict}<p>{html.escape(told)}; "
         f"{verification.wall_time_s:.0f} s</p><h2>Machines</h2>{_machine_table(verification)}"
         f"<h2>Cases</h2>{_case_table(verification)}"
         f"<h2>Difference against step</h2>{_plot_differences(verification)}<h2>Time a "
@@ -155,12 +156,15 @@ def _machine_table(verification: Verification) -> str:
         (seen.program, ", ".join(map(str, seen.ranks)), seen.cpu, seen.torch, seen.mpi_library, seen.vendor_settings)
         for seen in verification.machines
     ]
-    table = _rows(("program", "ranks", "CPU", "torch (its instruction sets)", "MPI library", "vendors' settings"), rows)
+    table = html_table(
+        ("program", "ranks", "CPU", "torch (its instruction sets)", "MPI library", "vendors' settings"), rows
+    )
     emulated = f"<p>Every rank was started by: {html.escape(verification.emulator)}</p>"
     return table + (emulated if verification.emulator else "")
 
 
-def _rows(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+def html_table(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    """Return a table in HTML, everything in it escaped."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
@@ -175,7 +179,7 @@ def _case_table(verification: Verification) -> str:
         rows.append(
             (result.case.name, result.num_ranks, result.case.claim, f"{largest:.1e}", ulps, *times, first or "same")
         )
-    return _rows(
+    return html_table(
         ("case", "ranks", "claim", "largest difference", "ulp", "Python us a step", "C++ us a step", "verdict"), rows
     )
 
@@ -186,7 +190,7 @@ def _tolerance_table() -> str:
         for claim, table in TABLES.items()
         for entry in table
     ]
-    return _rows(("claim", "variables", "relative tolerance", "reason"), rows)
+    return html_table(("claim", "variables", "relative tolerance", "reason"), rows)
 
 
 def _fault_table(verification: Verification) -> str:
@@ -196,7 +200,7 @@ def _fault_table(verification: Verification) -> str:
         (result.fault.name, result.fault.stage, "caught" if result.caught else "NOT CAUGHT", result.message)
         for result in verification.faults
     ]
-    return "<h2>Planted faults</h2>" + _rows(("fault", "stage", "verdict", "first difference"), rows)
+    return "<h2>Planted faults</h2>" + html_table(("fault", "stage", "verdict", "first difference"), rows)
 
 
 def _plot_differences(verification: Verification) -> str:

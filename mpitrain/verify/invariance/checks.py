@@ -1,0 +1,99 @@
+"""The five checks, in the words of climate modellers, and what in the settings makes one of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpitrain.config import RunConfig
+from mpitrain.config.model import model_name
+from mpitrain.errors import UserError
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is run again in another way; `needs_mpi_counts`: only where several numbers of ranks were asked for."""
+
+    name: str
+    title: str
+    needs_mpi_counts: bool = False
+
+
+REP = Check("REP", "the same run again")
+PEM = Check("PEM", "on other numbers of ranks", True)
+ERS = Check("ERS", "stopped and resumed")
+ERP = Check("ERP", "stopped and resumed on another number of ranks", True)
+PET = Check("PET", "started by torchrun, without MPI")
+CHECKS = (REP, PEM, ERS, ERP, PET)
+
+
+def named_checks(names: Sequence[str]) -> tuple[Check, ...]:
+    """Return the checks of these names, in their usual order; all for none. Raises UserError."""
+    known = {check.name: check for check in CHECKS}
+    for name in names:
+        if name not in known:
+            raise UserError(f"--case {name!r}: no such check of --invariance; there are {', '.join(known)}")
+    return tuple(check for check in CHECKS if not names or check.name in names)
+
+
+def known_reasons(check: Check, config: RunConfig, num_ranks: Sequence[int]) -> list[str]:
+    """Return what in the settings lets the result of `check` differ, each with what to set instead."""
+    reasons = []
+    if check.needs_mpi_counts:
+        reasons += _reasons_of_rank_counts(config, max(num_ranks))
+    elif check is PET:
+        reasons += _reasons_of_launcher(config)
+    if ":" in model_name(config.model):
+        reasons.append(
+            f"model.name={config.model.name} is code of your own: what it draws, counts or keeps outside of its "
+            "parameters is not known to the package"
+        )
+    return reasons
+
+
+def _reasons_of_rank_counts(config: RunConfig, most_ranks: int) -> list[str]:
+    training = config.training
+    if config.semantics == "reference":
+        return [
+            "semantics=reference is defined by the number of ranks: each has as many samples as the smallest share, "
+            "and the sum is divided by their number; semantics=standard is not"
+        ]
+    by_batch = training.batch_size not in (None, "full")
+    scales_by_ranks = training.learning_rate_scaling != "none" and training.learning_rate_scaling_by != "batch_size"
+    told = (
+        (adds_freely(config), _FREE_ORDER + "training.reduction=fixed gives the same bits on any number of ranks"),
+        (
+            by_batch,
+            f"training.batch_size={training.batch_size} is per rank, so that the batch grows with the ranks; "
+            "training.global_batch_size does not",
+        ),
+        (
+            scales_by_ranks,
+            "training.learning_rate_scaling_by=ranks makes the learning rate depend on the number of ranks; "
+            "batch_size does not",
+        ),
+        (
+            most_ranks > training.virtual_ranks,
+            f"training.virtual_ranks={training.virtual_ranks} is raised for {most_ranks} ranks; set it to the largest "
+            "number of ranks planned",
+        ),
+    )
+    return [text for applies, text in told if applies]
+
+
+def _reasons_of_launcher(config: RunConfig) -> list[str]:
+    if config.semantics == "reference":
+        return ["semantics=reference needs MPI: its promise is the order of one MPI library's Allreduce"]
+    return [_FREE_ORDER + "training.reduction=fixed does not"] if adds_freely(config) else []
+
+
+_FREE_ORDER = (
+    "training.reduction=any adds in the order of the library between the ranks, and what a rank computes as one: "
+    "equal to rounding only; "
+)
+
+
+def adds_freely(config: RunConfig) -> bool:
+    """Tell whether the order of additions is left to a library."""
+    uses_ddp = config.training.engine == "ddp" or config.distributed.strategy == "ddp"
+    return config.training.reduction == "any" or uses_ddp

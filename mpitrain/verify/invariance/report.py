@@ -1,0 +1,96 @@
+"""What `mpitrain verify --invariance` leaves behind: a table, JSON, and a page."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import OutputError
+from mpitrain.verify.invariance.invariance import CheckOutcome, Invariance
+from mpitrain.verify.report import STYLE, html_table, versions
+
+_NO_REASON = "nothing in the settings explains it: a bug of this package or of a library, or a fault of a machine"
+
+
+def render_table(invariance: Invariance) -> str:
+    """Return the result as plain text: a line a check, what explains a difference below it, then the verdict."""
+    outcomes = invariance.outcomes
+    titles = max(len(outcome.check.title) for outcome in outcomes)
+    ways = max(len(outcome.how) for outcome in outcomes)
+    lines = [f"all compared with the run on {invariance.num_ranks} ranks, {invariance.num_steps} steps, bit for bit"]
+    for outcome in outcomes:
+        verdict = f"{outcome.verdict}: {outcome.detail}" if outcome.detail else outcome.verdict
+        lines.append(f"{outcome.check.name}  {outcome.check.title:<{titles}}  {outcome.how:<{ways}}  {verdict}")
+        lines += [f"     why: {reason}" for reason in _reasons(outcome)]
+    lines.append(f"{'PASSED' if invariance.passed else 'FAILED'} in {invariance.wall_time_s:.0f} s")
+    return "\n".join(lines)
+
+
+def _reasons(outcome: CheckOutcome) -> tuple[str, ...]:
+    if outcome.passed:
+        return ()
+    return outcome.reasons or ((_NO_REASON,) if outcome.verdict == "DIFFERS" else ())
+
+
+def write_reports(invariance: Invariance, output: Path) -> tuple[Path, Path]:
+    """Write `invariance.json` and `invariance.html` into `output`; return their paths. Raises OutputError."""
+    as_json, as_html = output / "invariance.json", output / "invariance.html"
+    try:
+        write_durably(as_json, json.dumps(to_json(invariance), indent=1).encode())
+        write_durably(as_html, render_page(invariance).encode())
+    except OSError as error:
+        raise OutputError(f"{output}: cannot be written ({error.strerror}); choose another --output") from error
+    return as_json, as_html
+
+
+def to_json(invariance: Invariance) -> dict[str, Any]:
+    """Return the whole result as JSON values."""
+    return {
+        "passed": invariance.passed,
+        "wall_time_s": invariance.wall_time_s,
+        "versions": versions(),
+        "ranks": invariance.num_ranks,
+        "steps": invariance.num_steps,
+        "checks": [
+            {
+                "check": outcome.check.name,
+                "title": outcome.check.title,
+                "how": outcome.how,
+                "verdict": outcome.verdict,
+                "passed": outcome.passed,
+                "detail": outcome.detail,
+                "reasons": list(_reasons(outcome)),
+                "first_difference": None if outcome.difference is None else asdict(outcome.difference),
+            }
+            for outcome in invariance.outcomes
+        ],
+    }
+
+
+def render_page(invariance: Invariance) -> str:
+    """Return the report as one self-contained HTML page."""
+    verdict = (
+        "<p class='pass'>The result depends on data and settings alone.</p>"
+        if invariance.passed
+        else "<p class='fail'>The result depends on how the run is started.</p>"
+    )
+    told = ", ".join(f"{name} {value}" for name, value in versions().items())
+    rows: list[tuple[object, ...]] = [
+        (
+            outcome.check.name, outcome.check.title, outcome.how, outcome.verdict, outcome.detail,
+            "; ".join(_reasons(outcome)),
+        )
+        for outcome in invariance.outcomes
+    ]  # fmt: skip
+    table = html_table(("check", "what is done", "how", "verdict", "first difference", "why"), rows)
+    return (
+        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+        f"<title>mpitrain verify --invariance</title><style>{STYLE}</style><h1>Invariance</h1>{verdict}"
+        f"<p>{html.escape(told)}; {invariance.wall_time_s:.0f} s. Every number of the newest checkpoint and of the "
+        f"metrics is compared with those of the run on {invariance.num_ranks} ranks ({invariance.num_steps} steps), "
+        f"bit for bit.</p>{table}</html>"
+    )

@@ -1,0 +1,113 @@
+"""Whole runs of the public command, each with a folder of its own, and what they leave to be compared."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mpitrain.errors import StoppedError
+from mpitrain.native.program import run_command
+from mpitrain.native.toolchain import find_mpirun
+from mpitrain.observe.metrics_file import read_metrics
+from mpitrain.train.checkpoint.store import CheckpointStore
+from mpitrain.verify.trace import Array
+
+# Told by the clock: no two runs have the same.
+_CLOCKS = ("wall_time_s",)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to come to a result: so many ranks by a launcher, and where to stop and go on with how many.
+
+    `stop_at`: the step after which the run is stopped, and resumed on `resumed_on` ranks. `attempt` tells repetitions
+    of the same recipe apart.
+    """
+
+    num_ranks: int
+    by_torchrun: bool = False
+    stop_at: int | None = None
+    resumed_on: int | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left: all tensors of its newest checkpoint, by name, where it stands, and its metrics."""
+
+    tensors: dict[str, Array]
+    state: dict[str, Any]
+    metrics: tuple[dict[str, Any], ...]
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were taken."""
+        return int(self.state["global_step"])
+
+
+class Runner:
+    """Runs recipes with the settings of one configuration, as a user would, and keeps what they left.
+
+    Raises the errors of the command, on which all its ranks agreed.
+    """
+
+    def __init__(self, folder: Path, config_path: Path | None, settings: Sequence[str], max_steps: int | None) -> None:
+        self._folder, self._mpirun, self._max_steps = folder, find_mpirun(), max_steps
+        self._words = [*([str(config_path)] if config_path else []), *settings]
+        self._results: dict[tuple[Recipe, int | None], Result] = {}
+
+    def result_of(self, recipe: Recipe, num_steps: int | None = None) -> Result:
+        """Return what `recipe` leads to after `num_steps` steps; None: at the end of the run."""
+        key = (recipe, num_steps)
+        if key not in self._results:
+            self._results[key] = self._run(recipe, num_steps)
+        return self._results[key]
+
+    def _run(self, recipe: Recipe, num_steps: int | None) -> Result:
+        folder = self._folder / f"{len(self._results):02d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        if recipe.stop_at is None:
+            self._train(recipe, folder, num_steps, ["--overwrite"])
+        else:
+            self._copy_stopped(replace(recipe, stop_at=None, resumed_on=None), recipe.stop_at, folder)
+            on_others = replace(recipe, num_ranks=recipe.resumed_on or recipe.num_ranks)
+            self._train(on_others, folder, num_steps, ["--resume"])
+        result = read_result(folder)
+        shutil.rmtree(folder)
+        return result
+
+    def _copy_stopped(self, recipe: Recipe, num_steps: int, folder: Path) -> None:
+        stopped = self._folder / f"stopped-{recipe.num_ranks}-at-{num_steps}"
+        if not stopped.exists():
+            self._train(recipe, stopped, num_steps, ["--overwrite"])
+        shutil.copytree(stopped, folder)
+
+    def _train(self, recipe: Recipe, folder: Path, num_steps: int | None, flags: Sequence[str]) -> None:
+        max_steps = self._max_steps if num_steps is None else num_steps
+        own = [
+            f"output.model_dir={folder}", "output.progress=lines", "prediction.cice_history=null",
+            "prediction.output_filename=null", f"training.max_steps={'null' if max_steps is None else max_steps}",
+        ]  # fmt: skip
+        command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._words, *own, *flags]
+        run_command(command, recipe.num_ranks, accepted_codes=(0, StoppedError.exit_code))
+
+    def _launcher(self, recipe: Recipe) -> list[str]:
+        if recipe.by_torchrun:
+            return [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                    f"--nproc-per-node={recipe.num_ranks}"]  # fmt: skip
+        return [self._mpirun, "-np", str(recipe.num_ranks), sys.executable]
+
+
+def read_result(folder: Path) -> Result:
+    """Return what the run in `folder` left. Raises CheckpointError or OutputError."""
+    checkpoint, _ = CheckpointStore(folder / "checkpoints").load_latest()
+    metrics = [
+        {key: value for key, value in record.items() if key not in _CLOCKS}
+        for record in read_metrics(folder / "metrics.jsonl")
+    ]
+    tensors = {name: tensor.numpy() for name, tensor in checkpoint.tensors.items()}
+    return Result(tensors, checkpoint.state, tuple(metrics))
