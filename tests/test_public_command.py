@@ -77,6 +77,7 @@ def test_default_run_ends_soon_and_leaves_the_whole_run_folder(
         "model.pt",
         "normalization.model.pt",
         "report.html",
+        "run_record.json",
         "statistics.json",
         *(f"logs/rank-{rank:04d}.log" for rank in range(NUM_RANKS)),
     }

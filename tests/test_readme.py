@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, REFERENCE_CASE, TIMEOUT_S, find_mpirun
+from conftest import PROJECT, TIMEOUT_S, find_mpirun
 
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
@@ -78,7 +77,6 @@ class Played:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("readme")
-    shutil.copy(REFERENCE_CASE / "cice_history.nc", folder / "history.nc")
     outputs = {}
     for block in blocks():
         if block.language == "yaml":

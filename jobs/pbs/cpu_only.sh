@@ -2,7 +2,7 @@
 # PBS job script: qsub FILE
 # Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
 # Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and
-# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON (interpreter).
+# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).
 # the name in the queue
 #PBS -N cpu_only
 # hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
@@ -44,6 +44,12 @@ export OMPI_MCA_btl_sm_eager_limit=65536
 
 # what runs on every rank
 python=python
+# the Python of this conda environment, a name or a folder
+if [[ -n ${CONDA_ENV:-} ]]; then
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base)/envs/$CONDA_ENV
+    export PATH=$CONDA_ENV/bin:$PATH
+    python=$CONDA_ENV/bin/python
+fi
 python=${PYTHON:-$python}
 command -v "$python" >/dev/null || {
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
@@ -73,6 +79,15 @@ take BATCH_SIZE training.batch_size '[1-9][0-9]{0,8}|full'
 take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
 take SEED seed '0|[1-9][0-9]{0,17}'
 take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
+take NCCL_TIMEOUT distributed.timeout_s '[1-9][0-9]{0,8}'
+# Read by scripts of other trainers, not by this one: what is set is answered.
+older() { # NAME ADVICE
+    [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
+}
+older TRAIN_SAMPLES 'set data.num_samples or data.max_patterns in the settings'
+older VAL_SAMPLES 'set data.validation_split in the settings'
+older DATA_TYPE 'set data.samples in the settings'
+older GPUS 'write the script with --gpus-per-node, or set NPROC_PER_NODE to start fewer ranks'
 # the run folder: named, or one for each job
 run_folder=mpitrain_run-$job
 run_folder=${OUTPUT:-$run_folder}

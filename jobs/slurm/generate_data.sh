@@ -2,7 +2,7 @@
 # Slurm batch script: sbatch FILE
 # Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
 # Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and
-# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON (interpreter).
+# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).
 # the name in the queue
 #SBATCH --job-name=generate_data
 # this script's own words; the ranks' are in logs/
@@ -48,6 +48,12 @@ export HDF5_USE_FILE_LOCKING=FALSE
 
 # what runs on every rank
 python=python
+# the Python of this conda environment, a name or a folder
+if [[ -n ${CONDA_ENV:-} ]]; then
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base)/envs/$CONDA_ENV
+    export PATH=$CONDA_ENV/bin:$PATH
+    python=$CONDA_ENV/bin/python
+fi
 python=${PYTHON:-$python}
 command -v "$python" >/dev/null || {
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2

@@ -47,7 +47,7 @@ _FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "nccl_debug": (("--nccl-debug",), {"choices": ("VERSION", "WARN", "INFO", "TRACE"), "help": "how much NCCL tells"}),
     "log_level": (
         ("--log-level",),
-        {"choices": ("debug", "info", "warning", "error"), "help": "how much the ranks' logs hold"},
+        {"type": str.lower, "choices": ("debug", "info", "warning", "error"), "help": "how much the ranks' logs hold"},
     ),
     "python": (("--python",), {"metavar": "PATH", "help": "the ranks' interpreter (default: the one that runs this)"}),
     "master_port": (("--master-port",), {"type": int, "metavar": "PORT", "help": "manual: where the ranks meet"}),

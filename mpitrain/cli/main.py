@@ -15,8 +15,10 @@ from mpitrain.cli.checks import add_doctor_command, add_verify_command
 from mpitrain.cli.data import add_data_command
 from mpitrain.cli.ensemble import add_ensemble_command
 from mpitrain.cli.launch import add_launch_command
+from mpitrain.cli.older_flags import to_current_flags
 from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
-from mpitrain.cli.train import add_config_command, add_train_command
+from mpitrain.cli.settings import is_file
+from mpitrain.cli.train import add_config_command, add_reproduce_command, add_train_command
 from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.errors import MpitrainError, UserError
 
@@ -26,8 +28,7 @@ Handler = Callable[[argparse.Namespace], int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` (default: the process's) name; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Training is what the package is for: no command, or flags alone, means `train`.
-    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")) or "=" in given[0]:
+    if _means_train(given):
         given.insert(0, "train")
     options = _parse(given)
     handler: Handler = options.handler
@@ -42,6 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.enable()
 
 
+def _means_train(given: Sequence[str]) -> bool:
+    """Tell whether no command is named: training is what the package is for, so flags, settings or a file mean it."""
+    if not given:
+        return True
+    first = given[0]
+    return (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first or is_file(first)
+
+
 class _OneVoiceParser(argparse.ArgumentParser):
     """A parser whose complaint appears once, however many ranks have the same wrong words."""
 
@@ -53,9 +62,17 @@ class _OneVoiceParser(argparse.ArgumentParser):
 
 def _parse(given: list[str]) -> argparse.Namespace:
     parser = _build_parser()
-    options, rest = parser.parse_known_args(given)
-    # argparse takes positional words from one place only: settings after a flag come back as unknown.
-    unknown = [word for word in rest if word.startswith("-") or "=" not in word or "settings" not in options]
+    try:
+        options, rest = parser.parse_known_args(to_current_flags(given))
+    except UserError as error:
+        parser.error(str(error))
+    # argparse takes positional words from one place only: settings and a file after a flag come back as unknown.
+    takes_file = "settings" in options and not hasattr(options, "model")
+    unknown = [
+        word
+        for word in rest
+        if word.startswith("-") or "settings" not in options or ("=" not in word and not (takes_file and is_file(word)))
+    ]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
@@ -82,5 +99,6 @@ def _build_parser() -> argparse.ArgumentParser:
     add_predict_command(commands)
     add_export_command(commands)
     add_report_command(commands)
+    add_reproduce_command(commands)
     add_bench_command(commands)
     return parser

@@ -19,11 +19,17 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def is_file(word: str) -> bool:
+    """Tell whether a word names a file of settings, there or not."""
+    return "=" not in word and word.endswith(_YAML)
+
+
 def split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the YAML file, if the first word is one, and the overrides."""
-    if settings and "=" not in settings[0]:
-        return Path(settings[0]), list(settings[1:])
-    return None, list(settings)
+    """Return the YAML file, the first word or one that ends so, and the overrides. Raises UserError for two files."""
+    files = [word for number, word in enumerate(settings) if is_file(word) or (number == 0 and "=" not in word)]
+    if len(files) > 1:
+        raise UserError(f"{files[1]}: a second file of settings, after {files[0]}; give one, and the rest as key=value")
+    return (Path(files[0]) if files else None), [word for word in settings if word not in files]
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, as_setting, split_settings, split_words
+from mpitrain.cli.settings import add_settings, as_setting, is_file, split_settings, split_words
 
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
@@ -34,16 +36,39 @@ def add_train_command(commands: Any) -> None:
         train.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, nargs=nargs, help=text)
     train.add_argument(
         "--log-level",
+        type=str.lower,
         choices=("debug", "info", "warning", "error"),
         default="info",
         help="how much the ranks' logs hold (default: info)",
     )
     existing = train.add_mutually_exclusive_group()
     existing.add_argument(
-        "--resume", action="store_true", help="continue the run in the run folder from its newest checkpoint"
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="PATH",
+        help="continue the run in the run folder from its newest checkpoint; or the run of this folder, or from this "
+        "checkpoint",
     )
     existing.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
     train.set_defaults(handler=_run_train)
+
+
+def add_reproduce_command(commands: Any) -> None:
+    """Add `reproduce` to argparse's subparsers."""
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="train a run again from its own record and compare the weights",
+        description="Train a run again from its run_record.json and compare the weights' hash; also on another number "
+        "of ranks. Data files that have changed are refused by name, and what differs from then is told. Exit codes: "
+        "0 equal, 1 not equal, 2 it cannot be trained again, 3 wrong number of ranks.",
+    )
+    reproduce.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
+    reproduce.add_argument("--output", metavar="FOLDER", help="where to train it again (default: RUN-reproduced)")
+    reproduce.add_argument(
+        "--trust-code", action="store_true", help="run a network that is code (model.name=package.module:callable)"
+    )
+    reproduce.set_defaults(handler=_run_reproduce)
 
 
 def add_config_command(commands: Any) -> None:
@@ -64,17 +89,53 @@ def add_config_command(commands: Any) -> None:
 
 
 def _run_train(options: argparse.Namespace) -> int:
+    starting = _starting(options.log_level)
     from mpitrain.comm.start import run_on_all_ranks
     from mpitrain.runs.beginning import TrainRequest
     from mpitrain.runs.train_run import train
 
+    starting.now("finding the ranks")
+    resumed, resume_words = options.resume, []
+    # argparse gives `--resume` the next word, which may be a setting or the file of settings.
+    if resumed and ("=" in resumed or is_file(resumed)):
+        resumed, resume_words = "", [resumed]
     # `--data a.nc b.nc run.yaml seed=1`: argparse gives the flag all words after it.
     files, yaml_files, settings = split_words(options.data or [])
-    path, overrides = split_settings([*yaml_files, *options.settings, *settings])
+    path, overrides = split_settings([*yaml_files, *options.settings, *settings, *resume_words])
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
-    request = TrainRequest(path, tuple(overrides), options.resume, options.overwrite, options.log_level)
-    return run_on_all_ranks(lambda ranks: train(ranks, request))
+    request = TrainRequest(
+        config_path=path,
+        overrides=tuple(overrides),
+        resume=resumed is not None,
+        resume_from=Path(resumed) if resumed else None,
+        overwrite=options.overwrite,
+        log_level=options.log_level,
+    )
+    return run_on_all_ranks(lambda ranks: train(ranks, request, starting))
+
+
+def _run_reproduce(options: argparse.Namespace) -> int:
+    starting = _starting("info")
+    from mpitrain.comm.start import run_on_all_ranks
+    from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce
+
+    starting.now("finding the ranks")
+    output = Path(options.output) if options.output else None
+    request = ReproduceRequest(Path(options.run), output, options.trust_code)
+    return run_on_all_ranks(lambda ranks: reproduce(ranks, request, starting))
+
+
+def _starting(log_level: str) -> Any:
+    """Return what says, on the root alone, what takes long at the start: loading PyTorch is the first of it."""
+    from mpitrain.cluster.launchers import claimed_rank
+    from mpitrain.cluster.starting import Starting, say_on_stderr
+
+    if log_level != "debug":
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings
+    starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None)
+    starting.now("loading PyTorch")
+    return starting
 
 
 def _run_config_show(options: argparse.Namespace) -> int:

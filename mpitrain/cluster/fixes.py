@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpitrain.cluster.launchers import FLUX, PALS, PMI, PMIX, SLURM_STEP, TORCHRUN
+from mpitrain.cluster.launchers import FLUX, OVER_TCP, PALS, PMI, PMIX, SLURM_STEP, TORCHRUN
 from mpitrain.cluster.pmi import LibraryFamily, PmiKind, library_family, library_name
 from mpitrain.cluster.rank_info import RankClaim
 
@@ -30,7 +30,7 @@ def fix_unused_pmi(starters: Sequence[RankClaim], offered: Sequence[PmiKind], mp
         return _fix_flux(mpi_library, num_ranks)
     if SLURM_STEP in sources:
         return _fix_slurm(offered, mpi_library, num_ranks)
-    named = [source for source in sources if source not in (PMI, PMIX, TORCHRUN)] or ["another MPI's process manager"]
+    named = [source for source in sources if source not in (PMI, PMIX, *OVER_TCP)] or ["another MPI's process manager"]
     return f"{named[0]} started it, but Python loaded {library_name(mpi_library)}; " + _use_own_mpirun(
         mpi_library, num_ranks, mpirun="mpiexec" if PALS in sources else "mpirun"
     )

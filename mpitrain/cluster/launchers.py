@@ -17,6 +17,9 @@ SLURM_STEP = "Slurm step"
 PALS = "Cray PALS"
 FLUX = "Flux"
 TORCHRUN = "torchrun"
+BY_HAND = "RANK and WORLD_SIZE set by hand"
+# Both set the same variables, and the ranks meet over TCP.
+OVER_TCP = (TORCHRUN, BY_HAND)
 PBS_JOB = "PBS job"
 
 # Ids of steps that are shells around a launch, not launches: interactive, batch, external.
@@ -119,9 +122,9 @@ def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
     Raises LaunchError for half-set, non-numeric or impossible values, naming the variable, its value and the fix.
     """
     claims = tuple(claim for launcher in LAUNCHERS if (claim := _read_claim(launcher, environ)) is not None)
-    rank_is_told = any(claim.rank is not None for claim in claims if claim.source != TORCHRUN)
+    rank_is_told = any(claim.rank is not None for claim in claims if claim.source not in OVER_TCP)
     for claim in claims:
-        if claim.source == TORCHRUN and not rank_is_told:
+        if claim.source in OVER_TCP and not rank_is_told:
             _check_torchrun_alone(claim, environ)
     return claims
 
@@ -161,7 +164,9 @@ def _read_claim(launcher: Launcher, environ: Mapping[str, str]) -> RankClaim | N
     fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
     names = {field: getattr(launcher, field) for field in fields if is_set(environ, getattr(launcher, field))}
     numbers = {field: _read_number(launcher, name, environ[name]) for field, name in names.items()}
-    claim = RankClaim(launcher.source, **numbers, variables=tuple(names.values()))
+    is_by_hand = launcher.source == TORCHRUN and not is_set(environ, "TORCHELASTIC_RUN_ID")
+    source = BY_HAND if is_by_hand else launcher.source
+    claim = RankClaim(source, **numbers, variables=tuple(names.values()))
     _check_ranges(launcher, claim)
     return _add_local_world_size(launcher, claim, environ)
 
@@ -254,7 +259,7 @@ def without_inherited(claims: Sequence[RankClaim], environ: Mapping[str, str]) -
     own = [claim for claim in claims if not _is_of_torchrun_agents(claim, environ)]
     if any(claim.source in (OPEN_MPI, HYDRA, FLUX) and (claim.world_size or 1) > 1 for claim in own):
         own = [claim for claim in own if not _is_around_mpirun(claim, environ)]
-    if any(claim.source == TORCHRUN and (claim.world_size or 1) > 1 for claim in own):
+    if any(claim.source in OVER_TCP and (claim.world_size or 1) > 1 for claim in own):
         own = [claim for claim in own if not _is_shell_step(claim, environ)]
     return tuple(own)
 

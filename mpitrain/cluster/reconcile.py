@@ -12,11 +12,12 @@ from typing import Literal, NoReturn
 
 from mpitrain.cluster.fixes import fix_missing_library, fix_one_launcher, fix_unused_pmi, srun_command
 from mpitrain.cluster.launchers import (
+    BY_HAND,
     HYDRA,
     OPEN_MPI,
+    OVER_TCP,
     SHELL_STEP_IDS,
     SLURM_STEP,
-    TORCHRUN,
     is_set,
     read_claims,
     without_inherited,
@@ -90,12 +91,12 @@ def _decide_for_one_process(scene: _Scene) -> LaunchDecision:
 def _decide_without_mpi(scene: _Scene) -> LaunchDecision:
     larger = scene.larger
     _check_agreement(scene, larger)
-    starters = [claim for claim in larger if claim.source != TORCHRUN]
+    starters = [claim for claim in larger if claim.source not in OVER_TCP]
     if scene.mpi is None:
         _check_torch_can_serve(scene, starters)
     elif starters and offered_pmi(scene.environ):
         _raise_unused_pmi(scene, starters)
-    claim = _merge(larger[-1] if larger[-1].source == TORCHRUN else larger[0], scene.claims)
+    claim = _merge(larger[-1] if larger[-1].source in OVER_TCP else larger[0], scene.claims)
     if claim.rank is None:
         _raise(scene, f"{claim.world_size} ranks were started, but nothing tells which one this is", "set RANK")
     return LaunchDecision("torch", claim, (_torch_notice(scene, claim),))
@@ -155,7 +156,9 @@ def _merge(trusted: RankClaim, others: Sequence[RankClaim]) -> RankClaim:
 def _torch_notice(scene: _Scene, claim: RankClaim) -> str:
     started = f"{claim.source} started {claim.world_size} ranks"
     over = "they train over torch.distributed"
-    if claim.source == TORCHRUN:
+    if claim.source == BY_HAND:
+        started = f"{claim.world_size} ranks were started by hand (RANK and WORLD_SIZE are set)"
+    if claim.source in OVER_TCP:
         return f"{started}: {over}; for MPI start with mpirun or srun instead"
     if scene.mpi is None:
         return f"{started} and no MPI library could be loaded: {over}; for MPI install one and mpi4py"

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.cluster.starting import Starting
 from mpitrain.comm.agreement import on_all_ranks, on_root
 from mpitrain.comm.communicator import Communicator, ReduceOperation
 from mpitrain.comm.watch.watchdog import Watchdog
@@ -24,7 +25,8 @@ class Ranks:
 
     `cpu` carries objects and small agreements, `tensors` the tensors of `device`. Before the settings are read
     (`open_tensors`) both are one, on the CPU. `transport` is "mpi" or "torch"; `node_cores` is how many cores the ranks
-    of this node may use together; `notices` are for the user; a failure's details go into `failure_folder`.
+    of this node may use together; `notices` are for the user; a failure's details go into `failure_folder`; `starting`
+    is told what is done before the training.
     """
 
     info: RankInfo
@@ -40,6 +42,7 @@ class Ranks:
     num_threads: int = 1
     failure_folder: Path | None = None
     watchdog: Watchdog | None = None
+    starting: Starting = field(default_factory=Starting)
 
     @property
     def rank(self) -> int:

@@ -9,14 +9,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mpitrain.config.checks import cause_of_any_reduction
+from mpitrain.config.checks import cause_of_any_reduction, unused_settings
 from mpitrain.config.messages import explain
 from mpitrain.config.run import RunConfig
 from mpitrain.config.spellings import (
-    current_path,
+    implied_scheduler,
     implied_semantics,
     overlap,
     refuse_given_twice,
+    replaced_by,
     to_current_spelling,
     without_unused,
 )
@@ -45,8 +46,8 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
     settings, unused = without_unused(_override(file, overrides))
     # A C++ key names the semantics also where the command line replaces its value.
     semantics, implied = implied_semantics((*file, *settings))
-    config, resolved = _resolved(_validated((*settings, *semantics)))
-    return LoadedConfig(config, (*unused, *implied, *resolved))
+    config, resolved = _resolved(_validated((*settings, *implied_scheduler(settings), *semantics)))
+    return LoadedConfig(config, (*unused, *implied, *resolved, *unused_settings(config)))
 
 
 def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Setting, ...]:
@@ -59,7 +60,7 @@ def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Sett
     for override in overrides:
         key, written = _parse(override)
         new = to_current_spelling(written)
-        replaced = {current_path(key), *(setting.path for setting in new)}
+        replaced = replaced_by(key, new)
         from_command_line = (*_without(from_command_line, replaced), *new)
         # One batch size on the command line replaces both of the file's: they are two ways to say one thing.
         if any(setting.path in _TWO_BATCH_SIZES and setting.value is not None for setting in new):

@@ -15,14 +15,15 @@ from yaml import ScalarNode
 
 from mpitrain.config.checks import CROSS_CHECK, Problem
 from mpitrain.config.run import RunConfig
+from mpitrain.config.synonyms import INSTEAD
 from mpitrain.config.yaml import KeyPath, Setting, line_of, one_line, shorten, show_value
 from mpitrain.errors import ConfigError, LaunchError
 
 _Schema = dict[str, Any]
 
 _KIND_WORDS = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
-# Other trainers' short names that no measure of likeness finds.
-_SYNONYMS = {"lr": "training.optimizer.learning_rate", "max_epochs": "training.epochs", "batch": "training.batch_size"}
+# Other trainers' short names that no measure of likeness finds, in sections where they are not read.
+_SHORT_NAMES = {"lr": "training.optimizer.learning_rate", "batch": "training.batch_size"}
 
 
 @dataclass(frozen=True)
@@ -195,12 +196,14 @@ def _suggestion(path: KeyPath) -> str:
     """Return the advice for an unknown key: the nearest name in its section, else elsewhere, else all of them."""
     name, keys = path[-1], {".".join(key): key for key in _known_keys()}
     siblings = [key[-1] for key in keys.values() if key[:-1] == path[:-1]]
+    if name in INSTEAD:
+        return INSTEAD[name]
     if name in keys and "." in name:
         section, _, key = name.rpartition(".")
         return f"write '{key}' below '{section.replace('.', ': ')}:'"
     names = [*keys, *(key[-1] for key in keys.values())]
     # Its section's names first, then this very name in any section, then all that is like it.
-    near = _SYNONYMS.get(name) or _nearest(name, siblings)
+    near = _SHORT_NAMES.get(name) or _nearest(name, siblings)
     if near is None:
         like = name if name in names else _nearest(name, names)
         near = next((dotted for dotted, key in keys.items() if like in (key[-1], dotted)), None)

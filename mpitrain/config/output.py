@@ -28,3 +28,5 @@ class OutputSection(Section):
     """`bar` redraws one line, `lines` prints one an epoch; `auto` looks at the terminal."""
     weights: Literal["best", "final"] | None = None
     """Which weights are exported; null means best in `standard` with validation, else final."""
+    hash_data: bool | None = None
+    """Keep the SHA-256 of the data files in run_record.json; null does so up to 64 GiB."""

@@ -8,13 +8,18 @@ from dataclasses import replace
 from itertools import combinations
 from typing import NoReturn
 
+from mpitrain.config.synonyms import SAME, SECTIONS
 from mpitrain.config.yaml import KeyPath, Setting, show_value
 from mpitrain.errors import ConfigError
 
 SEMANTICS: KeyPath = ("semantics",)
 UNUSED_BATCH_SIZE: KeyPath = ("training", "batch size")
 USE_CUDA: KeyPath = ("use_cuda",)
-OLDER_BACKEND: KeyPath = ("distributed", "backend")
+BACKEND: KeyPath = ("compute", "backend")
+WARM_UP: KeyPath = ("training", "scheduler", "warmup_epochs")
+SCHEDULER_TYPE: KeyPath = ("training", "scheduler", "type")
+# Other trainers write `optimizer: adam` where this one has `optimizer: {type: adam}`.
+NAMED_BY_TEXT: tuple[KeyPath, ...] = (("training", "optimizer"), ("training", "scheduler"))
 
 # The C++ program's keys, spaces included: a file that has one asks for `semantics: reference`.
 CPP_KEYS: dict[KeyPath, KeyPath] = {
@@ -32,8 +37,7 @@ CPP_KEYS: dict[KeyPath, KeyPath] = {
 
 OLDER_KEYS: dict[KeyPath, KeyPath] = {
     USE_CUDA: ("compute", "device"),
-    OLDER_BACKEND: ("compute", "backend"),
-    ("distributed", "timeout"): ("distributed", "timeout_s"),
+    **{tuple(older.split(".")): tuple(today.split(".")) for older, today in SAME.items()},
 }
 
 
@@ -46,6 +50,14 @@ def current_path(path: KeyPath) -> KeyPath:
     """Return today's key for a key in any spelling."""
     modern = _modern_section(path)
     return CPP_KEYS.get(modern) or OLDER_KEYS.get(modern) or modern
+
+
+def replaced_by(key: KeyPath, settings: Sequence[Setting]) -> set[KeyPath]:
+    """Return the keys that an override of `key`, which gave `settings`, takes the place of."""
+    whole = current_path(key)
+    # `training.optimizer=adam` names the type alone: the learning rate of the file stays.
+    is_named_by_text = whole in NAMED_BY_TEXT and [setting.path for setting in settings] == [(*whole, "type")]
+    return {setting.path for setting in settings} | (set() if is_named_by_text else {whole})
 
 
 def overlap(one: KeyPath, other: KeyPath) -> bool:
@@ -80,15 +92,27 @@ def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...],
     return (replace(cpp[0], path=SEMANTICS, value="reference"),), (notice,)
 
 
+def implied_scheduler(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return `training.scheduler.type: none` where another trainer's `warmup_epochs` came without any schedule."""
+    warm_up = [setting for setting in settings if setting.path == WARM_UP and setting.spelled[-2:] != WARM_UP[-2:]]
+    if not warm_up or any(setting.path == SCHEDULER_TYPE for setting in settings):
+        return ()
+    return (replace(warm_up[0], path=SCHEDULER_TYPE, value="none"),)
+
+
 def _modern_section(path: KeyPath) -> KeyPath:
-    return ("training", *path[1:]) if path[:1] == ("train",) else path
+    # `scheduler: null` alone is the section too.
+    return (*SECTIONS[path[0]].split("."), *path[1:]) if path[0] in SECTIONS else path
 
 
 def _respelled(setting: Setting) -> Setting:
     path = _modern_section(setting.path)
     if path[0] == "ffnn" and path not in CPP_KEYS:
         _refuse_unknown(setting)
-    return replace(setting, path=current_path(path), value=_converted(path, setting))
+    today, value = current_path(path), _converted(path, setting)
+    if today in NAMED_BY_TEXT and isinstance(value, str):
+        return replace(setting, path=(*today, "type"), value=value.lower())
+    return replace(setting, path=today, value=value)
 
 
 def _converted(path: KeyPath, setting: Setting) -> object:
@@ -98,7 +122,8 @@ def _converted(path: KeyPath, setting: Setting) -> object:
             raise ConfigError(f"{where}: {key}: {show_value(setting.value)} is not allowed; give true or false")
         return "auto" if setting.value else "cpu"
     # An older file asks for nccl and still runs where there is no GPU.
-    return "nccl_if_available" if path == OLDER_BACKEND and setting.value == "nccl" else setting.value
+    is_older_backend = path != BACKEND and current_path(path) == BACKEND
+    return "nccl_if_available" if is_older_backend and setting.value == "nccl" else setting.value
 
 
 def _refuse_unknown(setting: Setting) -> NoReturn:

@@ -105,6 +105,11 @@ def render_yaml(config: BaseModel) -> str:
     return yaml.dump(config.model_dump(), Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
 
 
+def quoted(text: str) -> str:
+    """Return text as YAML that reads back as this text, whatever it holds."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def show_value(value: object) -> str:
     """Return a value as YAML would write it, on one line and cut to a readable length."""
     return shorten(_show(value))

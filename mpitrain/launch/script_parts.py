@@ -25,7 +25,15 @@ OVERRIDES = (
     ("DATA", "data.data_path", SHELL_PATH),
     ("SEED", "seed", SHELL_COUNT_OR_ZERO),
     ("BACKEND", "compute.backend", SHELL_BACKEND),
+    ("NCCL_TIMEOUT", "distributed.timeout_s", SHELL_COUNT),
 )
+# What job scripts of other trainers read, and what to set instead: said, never silently passed over.
+OLDER_VARIABLES = {
+    "TRAIN_SAMPLES": "set data.num_samples or data.max_patterns in the settings",
+    "VAL_SAMPLES": "set data.validation_split in the settings",
+    "DATA_TYPE": "set data.samples in the settings",
+    "GPUS": "write the script with --gpus-per-node, or set NPROC_PER_NODE to start fewer ranks",
+}
 _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "MPI4PY_LIBMPI")
 NOT_FOUND_EXIT_CODE, WRONG_INPUT_EXIT_CODE, STOPPED_EXIT_CODE = 3, 2, 5
 
@@ -72,7 +80,7 @@ def header(title: str, directives: Iterable[str] = ()) -> list[str]:
         f"# {title}",
         "# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.",
         "# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and",
-        "# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON (interpreter).",
+        "# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).",
         *directives,
         "",
     ]
@@ -85,6 +93,21 @@ def strict_mode(job: JobRequest) -> list[str]:
         lines.append("# the site's software; before the strict mode, since modules' scripts use unset variables")
         lines += [f"module load {quote(name)} || exit {NOT_FOUND_EXIT_CODE}" for name in job.modules]
     return [*lines, "# a failed command, an unset variable or a broken pipe ends the job at once", "set -euo pipefail"]
+
+
+_OLDER = """\
+# Read by scripts of other trainers, not by this one: what is set is answered.
+older() { # NAME ADVICE
+    [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
+}"""
+# An environment's own interpreter and commands come first; the rest of an activation is for shells at a terminal.
+_CONDA = """\
+# the Python of this conda environment, a name or a folder
+if [[ -n ${CONDA_ENV:-} ]]; then
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base)/envs/$CONDA_ENV
+    export PATH=$CONDA_ENV/bin:$PATH
+    python=$CONDA_ENV/bin/python
+fi"""
 
 
 def exports(variables: Iterable[Variable]) -> list[str]:
@@ -151,6 +174,7 @@ def rank_command(job: JobRequest) -> list[str]:
     lines = [
         "# what runs on every rank",
         f"python={quote(job.python)}",
+        _CONDA,
         "python=${PYTHON:-$python}",
         'command -v "$python" >/dev/null || {',
         '    echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2',
@@ -230,6 +254,8 @@ def _training_options(job: JobRequest) -> list[str]:
         'command+=(--log-level "$log_level")',
         _TAKE,
         *(f"take {name} {key} {quote(form)}" for name, key, form in OVERRIDES),
+        _OLDER,
+        *(f"older {name} {quote(advice)}" for name, advice in OLDER_VARIABLES.items()),
     ]
 
 

@@ -7,29 +7,87 @@ A program that uses this package keeps its own logging.
 from __future__ import annotations
 
 import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from io import TextIOWrapper
+from logging.handlers import MemoryHandler
 from pathlib import Path
+from typing import TextIO
+
+_MOST_HELD = 10_000
 
 
-def open_rank_log(folder: Path, rank: int, host: str, level: int = logging.INFO) -> logging.Logger:
-    """Logger of one rank, writing to `folder/logs/rank-NNNN.log`; close it with `close_rank_log`.
+def start_rank_log(rank: int, level: int = logging.INFO) -> logging.Logger:
+    """Logger of one rank that holds its records until `log_into` names the run folder; without it they are lost."""
+    logger = logging.Logger(f"mpitrain.rank-{rank:04d}", level)
+    logger.addHandler(MemoryHandler(_MOST_HELD, flushLevel=logging.CRITICAL + 1, flushOnClose=False))
+    return logger
+
+
+def log_into(logger: logging.Logger, folder: Path, rank: int, host: str) -> None:
+    """Write what the logger holds, and all that follows, to `folder/logs/rank-NNNN.log`.
 
     The file appears with the first record: ten thousand quiet ranks create nothing. A disk that refuses a record
     loses it and does not end the run.
     """
-    logger = logging.Logger(f"mpitrain.rank-{rank:04d}", level)
     handler = _RankFileHandler(folder / "logs" / f"rank-{rank:04d}.log")
     handler.setFormatter(_RankFormatter(f"{rank}@{host}"))
+    for held in list(logger.handlers):
+        if isinstance(held, MemoryHandler):
+            held.setTarget(handler)
+            held.flush()
+            held.close()
+            logger.removeHandler(held)
     logger.addHandler(handler)
+
+
+def open_rank_log(folder: Path, rank: int, host: str, level: int = logging.INFO) -> logging.Logger:
+    """Logger of one rank, writing to `folder/logs/rank-NNNN.log` at once; close it with `close_rank_log`."""
+    logger = start_rank_log(rank, level)
+    log_into(logger, folder, rank, host)
     return logger
 
 
 def close_rank_log(logger: logging.Logger) -> None:
-    """Flush and close the file of a logger from `open_rank_log`; a second call does nothing."""
+    """Flush and close the file of a logger; a second call does nothing."""
     for handler in list(logger.handlers):
         handler.close()
         logger.removeHandler(handler)
+
+
+@contextmanager
+def closing_log(logger: logging.Logger) -> Iterator[None]:
+    """Close the logger's file after the block."""
+    try:
+        yield
+    finally:
+        close_rank_log(logger)
+
+
+@contextmanager
+def warnings_into(logger: logging.Logger) -> Iterator[list[str]]:
+    """Log what Python's libraries warn of, instead of printing it, while the block runs; yield the texts.
+
+    A user at a terminal can do nothing about a library's deprecated call three rooms below. Warnings that are made
+    errors (`python -W error`) stay errors.
+    """
+    texts: list[str] = []
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:  # fmt: skip
+        texts.append(f"{category.__name__}: {message}")
+        logger.warning("%s:%d: %s", filename, lineno, " ".join(texts[-1].split()))
+
+    before = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield texts
+    finally:
+        warnings.showwarning = before
 
 
 class _RankFormatter(logging.Formatter):

@@ -34,6 +34,8 @@ class RunSummary:
     """Epochs done."""
     steps: int | None = None
     """Optimiser steps done."""
+    steps_before: int | None = None
+    """Steps of `steps` that were done before this run was resumed."""
     wall_time_s: float | None = None
     train_loss: float | None = None
     validation_loss: float | None = None
@@ -64,8 +66,13 @@ def render_summary(summary: RunSummary) -> str:
 
 
 def _render_work(summary: RunSummary) -> str:
+    if summary.steps_before and summary.steps == summary.steps_before:
+        done = ", ".join(part for part in (_count(summary.epochs, "epoch"), _count(summary.steps, "step")) if part)
+        return f"nothing more: the {done} of this run were done before"
     parts = [_count(summary.epochs, "epoch"), _count(summary.steps, "step")]
     text = ", ".join(part for part in parts if part)
+    if summary.steps_before and summary.steps is not None:
+        text += f" in all, the last {summary.steps - summary.steps_before:,} now,"
     if summary.wall_time_s is not None:
         text += f" in {_render_time(summary.wall_time_s)}"
     if summary.world_size is not None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
+from mpitrain.config.spellings import current_path
+from mpitrain.config.yaml import quoted
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.datatools.statistics import record_of_run, write_record
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import ConfigError, MpitrainError, OutputError
+from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
 from mpitrain.synthetic.history import write_synthetic_history
-from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
+from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder, next_free
 
 # The synthetic history has somewhat more at each of its poles and times.
@@ -30,8 +33,12 @@ class TrainRequest:
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
     resume: bool = False
+    resume_from: Path | None = None
+    """With `resume`: a run folder, or one of its checkpoints; None: the run in the run folder."""
     overwrite: bool = False
     log_level: str = "info"
+    config: RunConfig | None = None
+    """The settings themselves, in place of a file and overrides."""
 
 
 def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
@@ -44,40 +51,50 @@ def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
     if folder == loaded.config.output.model_dir:
         return loaded
     # config.yaml must lead back to the folder that was taken.
-    overrides = (*request.overrides, f"output.model_dir={folder}")
+    overrides = (*request.overrides, f"output.model_dir={quoted(folder)}")
     return ranks.on_all_ranks(lambda: load_run_config(request.config_path, overrides))
 
 
 def _load(request: TrainRequest) -> LoadedConfig:
+    if request.config is not None:
+        return LoadedConfig(request.config, ())
     if not request.resume or request.config_path is not None:
         return load_run_config(request.config_path, request.overrides)
     # A resumed run is what its own folder says, and what the command line changes.
-    folder = RunFolder(Path(load_run_config(None, request.overrides).config.output.model_dir))
-    if not folder.config.exists():
-        raise ConfigError(
-            f"--resume: {folder.path} holds no run; name its folder with output.model_dir=FOLDER (or --output)"
-        )
-    return load_run_config(folder.config, request.overrides)
+    folder = find_resumed_run(request.resume_from, request.overrides).folder
+    overrides = request.overrides
+    if request.resume_from is not None and not _names_folder(overrides):
+        overrides = (*overrides, f"output.model_dir={quoted(str(folder.path))}")  # it may have been moved since
+    return load_run_config(folder.config, overrides)
+
+
+def _names_folder(overrides: Sequence[str]) -> bool:
+    keys = (tuple(override.partition("=")[0].strip().split(".")) for override in overrides)
+    return any(current_path(key) == ("output", "model_dir") for key in keys)
 
 
 def _choose_folder(config: RunConfig, request: TrainRequest) -> Path:
     folder = RunFolder(Path(config.output.model_dir))
-    if request.resume or request.overwrite:
+    if request.overwrite:
         return folder.path
-    is_named = any(override.startswith("output.model_dir=") for override in request.overrides)
-    if not is_named and config.data.data_path is None:
+    if request.resume:
+        resumed = find_resumed_run(request.resume_from, request.overrides).folder if request.resume_from else folder
+        if resumed.path.resolve() != folder.path.resolve():
+            folder.check_free()  # the run goes on in a folder of its own
+        return folder.path
+    if request.config is None and not _names_folder(request.overrides) and config.data.data_path is None:
         return next_free(folder.path)
     folder.check_free()
     return folder.path
 
 
-def load_newest_checkpoint(folder: RunFolder, ranks: Ranks) -> Checkpoint:
-    """Return the newest checkpoint that is whole, and say which. For the root. Raises CheckpointError."""
-    checkpoint, notices = CheckpointStore(folder.checkpoints).load_latest()
-    for line in notices:
-        ranks.say(f"note: {line}", error=True)
-    ranks.say(f"resuming from {checkpoint.path}")
-    return checkpoint
+def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Ranks) -> Checkpoint:
+    """Return the checkpoint that a resumed run in `folder` goes on from, and say which. For the root.
+
+    Raises CheckpointError.
+    """
+    resumed = find_resumed_run(request.resume_from, ()) if request.resume_from else ResumedRun(folder)
+    return load_resumed(resumed, folder, ranks)
 
 
 @contextmanager

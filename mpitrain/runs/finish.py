@@ -31,13 +31,14 @@ DoubleArray = npt.NDArray[np.float64]
 def finish_run(
     ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
     wall_time_s: float,
-) -> None:  # fmt: skip
-    """Write `model.pt`, its normalisation file and `report.html`, and print the summary. Collective."""
+) -> RunSummary:  # fmt: skip
+    """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective."""
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
     ranks.on_root(lambda: _write(folder, prepared, summary))
     ranks.say(render_summary(summary).rstrip("\n"))
+    return summary
 
 
 def _write(folder: RunFolder, prepared: PreparedRun, summary: RunSummary) -> None:
@@ -103,6 +104,7 @@ def _summarise(
         num_dropped_samples=data.num_dropped_samples,
         epochs=state.epoch,
         steps=state.global_step,
+        steps_before=trainer.steps_before or None,
         wall_time_s=wall_time_s,
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,

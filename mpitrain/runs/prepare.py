@@ -10,11 +10,13 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
+from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
+from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches
 from mpitrain.runs.layout import RunLayout, plan_layout
@@ -66,6 +68,7 @@ def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: C
     """
     ranks.on_all_ranks(lambda: check_kind(config, source))
     layout = plan_layout(config, ranks, checkpoint)  # 5 who computes what
+    ranks.starting.now("reading the samples")
     dataset = open_dataset(config, source, layout.virtual_ranks, ranks)  # 5-6 shares and statistics
     prepared = prepare_on(config, dataset, layout, ranks, checkpoint, source.units)
     if checkpoint is not None:
@@ -85,6 +88,7 @@ def prepare_on(
     units: Mapping[str, str],
 ) -> PreparedRun:  # fmt: skip
     """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together."""
+    ranks.starting.now("building the network")
     set_switches(config.training)
     model = build_model(config, dataset.summary, ranks)  # 7 first weights and normalisation
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
@@ -96,7 +100,8 @@ def prepare_on(
     plan = plan_run_batches(config, dataset, layout, ranks)
     engine = build_engine(config, choice, dataset, model, plan, layout, ranks)
     of_engine = (*choice.notices, *strategy_notices(config, choice.name), *cpu_notices(choice, ranks))
-    notices = (*dataset.notices, *layout.notices, *of_engine, *differences, *_data_notices(config, dataset, layout))
+    of_data = _data_notices(config, dataset, layout)
+    notices = (*dataset.notices, *layout.notices, *of_engine, *differences, *of_data, *_unused(config, model, ranks))
     return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)
 
 
@@ -117,6 +122,15 @@ def _data_notices(config: RunConfig, dataset: Dataset, layout: RunLayout) -> lis
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
     return [*notices, *_batch_notices(config, summary.num_training_samples, layout.global_batch_size)]
+
+
+def _unused(config: RunConfig, model: nn.Module, ranks: Ranks) -> list[str]:
+    notices = []
+    if config.training.log_gpu_memory and ranks.device.type != "cuda":
+        notices.append("training.log_gpu_memory=true: of no effect, this run is on CPUs")
+    if config.distributed.sync_batch_norm and ":" in model_name(config.model) and not batch_norm_layers(model):
+        notices.append("distributed.sync_batch_norm=true: of no effect, for your network has no batch norm")
+    return notices
 
 
 def _batch_notices(config: RunConfig, num_training_samples: int, batch_size: int | str) -> list[str]:

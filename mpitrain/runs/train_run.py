@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
+from mpitrain.cluster.starting import Starting
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.selection.settings import selection_of
+from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
 from mpitrain.runs.beginning import (
     TrainRequest,
     as_before_if_refused,
@@ -21,6 +24,8 @@ from mpitrain.runs.beginning import (
 from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
 from mpitrain.runs.finish import finish_run
 from mpitrain.runs.prepare import PreparedRun, prepare
+from mpitrain.runs.reproduction.recording import begin_record, result_of
+from mpitrain.runs.run_log import log_start, tell, told_errors
 from mpitrain.runs.watching import checkpoint_saver, closing, watching
 from mpitrain.train.jacobian import build_jacobian_watch
 from mpitrain.train.run_folder import RunFolder
@@ -28,28 +33,34 @@ from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import Trainer
 
 
-def train(ranks: Ranks, request: TrainRequest) -> int:
+def train(ranks: Ranks, request: TrainRequest, starting: Starting | None = None) -> int:
     """Train as requested and leave a run folder; return exit code 0. Collective.
 
     Raises the errors of `mpitrain.errors`, on all ranks together.
     """
     started_s = time.monotonic()
-    loaded = load_settings(request, ranks)  # 2
-    with open_tensors(ranks, loaded.config), listen_for_stop() as stop_request:  # 1
-        for line in (*loaded.notices, *ranks.notices):
-            ranks.say(f"note: {line}", error=True)
-        _train(ranks, loaded.config, request, stop_request, started_s)
+    ranks.starting = starting or ranks.starting
+    logger = start_rank_log(ranks.rank, getattr(logging, request.log_level.upper()))
+    with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
+        ranks.starting.now("reading the settings")
+        loaded = load_settings(request, ranks)  # 2
+        with open_tensors(ranks, loaded.config), listen_for_stop() as stop_request:  # 1
+            tell(ranks, logger, (*loaded.notices, *ranks.notices))
+            _train(ranks, loaded.config, request, stop_request, logger, started_s)
+    if warned:
+        ranks.say(f"note: {len(warned)} warnings of libraries are in {RunFolder.of(loaded.config).logs}", error=True)
     return 0
 
 
 def _train(
-    ranks: Ranks, config: RunConfig, request: TrainRequest, stop_request: StopRequest,
+    ranks: Ranks, config: RunConfig, request: TrainRequest, stop_request: StopRequest, logger: logging.Logger,
     started_s: float,
 ) -> None:  # fmt: skip
     folder = RunFolder.of(config)
-    checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, ranks)) if request.resume else None
+    checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
     with as_before_if_refused(ranks, folder):
         ranks.on_root(folder.check_model_file)
+        ranks.starting.now("opening the data")
         files = ranks.on_root(lambda: find_files(config, folder, request))
         source = open_source_on_root(selection_of(config, files), ranks)  # 3 files, 4 selection
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
@@ -59,23 +70,27 @@ def _train(
         ranks.on_root(lambda: check_final_prediction(config, folder))
     ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
     ranks.failure_folder = folder.logs
-    _announce(ranks, prepared, source.notices, files, folder)
-    with watching(prepared, ranks, folder, checkpoint, request.log_level) as watcher, closing(prepared.engine):
-        save = checkpoint_saver(ranks, folder, prepared.settings)
+    log_into(logger, folder.path, ranks.rank, ranks.host)
+    recorder = begin_record(ranks, prepared, source, folder, checkpoint)
+    _announce(ranks, logger, prepared, source.notices, files, folder)
+    with watching(prepared, ranks, folder, checkpoint, logger) as watcher, closing(prepared.engine):
+        save = checkpoint_saver(ranks, folder, prepared.settings, logger)
         trainer = Trainer(config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch)
         if checkpoint is not None:
             trainer.resume(checkpoint)
+        ranks.starting.done()
+        log_start(logger, ranks)
         trainer.fit()  # 8
-    finish_run(ranks, prepared, trainer, files, folder, time.monotonic() - started_s)  # 9
+    summary = finish_run(ranks, prepared, trainer, files, folder, time.monotonic() - started_s)  # 9
+    recorder.end(result_of(summary), time.monotonic() - started_s)
     predict_finally(ranks, prepared, files, folder)
 
 
 def _announce(
-    ranks: Ranks, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str],
+    ranks: Ranks, logger: logging.Logger, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str],
     folder: RunFolder,
 ) -> None:  # fmt: skip
-    for line in (*of_source, *prepared.notices):
-        ranks.say(f"note: {line}", error=True)
+    tell(ranks, logger, (*of_source, *prepared.notices))
     summary = prepared.dataset.summary
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
     ranks.say(

@@ -127,6 +127,7 @@ def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -
 
 
 def _load_everywhere(ranks: Ranks, network: DenseNetwork) -> ctypes.CDLL:
+    ranks.starting.now("compiling the training step for this network (once; it is kept)")
     # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
     ranks.on_root(lambda: build_kernel(network, lambda line: ranks.say(f"note: {line}", error=True)))
     return ranks.on_all_ranks(lambda: load_kernel(network))

@@ -39,6 +39,11 @@ class RunFolder:
         return self.path / "statistics.json"
 
     @property
+    def record(self) -> Path:
+        """What is needed to train the run again."""
+        return self.path / "run_record.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The checkpoints."""
         return self.path / "checkpoints"
@@ -112,6 +117,7 @@ class RunFolder:
         own = [
             self.config,
             self.statistics,
+            self.record,
             self.metrics,
             self.model,
             self.model.with_name(f"normalization.{self.model.name}"),

@@ -46,6 +46,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         """`one_by_one`, or a profile: the watcher hears of each step before the next one, and sees the model then."""
         self.state = TrainingState()
+        self.steps_before = 0  # of the run that is resumed
         self.best_weights: dict[str, torch.Tensor] | None = None
         self._config, self._ranks, self._model, self._engine = config, ranks, model, engine
         self._save, self._watcher, self._stop_request = save, watcher, stop_request
@@ -170,6 +171,7 @@ class Trainer:
         """Continue from `checkpoint`, the same on all ranks; its settings must have been checked."""
         self.state = TrainingState.from_manifest(checkpoint.state)
         self._drift.begin(self.state.global_step)
+        self.steps_before = self.state.global_step
         load_named_weights(self._model, without_prefix(checkpoint.tensors, "model."))
         restore_optimizer(self._engine.optimizer, self._names, checkpoint.tensors)
         self.best_weights = without_prefix(checkpoint.tensors, "best.") or None

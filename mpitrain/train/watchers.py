@@ -26,6 +26,21 @@ class SilentWatcher:
         """See `Watcher.on_epoch`."""
 
 
+class RankWatcher:
+    """The watcher of the other ranks: a line in their log."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
+        """See `Watcher.on_steps`."""
+        self._logger.debug("step %d: %d steps in a call, last loss %.6e", state.global_step, len(losses), losses[-1])
+
+    def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
+        """See `Watcher.on_epoch`."""
+        self._logger.info("epoch %d, step %d: %.3f s", state.epoch, state.global_step, wall_time_s)
+
+
 class RootWatcher:
     """The root's watcher: progress for the user, one record of `metrics.jsonl` an epoch, and a line in the log."""
 
@@ -34,14 +49,16 @@ class RootWatcher:
         note_profiled_step: Callable[[], None],
     ) -> None:  # fmt: skip
         self._progress, self._metrics, self._logger, self._training = progress, metrics, logger, training
-        self._note_profiled_step = note_profiled_step
+        self._note_profiled_step, self._last_loss = note_profiled_step, 0.0
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
         """See `Watcher.on_steps`; `losses` are the batches'."""
         self._note_profiled_step()
+        self._last_loss = losses[-1]
         self._progress.update(
             state.global_step, state.epoch + 1, self._training.epochs, losses[-1], state.validation_loss, learning_rate
         )
+        self._logger.debug("step %d: %d steps in a call, last loss %.6e", state.global_step, len(losses), losses[-1])
         steps_before, interval = state.global_step - len(losses), self._training.log_interval
         for step in range(steps_before // interval * interval + interval, state.global_step + 1, interval):
             self._logger.info(
@@ -50,6 +67,11 @@ class RootWatcher:
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Watcher.on_epoch`."""
+        if state.train_loss is not None:  # the last line of a run tells of its last validation
+            self._progress.update(
+                state.global_step, state.epoch, self._training.epochs, self._last_loss, state.validation_loss,
+                learning_rate,
+            )  # fmt: skip
         record = epoch_record(state, learning_rate, wall_time_s, self._training)
         self._metrics.append(record)
         self._logger.info("epoch %s", record)

@@ -70,7 +70,9 @@ def test_local_world_size_follows_the_node(task, local_world_size):
 
 def test_a_world_size_beside_another_launchers_rank_is_a_claim_of_size_only():
     claims = {claim.source: claim for claim in read_claims({**SLURM, "WORLD_SIZE": "4"})}
-    assert claims["torchrun"] == RankClaim("torchrun", world_size=4, variables=("WORLD_SIZE",))
+    assert claims["RANK and WORLD_SIZE set by hand"] == RankClaim(
+        "RANK and WORLD_SIZE set by hand", world_size=4, variables=("WORLD_SIZE",)
+    )
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"RANK": "0", "WORLD_SIZE": "4", **MEETING}, ("ranks is 2 (MPI) and 4 (torchrun)", "unset RANK")),
+        ({"RANK": "0", "WORLD_SIZE": "4", **MEETING}, ("ranks is 2 (MPI) and 4 (RANK and", "unset RANK")),
         ({"RANK": "7", "WORLD_SIZE": "2", **MEETING}, ("RANK=7 with WORLD_SIZE=2: allowed are 0 to 1", "unset RANK")),
         ({"RANK": "1", "WORLD_SIZE": "2", **MEETING}, ("this process is rank 0 (MPI) and 1", "unset")),
     ],

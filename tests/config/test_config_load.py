@@ -55,6 +55,7 @@ def test_the_notices_of_distributed_yaml() -> None:
     loaded = load_run_config(OLDER_CONFIGS / "distributed.yaml", ())
     assert loaded.notices == (
         "distributed.strategy=ddp: implies training.reduction=any: results are equal to rounding only",
+        "distributed.sync_batch_norm=true: of no effect, for the network has no batch norm (model.batch_norm)",
     )
     assert loaded.config.training.batch_size == 2
     assert loaded.config.training.reduction == "any"

@@ -28,7 +28,7 @@ BAD_FILES = [
     ("trainin:\n  epochs: 5", "@:1: trainin: unknown section; did you mean 'training'?"),
     ("\nzzz: 5", f"@:2: zzz: unknown key; allowed: {SECTION_NAMES}"),
     ("hidden_size: 3", "@:1: hidden_size: unknown key; did you mean 'model.hidden_size'?"),
-    ("training: {lr: 3}", "@:1: training.lr: unknown key; did you mean 'training.optimizer.learning_rate'?"),
+    ("model: {lr: 3}", "@:1: model.lr: unknown key; did you mean 'training.optimizer.learning_rate'?"),
     ("training: {patience: 3}", "@:1: training.patience: unknown key; did you mean 'early_stopping_patience'?"),
     ("training.epochs: 3", "@:1: training.epochs: unknown key; write 'epochs' below 'training:'"),
     ("ffnn: {inputsize: 7}", "@:1: ffnn.inputsize: unknown key; did you mean 'inputSize'?"),

@@ -2,11 +2,20 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from pathlib import Path
 
 import pytest
+from conftest import train
 
-from mpitrain.observe.logs import close_rank_log, open_rank_log
+from mpitrain.observe.logs import (
+    close_rank_log,
+    closing_log,
+    log_into,
+    open_rank_log,
+    start_rank_log,
+    warnings_into,
+)
 
 
 def test_record_names_time_level_and_origin(tmp_path: Path) -> None:
@@ -50,3 +59,52 @@ def test_unwritable_folder_ends_no_run(tmp_path: Path, capsys: pytest.CaptureFix
     logger.error("lost")
     close_rank_log(logger)
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_logged_before_the_folder_is_known_is_kept(tmp_path: Path) -> None:
+    logger = start_rank_log(rank=1, level=logging.DEBUG)
+    logger.debug("early")
+    assert not (tmp_path / "logs").exists()
+    log_into(logger, tmp_path, 1, "a")
+    logger.error("late")
+    with closing_log(logger):
+        pass
+    lines = (tmp_path / "logs" / "rank-0001.log").read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == ["DEBUG 1@a early", "ERROR 1@a late"]
+
+
+def test_warnings_of_libraries_go_into_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = open_rank_log(tmp_path, rank=0, host="a")
+    with warnings.catch_warnings(), warnings_into(logger) as texts:
+        warnings.simplefilter("always")
+        warnings.warn("old\nthing", DeprecationWarning, stacklevel=1)
+    close_rank_log(logger)
+    assert texts == ["DeprecationWarning: old\nthing"]
+    assert re.search(r"WARNING 0@a .*\.py:\d+: DeprecationWarning: old thing\n", log_of(tmp_path))
+    assert capsys.readouterr().err == ""
+
+
+def log_of(folder: Path, rank: int = 0) -> str:
+    return (folder / "logs" / f"rank-{rank:04d}.log").read_text()
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_each_level_holds_what_it_says(tmp_path: Path, small_history: Path, level: str) -> None:
+    run = tmp_path / "run"
+    done = train(
+        2, run, f"data.data_path={small_history}", "training.epochs=1", "data.num_workers=3", "training.max_steps=3",
+        f"--log-level={level.upper()}",
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    texts = [log_of(run, rank) if (run / "logs" / f"rank-{rank:04d}.log").exists() else "" for rank in range(2)]
+    found = {kind for kind in ("DEBUG", "INFO", "WARNING", "ERROR") if f" {kind} 0@" in texts[0]}
+    assert found == {"debug": {"DEBUG", "INFO", "WARNING"}, "info": {"INFO", "WARNING"}, "warning": {"WARNING"}}.get(
+        level, set()
+    )
+    if level != "error":
+        assert "WARNING 0@" in texts[0]
+        assert "data.num_workers=3: of no effect" in texts[0]
+        assert all("stopped by training.max_steps=3" in text for text in texts)
+    if level == "debug":
+        for words in ("launcher: MPI", "mpi_library: ", "cpu: ", "versions: Python", "start: ", "steps in a call"):
+            assert all(words in text for text in texts), words

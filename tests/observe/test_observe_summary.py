@@ -47,7 +47,17 @@ def test_nothing_known_renders_nothing() -> None:
     assert render_summary(RunSummary()) == ""
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunSummary)])
+def test_a_resumed_run_tells_what_it_trained_now() -> None:
+    more = render_summary(dataclasses.replace(WHOLE, steps_before=5000))
+    assert more.startswith("Trained  60 epochs, 5,400 steps in all, the last 400 now, in 1:13 on 1 rank (standard")
+    nothing = render_summary(dataclasses.replace(WHOLE, steps_before=5400))
+    assert nothing.startswith("Trained  nothing more: the 60 epochs, 5,400 steps of this run were done before\n")
+
+
+KNOWN_IN_WHOLE = [field.name for field in dataclasses.fields(RunSummary) if getattr(WHOLE, field.name) is not None]
+
+
+@pytest.mark.parametrize("field", KNOWN_IN_WHOLE)
 def test_every_single_field_may_be_unknown_and_is_used(field: str) -> None:
     text = render_summary(dataclasses.replace(WHOLE, **{field: None}))
     assert text != render_summary(WHOLE)

@@ -244,6 +244,11 @@ HELD = {
         r"with model\.hidden_size=16, this run has 8; resume",
     ),
     "other seed": ("", "--resume --epochs 2 seed=7", r"written with seed=0, this run has 7; resume"),
+    "swapped inputs": (
+        "",
+        "--resume --epochs 2 variables.input_variables=[Tair_h,sst_h,Tsfc_h,sss_h,hs_h,hi_h,sice_h]",
+        r"written with variables\.input_variables=\[Tair_h,Tsfc_h,sst_h,.* this run has \[Tair_h,sst",
+    ),
     "other data": ("", "--resume --epochs 2 domain.pole=south", r"trained on other data than .*input_mean"),
     "other semantics": (
         "",

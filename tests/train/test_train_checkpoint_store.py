@@ -111,7 +111,9 @@ def test_the_newest_three_and_the_best_are_kept(store: CheckpointStore, tmp_path
         if step % 2:
             store.save(some_tensors(step), STATE, SETTINGS, step, "best")
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["best-00000005", "step-00000004", "step-00000005", "step-00000006"]
+    assert names == ["best", "best-00000005", "latest", "step-00000004", "step-00000005", "step-00000006"]
+    links = {name: (tmp_path / "checkpoints" / name).resolve().name for name in ("latest", "best")}
+    assert links == {"latest": "step-00000006", "best": "best-00000005"}
 
 
 def test_step_numbers_are_ordered_as_numbers(store: CheckpointStore) -> None:

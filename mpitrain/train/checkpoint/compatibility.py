@@ -44,6 +44,8 @@ def checkpoint_settings(
         "semantics": config.semantics,
         "seed": config.seed,
         **{f"model.{key}": value for key, value in model.items()},
+        "variables.input_variables": list(summary.input_names),
+        "variables.output_variables": list(summary.target_names),
         "data.validation_split": config.validation_split,
         "data.split_seed": config.data.split_seed,
         "data.folds": config.data.folds,
@@ -73,6 +75,9 @@ def checkpoint_settings(
 # These may differ: a resumed run takes the first two from its checkpoint, and a newer torch is the user's choice.
 _NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version")
 
+# Lists that must keep their order. A name may be spelled in several ways: other data is told by its statistics.
+_NAMES = ("variables.input_variables", "variables.output_variables")
+
 
 def check_batches(config: RunConfig, plan: BatchPlan, batch_size: int | str) -> None:
     """Raise ConfigError for a global batch that is larger than the data, or for one that cannot be accumulated.
@@ -98,10 +103,12 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     """Return a line for what may differ and does. Raises CheckpointError for what must not differ and does."""
     for key, here in settings.items():
         there = checkpoint.settings.get(key)
+        if key in _NAMES and not _is_other_order(there, here):
+            continue
         if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
             raise CheckpointError(
-                f"{checkpoint.path}: written with {key}={there}, this run has {here}; resume with "
-                f"{key}={there}, or start a new run"
+                f"{checkpoint.path}: written with {key}={_shown(there)}, this run has {_shown(here)}; resume with "
+                f"{key}={_shown(there)}, or start a new run"
             )
     version = checkpoint.settings.get("torch version")
     if version != settings["torch version"]:
@@ -110,6 +117,14 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
             f"results may differ in the last bits"
         ]
     return []
+
+
+def _is_other_order(there: Any, here: list[str]) -> bool:
+    return there is not None and there != here and sorted(there) == sorted(here)
+
+
+def _shown(value: Any) -> Any:
+    return f"[{','.join(value)}]" if isinstance(value, list) else value
 
 
 def _threads_are_free(key: str, settings: dict[str, Any]) -> bool:

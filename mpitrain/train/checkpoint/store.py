@@ -4,10 +4,12 @@ checkpoints/step-00000120/tensors.safetensors   the numbers; no pickle anywhere
 checkpoints/step-00000120/manifest.json         what they mean, one hash a tensor and one of the whole file
 checkpoints/step-00000120/commit.json           the manifest's hash and its own: without it nothing was saved
 checkpoints/best-00000100/...                   the best validated weights so far
+checkpoints/latest, checkpoints/best            links to the newest of each kind, for people and scripts
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -84,6 +86,7 @@ class CheckpointStore:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         self._prune(kind, target)
+        self._point_to(target, "latest" if kind == "step" else kind)
         return target
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
@@ -114,7 +117,15 @@ class CheckpointStore:
     def _clear_partial(self) -> None:
         # What a killed save left takes space, and in a container the next process may have the same number.
         for leftover in self._folder.glob(".*.partial"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover, ignore_errors=True)
+
+    def _point_to(self, target: Path, name: str) -> None:
+        """Let the link `name` lead to `target`: for people and scripts; the store itself never reads it."""
+        link = self._folder / name
+        partial = link.with_name(f".{name}.{os.getpid()}.partial")
+        with contextlib.suppress(OSError):  # some file systems have no links
+            partial.symlink_to(target.name, target_is_directory=True)
+            partial.replace(link)
 
     def _prune(self, kind: str, just_written: Path) -> None:
         # A resumed run may leave newer, damaged ones behind: only those up to the one just written are counted.

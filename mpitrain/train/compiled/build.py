@@ -100,7 +100,9 @@ def _compile(command: list[str], record: Path) -> Path:
     partial = record.with_name(f"{record.stem}.{platform.node()}.{os.getpid()}.partial")
     try:
         record.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([*command, "-o", str(partial)], capture_output=True, text=True, check=False)
+        command = [*command, "-o", str(partial)]
+        # In a session of its own: a Ctrl-C is for the run, which stops after its first step, not for the compiler.
+        done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
         if done.returncode != 0:
             raise MissingDependencyError(f"{command[0]} could not build the compiled step: {_first_line(done.stderr)}")
         return store_kernel(partial, record)

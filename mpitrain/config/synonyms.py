@@ -1,0 +1,87 @@
+"""Names that other trainers give to what this one has, and what to use where the meaning is not the same. Data only.
+
+Where a name here means exactly what today's key means, it is read as that key. Where it does not, the error for the
+unknown key says which key or flag to use.
+"""
+
+from __future__ import annotations
+
+_ROOT_AND_TRAINING = ("", "training.")
+
+# Today's key, the sections in which other trainers keep it, and their names.
+_ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("seed", ("", "training.", "data."), ("random_seed", "manual_seed")),
+    ("seed", ("training.", "data."), ("seed",)),
+    ("training.optimizer.learning_rate", _ROOT_AND_TRAINING, ("learning_rate", "lr")),
+    ("training.optimizer.learning_rate", ("training.optimizer.",), ("lr",)),
+    ("training.optimizer.weight_decay", _ROOT_AND_TRAINING, ("weight_decay",)),
+    ("training.scheduler.warmup_epochs", _ROOT_AND_TRAINING, ("warmup_epochs",)),
+    ("training.epochs", _ROOT_AND_TRAINING, ("num_epochs", "max_epochs", "n_epochs")),
+    ("training.gradient_clip_norm", _ROOT_AND_TRAINING,
+     ("max_grad_norm", "grad_clip_norm", "clip_grad_norm", "gradient_clip_val")),
+    ("training.gradient_accumulation_steps", _ROOT_AND_TRAINING,
+     ("accumulation_steps", "grad_accumulation_steps", "accumulate_grad_batches")),
+    ("training.use_amp", _ROOT_AND_TRAINING, ("amp", "mixed_precision")),
+    ("training.torch_compile", _ROOT_AND_TRAINING, ("compile", "compile_model", "use_compile")),
+    ("training.gradient_checkpointing", _ROOT_AND_TRAINING,
+     ("activation_checkpointing", "use_gradient_checkpointing")),
+    ("training.loss_function", _ROOT_AND_TRAINING, ("loss", "loss_fn", "criterion")),
+    ("training.log_interval", _ROOT_AND_TRAINING, ("log_every", "log_freq", "log_every_n_steps")),
+    ("data.data_path", _ROOT_AND_TRAINING, ("data_path", "data_file")),
+    ("data.data_path", ("data.",), ("data_file", "path", "file")),
+    ("data.validation_split", ("", "training.", "data."), ("val_split", "validation_fraction", "val_fraction")),
+    ("data.validation_split", _ROOT_AND_TRAINING, ("validation_split",)),
+    ("data.num_workers", _ROOT_AND_TRAINING, ("num_workers",)),
+    ("output.model_dir", ("", "training.", "output."), ("checkpoint_dir", "output_dir", "save_dir")),
+    ("output.model_dir", _ROOT_AND_TRAINING, ("model_dir",)),
+    ("compute.device", _ROOT_AND_TRAINING, ("device",)),
+    ("compute.backend", ("", "training.", "distributed."), ("distributed_backend", "dist_backend")),
+    ("compute.backend", ("", "training.", "distributed."), ("backend",)),
+    ("distributed.timeout_s", ("", "training.", "distributed."), ("distributed_timeout", "dist_timeout")),
+    ("distributed.timeout_s", ("distributed.",), ("timeout",)),
+    ("model.input_size", ("model.",), ("input_dim", "in_features", "num_inputs")),
+    ("model.output_size", ("model.",), ("output_dim", "out_features", "num_outputs")),
+    ("model.hidden_size", ("model.",), ("hidden_dim", "hidden_units", "hidden_features")),
+    ("model.hidden_layers", ("model.",), ("num_hidden_layers", "n_hidden_layers")),
+    ("model.hidden_activation", ("model.",), ("activation",)),
+)  # fmt: skip
+
+SAME: dict[str, str] = {
+    f"{section}{name}": key for key, sections, names in _ROWS for section in sections for name in names
+}
+"""Other trainers' dotted keys, `train.` written as `training.`, to today's."""
+
+SECTIONS: dict[str, str] = {"train": "training", "optimizer": "training.optimizer", "scheduler": "training.scheduler"}
+"""Other trainers' sections, to today's."""
+
+_NUMBER_OF_RANKS = "the number of ranks is the launcher's: mpirun -np N, srun -n N, or `mpitrain launch --ntasks N`"
+_OF_THE_JOB = "it belongs to the job, not to the run: `mpitrain launch`"
+_SAMPLES = (
+    "give data.num_samples (synthetic samples in all) or data.max_patterns (at most so many of a file), and "
+    "data.validation_split (the fraction held out)"
+)
+_SAVE = "give training.save_interval, in epochs"
+_CLIP = "give training.gradient_clip_norm, the largest norm of the whole gradient"
+_PRECISION = "give training.use_amp=true with training.amp_dtype, or training.dtype"
+_MEETING = "the launcher sets it; for ranks started by hand it is an environment variable"
+
+_ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (_NUMBER_OF_RANKS, ("world_size", "num_ranks", "num_processes", "nprocs", "nproc", "np")),
+    (f"{_OF_THE_JOB} --nodes N", ("num_nodes", "nodes", "nnodes")),
+    (f"{_OF_THE_JOB} --gpus-per-node N", ("gpus", "num_gpus", "gpus_per_node")),
+    (f"{_OF_THE_JOB} --tasks-per-node N", ("nproc_per_node", "ntasks_per_node", "tasks_per_node")),
+    (f"{_OF_THE_JOB} --walltime HH:MM:SS", ("time_limit", "walltime")),
+    (f"{_OF_THE_JOB} --partition NAME", ("partition", "queue")),
+    (_SAMPLES, ("train_samples", "val_samples", "num_train_samples", "num_val_samples", "test_samples")),
+    ("give data.samples, points or fields", ("data_type",)),
+    (_SAVE, ("save_every", "save_freq", "checkpoint_interval", "checkpoint_every", "checkpoint_freq")),
+    (_CLIP, ("gradient_clip", "grad_clip", "clip_value", "gradient_clipping")),
+    ("give training.scheduler.warmup_epochs, in epochs", ("warmup_steps", "warmup")),
+    (_PRECISION, ("precision", "fp16", "bf16", "half")),
+    (_MEETING, ("rank", "local_rank", "node_rank", "master_addr", "master_port")),
+    ("it is a flag: --resume PATH", ("resume", "resume_from", "resume_from_checkpoint", "load_checkpoint")),
+    ("it is a flag: --log-level LEVEL", ("log_level", "debug", "verbose", "logging_level")),
+)
+
+INSTEAD: dict[str, str] = {name: advice for advice, names in _ADVICE for name in names}
+"""Other trainers' names, in whatever section, that mean something else here: what to use."""

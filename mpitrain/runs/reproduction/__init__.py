@@ -1,0 +1,1 @@
+"""What a run leaves so that it can be trained again, and training it again."""

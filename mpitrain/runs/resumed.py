@@ -1,0 +1,74 @@
+"""Which run and which checkpoint `--resume` and `--resume PATH` mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.comm.ranks import Ranks
+from mpitrain.config import load_run_config
+from mpitrain.errors import CheckpointError, ConfigError
+from mpitrain.train.checkpoint.format import COMMIT
+from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
+from mpitrain.train.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class ResumedRun:
+    """The folder of the run that is continued, and the checkpoint to go on from; None: the newest that is whole."""
+
+    folder: RunFolder
+    checkpoint: Path | None = None
+
+
+def find_resumed_run(path: Path | None, overrides: Sequence[str]) -> ResumedRun:
+    """Return what is resumed: the run folder that the overrides name, or the folder or checkpoint at `path`.
+
+    Raises ConfigError where there is neither.
+    """
+    if path is None:
+        folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
+        if not folder.config.exists():
+            raise ConfigError(
+                f"--resume: {folder.path} holds no run; name its folder: --resume FOLDER (or output.model_dir=FOLDER)"
+            )
+        return ResumedRun(folder)
+    if RunFolder(path).config.exists():
+        return ResumedRun(RunFolder(path))
+    checkpoint = (path if path.is_dir() else path.parent).resolve()  # a file of a checkpoint, or the link to the newest
+    folder = RunFolder(checkpoint.parent.parent)
+    if not path.exists() or checkpoint.parent != folder.checkpoints or not folder.config.exists():
+        raise ConfigError(f"--resume {path}: neither a run folder nor one of its checkpoints; give one of them")
+    if checkpoint.name.startswith("best-"):
+        raise ConfigError(
+            f"--resume {path}: the best weights, without what training needs to go on; give --resume {folder.path}"
+        )
+    return ResumedRun(RunFolder(_relative(folder.path)), _relative(checkpoint))
+
+
+def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkpoint:
+    """Return the checkpoint to go on from in `target`, and say which. For the root.
+
+    Raises CheckpointError for one that is damaged, and where `target` holds newer ones, which would be lost.
+    """
+    store = CheckpointStore(resumed.folder.checkpoints)
+    if resumed.checkpoint is None:
+        checkpoint, notices = store.load_latest()
+    else:
+        checkpoint, notices = load_checkpoint(resumed.checkpoint), []
+        newest = max(resumed.folder.checkpoints.glob(f"step-*/{COMMIT}"), key=lambda it: (len(it.parent.name), it))
+        if target.path.resolve() == resumed.folder.path.resolve() and newest.parent.name != resumed.checkpoint.name:
+            raise CheckpointError(
+                f"--resume {resumed.checkpoint}: not the newest, which is {newest.parent.name}; to go on from it, give "
+                "the continued run a folder of its own with --output FOLDER"
+            )
+    for line in notices:
+        ranks.say(f"note: {line}", error=True)
+    ranks.say(f"resuming from {checkpoint.path}")
+    return checkpoint
+
+
+def _relative(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,51 @@
+"""What a job script does with the variables that other trainers' scripts read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from played_scheduler import PYTHON, Stage
+
+from mpitrain.launch.job_request import make_job_request
+from mpitrain.launch.script_parts import OLDER_VARIABLES
+from mpitrain.launch.submit import RENDERERS
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path / "stage")
+
+
+@pytest.mark.parametrize("name", OLDER_VARIABLES)
+def test_a_variable_that_is_not_read_is_answered_in_a_line(stage: Stage, name: str) -> None:
+    script = RENDERERS["slurm"](make_job_request())
+    done = stage.run(script, {name: "$(touch /dev/null)5"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"note: {name}=$(touch /dev/null)5: not read by this script; {OLDER_VARIABLES[name]}\n"
+    assert "5" not in stage.arguments_of("python")
+    assert stage.run(script, {"OUTPUT": "other"}).stderr == ""
+
+
+def test_the_time_limit_of_collectives_is_a_setting(stage: Stage) -> None:
+    script = RENDERERS["pbs"](make_job_request())
+    assert stage.run(script, {"NCCL_TIMEOUT": "1800"}).returncode == 0
+    assert "distributed.timeout_s=1800" in stage.arguments_of("python")
+    assert stage.run(script, {"NCCL_TIMEOUT": "1; touch x", "OUTPUT": "other"}).returncode == 2
+
+
+@pytest.mark.parametrize("given", ["ours", "folder"])
+def test_a_conda_environment_by_name_or_folder_is_the_ranks_python(stage: Stage, given: str) -> None:
+    environment = stage.root / "conda" / "envs" / "ours"
+    (environment / "bin").mkdir(parents=True)
+    python = environment / "bin" / "python"
+    python.write_text(PYTHON + 'echo "$0" >"$RECORDS/which"\n')
+    python.chmod(0o755)
+    stage.add_command("conda", f"#!/bin/sh\necho {stage.root / 'conda'}\n")
+    name = given if given == "ours" else str(environment)
+    done = stage.run(RENDERERS["slurm"](make_job_request()), {"CONDA_ENV": name})
+    assert done.returncode == 0, done.stderr
+    assert (stage.records / "which").read_text().strip() == str(python)
+    missing = stage.run(RENDERERS["slurm"](make_job_request()), {"CONDA_ENV": "gone", "OUTPUT": "other"})
+    assert missing.returncode == 3
+    assert "envs/gone/bin/python: not found" in missing.stderr

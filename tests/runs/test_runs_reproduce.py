@@ -1,0 +1,168 @@
+"""`mpitrain reproduce`: equal on other numbers of ranks, refused for other data, a verdict that names what differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, launch
+
+from mpitrain.config import load_run_config, render_yaml
+from mpitrain.runs.reproduction.differences import deciding, differences
+from mpitrain.runs.reproduction.energy import EnergyMeter
+from mpitrain.runs.reproduction.reproduce import reproduced_settings
+
+
+@pytest.fixture(scope="module")
+def default_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a default run on two ranks."""
+    cwd = tmp_path_factory.mktemp("default")
+    done = launch(["-m", "mpitrain", "--epochs", "3"], 2, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return cwd / "mpitrain_run"
+
+
+@pytest.fixture
+def run(default_run: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, at its own place, to be spoilt."""
+    folder = tmp_path / "mpitrain_run"
+    shutil.copytree(default_run, folder, symlinks=True)
+    change(folder, lambda record: record["data"][0].update(path=str(folder / "cice_history.nc")))
+    return folder
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run / "run_record.json").read_text())
+    return record
+
+
+def change(run: Path, how: Any) -> None:
+    record = record_of(run)
+    how(record)
+    (run / "run_record.json").write_text(json.dumps(record))
+
+
+def reproduce(run: Path, num_ranks: int | None = None) -> Finished:
+    return launch(["-m", "mpitrain", "reproduce", str(run)], num_ranks, cwd=run.parent)
+
+
+def verdict_of(done: Finished) -> str:
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("reproduced: ")]
+    return line
+
+
+def test_the_record_tells_what_the_run_was(default_run: Path) -> None:
+    record = record_of(default_run)
+    data = default_run / "cice_history.nc"
+    assert record["data"] == [
+        {"path": str(data), "bytes": data.stat().st_size, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()}
+    ]
+    assert record["settings"] == load_run_config(default_run / "config.yaml").config.model_dump(mode="json")
+    assert (record["ranks"]["number"], record["ranks"]["nodes"], record["ranks"]["transport"]) == (2, 1, "mpi")
+    assert record["machines"][0]["ranks"] == [0, 1]
+    assert record["machines"][0]["cpu"]
+    assert record["machines"][0]["mpi_library"]
+    assert record["versions"]["torch"]
+    assert record["command_line"][-3:] == ["mpitrain", "--epochs", "3"]
+    assert record["started"] < record["ended"]
+    assert 0 < record["used"]["wall_s"] < record["used"]["cpu_s"] + 600
+    assert record["result"]["weights_sha256"] in (default_run / "report.html").read_text()
+    assert record["git"] is None or len(record["git"]["commit"]) == 40
+
+
+def test_another_number_of_ranks_gives_the_same(default_run: Path) -> None:
+    done = reproduce(default_run, 3)
+    assert done.returncode == 0, done.stderr
+    sha256 = record_of(default_run)["result"]["weights_sha256"]
+    assert verdict_of(done) == f"reproduced: equal, SHA-256 {sha256[:12]} (2 ranks then, 3 here)"
+    again = default_run.with_name("mpitrain_run-reproduced")
+    assert record_of(again)["result"]["weights_sha256"] == sha256
+
+
+def test_a_changed_byte_of_the_data_is_refused_by_name(run: Path) -> None:
+    data = run / "cice_history.nc"
+    content = bytearray(data.read_bytes())
+    content[-1] ^= 1
+    data.write_bytes(content)
+    done = reproduce(run, 2)
+    assert done.returncode == 2
+    (line,) = done.our_lines
+    assert f"{data}: is not the file that the run read (SHA-256 " in line
+    assert not run.with_name("mpitrain_run-reproduced").exists()
+
+
+def test_another_torch_is_named_before_the_training_and_in_the_verdict(run: Path) -> None:
+    change(run, lambda record: record["versions"].update(torch="2.5.1"))
+    change(run, lambda record: record["result"].update(weights_sha256="0" * 64))
+    done = reproduce(run)
+    assert done.returncode == 1, done.stderr
+    assert "differs: torch 2.5.1 then, 2." in done.stderr
+    assert "NOT equal, SHA-256 000000000000 then, " in verdict_of(done)
+    assert "what can change bits differs: torch 2.5.1 then, 2." in verdict_of(done)
+
+
+def test_what_cannot_be_reproduced_says_why(run: Path, tmp_path: Path) -> None:
+    (run / "cice_history.nc").unlink()
+    gone = reproduce(run)
+    assert (gone.returncode, len(gone.our_lines)) == (2, 1)
+    assert "cice_history.nc: cannot be found" in gone.our_lines[0]
+    change(run, lambda record: record.pop("result"))
+    assert "the run has not ended" in reproduce(run).our_lines[0]
+    assert "run_record.json: cannot be read" in reproduce(tmp_path / "nowhere").our_lines[0]
+
+
+def machines(**facts: str) -> dict[str, Any]:
+    return {"versions": {"torch": "2"}, "machines": [{"cpu": "a", "system": "x", **facts}], "git": None}
+
+
+def test_differences_name_each_fact_and_those_that_decide_come_first() -> None:
+    here = {"versions": {"torch": "3", "h5py": "1"}, "machines": [{"cpu": "b", "system": "y"}], "git": None}
+    lines = differences(machines(), here)
+    assert lines == [
+        "torch 2 then, 3 here",
+        "CPU: a then, b here",
+        "h5py (none) then, 1 here",
+        "system: x then, y here",
+    ]
+    assert deciding(lines) == lines[:2]
+    assert differences(machines(), machines()) == []
+    git = {"commit": "c" * 40, "changed_files": ["a.py"]}
+    assert differences(machines(), {**machines(), "git": git}) == [
+        f"git: no repository then, {'c' * 12} with 1 changed files here"
+    ]
+
+
+def test_the_settings_of_a_reproduction_fix_what_ranks_decided(tmp_path: Path) -> None:
+    config = load_run_config(
+        None,
+        ["training.batch_size=16", "data.num_samples=9", "prediction.output_filename=mine.nc", "training.max_steps=3"],
+    ).config
+    record = {
+        "settings": config.model_dump(mode="json"), "working_folder": "/somewhere", "data": [{"path": "/d/a.nc"}],
+        "decided": {"training.global_batch_size": 32, "training.virtual_ranks": 16, "training.engine": "compiled"},
+    }  # fmt: skip
+    again = reproduced_settings(record, "new")
+    assert (again.training.batch_size, again.training.global_batch_size, again.training.virtual_ranks) == (None, 32, 16)
+    assert (again.data.data_path, again.data.max_patterns, again.data.num_samples) == (["/d/a.nc"], 9, None)
+    assert (again.prediction.output_filename, again.training.max_steps) == (None, None)
+    assert again.output.model_dir == "new"
+    assert load_run_config(None).config.training == again.training.model_copy(
+        update={"global_batch_size": None, "virtual_ranks": 8, "engine": "auto"}
+    )
+    assert render_yaml(again)
+
+
+def test_energy_counts_packages_and_their_wrap(tmp_path: Path) -> None:
+    assert EnergyMeter(tmp_path).stop().get("cpu") is None
+    for name, value in (("intel-rapl:0", 900), ("intel-rapl:0:0", 5), ("intel-rapl:1", 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{value}\n")
+        (tmp_path / name / "max_energy_range_uj").write_text("1000\n")
+    meter = EnergyMeter(tmp_path)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50\n")
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("300\n")
+    assert meter.stop()["cpu"] == pytest.approx((150 + 200) / 1e6)
