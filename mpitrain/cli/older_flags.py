@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mpitrain.config.synonyms import INSTEAD
 from mpitrain.errors import UserError
 
 # A flag with a value, to the key that it sets; `distributed.backend=nccl` still runs where there is no GPU.
@@ -65,18 +64,26 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )
 SWITCHES = {flag: settings for settings, flags in _SWITCHES for flag in flags}
 
-_INSTEAD = {f"--{name.replace('_', '-')}": advice for name, advice in INSTEAD.items()}
-
 
 @dataclass(frozen=True)
 class Dialect:
-    """What one command understands; `dropped` are words that say what is so anyway, `instead` those with advice."""
+    """What one command understands; `dropped` flags say what is so anyway, `advises` (None: all known) are refused."""
 
     settings: dict[str, str] = field(default_factory=dict)
     switches: dict[str, tuple[str, ...]] = field(default_factory=dict)
     renamed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    instead: dict[str, str] = field(default_factory=dict)
+    advises: tuple[str, ...] | None = ()
+
+    def advice(self, flag: str) -> str | None:
+        """Return what to use instead of a flag that means something else here; None where the flag is not known."""
+        if flag in ("--help", "--log-level", "--resume") or flag in self.renamed or flag in self.switches:
+            return None
+        if self.advises is not None and flag not in self.advises:
+            return None
+        from mpitrain.config.older.synonyms import INSTEAD  # with its package, which help does without
+
+        return INSTEAD.get(flag.removeprefix("--").replace("-", "_"))
 
 
 _OF_TRAIN = {
@@ -108,15 +115,10 @@ _EPOCHS_AND_SO_ON = {
 }
 
 DIALECTS: dict[str, Dialect] = {
-    "train": Dialect(
-        SETTINGS, SWITCHES, _OF_TRAIN, (),
-        {flag: advice for flag, advice in _INSTEAD.items() if flag not in (*_OF_TRAIN, *SWITCHES, "--log-level",
-                                                                           "--resume")},
-    ),
+    "train": Dialect(SETTINGS, SWITCHES, _OF_TRAIN, (), None),
     "launch": Dialect(
         {flag: key for flag, key in {**SETTINGS, **_EPOCHS_AND_SO_ON}.items() if flag != "--scheduler"},
-        SWITCHES, _OF_LAUNCH, ("--dry-run",),
-        {flag: _INSTEAD[flag] for flag in ("--train-samples", "--val-samples", "--data-type", "--warmup-steps")},
+        SWITCHES, _OF_LAUNCH, ("--dry-run",), ("--train-samples", "--val-samples", "--data-type", "--warmup-steps"),
     ),
     "config": Dialect({**SETTINGS, **_EPOCHS_AND_SO_ON, "--output": "output.model_dir"}, SWITCHES),
     "doctor": Dialect(),
@@ -139,8 +141,9 @@ def _translated(command: str, words: Sequence[str]) -> Iterator[str]:
             yield word
             continue
         flag = flag.replace("_", "-")
-        if flag in dialect.instead:
-            raise UserError(f"{flag}: no flag of {command}; {dialect.instead[flag]}")
+        advice = dialect.advice(flag)
+        if advice is not None:
+            raise UserError(f"{flag}: no flag of {command}; {advice}")
         if flag in dialect.settings or flag in _FILE_FLAGS:
             given = value if equals else next(rest, "")
             if not given or (given.startswith("--") and not equals):

@@ -7,9 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpitrain.cli.settings import add_settings, as_setting, is_file, split_settings, split_words
+
+if TYPE_CHECKING:
+    from mpitrain.comm.ranks import Ranks
 
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
@@ -112,7 +115,12 @@ def _run_train(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         log_level=options.log_level,
     )
-    return run_on_all_ranks(lambda ranks: train(ranks, request, starting))
+
+    def body(ranks: Ranks) -> int:
+        ranks.starting = starting
+        return train(ranks, request)
+
+    return run_on_all_ranks(body)
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:
@@ -123,7 +131,12 @@ def _run_reproduce(options: argparse.Namespace) -> int:
     starting.now("finding the ranks")
     output = Path(options.output) if options.output else None
     request = ReproduceRequest(Path(options.run), output, options.trust_code)
-    return run_on_all_ranks(lambda ranks: reproduce(ranks, request, starting))
+
+    def body(ranks: Ranks) -> int:
+        ranks.starting = starting
+        return reproduce(ranks, request)
+
+    return run_on_all_ranks(body)
 
 
 def _starting(log_level: str) -> Any:

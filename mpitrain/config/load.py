@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from mpitrain.config.checks import cause_of_any_reduction, unused_settings
 from mpitrain.config.messages import explain
-from mpitrain.config.run import RunConfig
-from mpitrain.config.spellings import (
+from mpitrain.config.older.spellings import (
     implied_scheduler,
     implied_semantics,
     overlap,
@@ -21,6 +20,7 @@ from mpitrain.config.spellings import (
     to_current_spelling,
     without_unused,
 )
+from mpitrain.config.run import RunConfig
 from mpitrain.config.yaml import COMMAND_LINE, KeyPath, Setting, parse_settings, read_settings, shorten
 from mpitrain.errors import ConfigError
 

@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 from yaml import ScalarNode
 
 from mpitrain.config.checks import CROSS_CHECK, Problem
+from mpitrain.config.older.synonyms import INSTEAD
 from mpitrain.config.run import RunConfig
-from mpitrain.config.synonyms import INSTEAD
 from mpitrain.config.yaml import KeyPath, Setting, line_of, one_line, shorten, show_value
 from mpitrain.errors import ConfigError, LaunchError
 

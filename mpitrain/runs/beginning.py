@@ -10,13 +10,15 @@ from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
-from mpitrain.config.spellings import current_path
+from mpitrain.config.older.spellings import current_path
 from mpitrain.config.yaml import quoted
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.datatools.statistics import record_of_run, write_record
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.reproduction.record import RunRecorder
+from mpitrain.runs.reproduction.recording import begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.store import Checkpoint
@@ -126,6 +128,19 @@ def find_files(config: RunConfig, folder: RunFolder, request: TrainRequest) -> l
         num_times = -(-(config.data.num_samples or 1) // SAMPLES_A_TIME)
         write_synthetic_history(folder.synthetic_history, seed=config.seed, num_times=num_times)
     return [str(folder.synthetic_history)]
+
+
+def open_folder(
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: RunFolder, request: TrainRequest,
+    checkpoint: Checkpoint | None,
+) -> RunRecorder:  # fmt: skip
+    """Make the run folder with all that is known before the training, and return what keeps its record. Collective.
+
+    Raises OutputError or DataError, on all ranks.
+    """
+    ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
+    ranks.failure_folder = folder.logs
+    return begin_record(ranks, prepared, source, folder, checkpoint)
 
 
 def prepare_folder(prepared: PreparedRun, source: SampleSource, folder: RunFolder, request: TrainRequest) -> None:

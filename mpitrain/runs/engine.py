@@ -11,6 +11,7 @@ from mpitrain.config import RunConfig
 from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan, plan_batches
 from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.files.record import remember_engine
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.model import check_output_shape
@@ -53,3 +54,13 @@ def cpu_notices(choice: EngineChoice, ranks: Ranks) -> list[str]:
         f"the ranks are on several kinds of CPU ({mixture}): training.engine={choice.name} promises the same bits on "
         "one kind only; ranks that drift apart end the run, so give it nodes of one kind"
     ]
+
+
+def unused_notices(config: RunConfig, model: nn.Module, ranks: Ranks) -> list[str]:
+    """Return a line for each setting that has no effect on these devices or with this network."""
+    notices = []
+    if config.training.log_gpu_memory and ranks.device.type != "cuda":
+        notices.append("training.log_gpu_memory=true: of no effect, this run is on CPUs")
+    if config.distributed.sync_batch_norm and ":" in model_name(config.model) and not batch_norm_layers(model):
+        notices.append("distributed.sync_batch_norm=true: of no effect, for your network has no batch norm")
+    return notices

@@ -10,15 +10,13 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.files.torchscript import ModelDescription
-from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches
+from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches, unused_notices
 from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model, check_kind
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
@@ -101,7 +99,14 @@ def prepare_on(
     engine = build_engine(config, choice, dataset, model, plan, layout, ranks)
     of_engine = (*choice.notices, *strategy_notices(config, choice.name), *cpu_notices(choice, ranks))
     of_data = _data_notices(config, dataset, layout)
-    notices = (*dataset.notices, *layout.notices, *of_engine, *differences, *of_data, *_unused(config, model, ranks))
+    notices = (
+        *dataset.notices,
+        *layout.notices,
+        *of_engine,
+        *differences,
+        *of_data,
+        *unused_notices(config, model, ranks),
+    )
     return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)
 
 
@@ -122,15 +127,6 @@ def _data_notices(config: RunConfig, dataset: Dataset, layout: RunLayout) -> lis
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
     return [*notices, *_batch_notices(config, summary.num_training_samples, layout.global_batch_size)]
-
-
-def _unused(config: RunConfig, model: nn.Module, ranks: Ranks) -> list[str]:
-    notices = []
-    if config.training.log_gpu_memory and ranks.device.type != "cuda":
-        notices.append("training.log_gpu_memory=true: of no effect, this run is on CPUs")
-    if config.distributed.sync_batch_norm and ":" in model_name(config.model) and not batch_norm_layers(model):
-        notices.append("distributed.sync_batch_norm=true: of no effect, for your network has no batch norm")
-    return notices
 
 
 def _batch_notices(config: RunConfig, num_training_samples: int, batch_size: int | str) -> list[str]:

@@ -11,7 +11,9 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import MpitrainError, StoppedError
+from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
 from mpitrain.runs.reproduction.facts import machine_facts, package_versions, rank_facts
+from mpitrain.train.run_folder import RunFolder
 
 
 def tell(ranks: Ranks, logger: logging.Logger, notices: Iterable[str]) -> None:
@@ -34,6 +36,24 @@ def log_start(logger: logging.Logger, ranks: Ranks) -> None:
     logger.debug("versions: %s", ", ".join(f"{name} {version or '-'}" for name, version in package_versions().items()))
     for what, seconds in ranks.starting.times:
         logger.debug("start: %.3f s %s", seconds, what)
+
+
+@contextmanager
+def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
+    """Keep this rank's log during the block: what ends it is logged, and what libraries warn of is not printed.
+
+    The records go into the folder that `log_into_folder` names. Not collective.
+    """
+    logger = start_rank_log(ranks.rank, getattr(logging, level.upper()))
+    with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
+        yield logger
+    if warned and ranks.failure_folder is not None:
+        ranks.say(f"note: {len(warned)} warnings of libraries are in {ranks.failure_folder}", error=True)
+
+
+def log_into_folder(logger: logging.Logger, ranks: Ranks, folder: RunFolder) -> None:
+    """Write what the logger holds, and all that follows, to the run folder. Not collective."""
+    log_into(logger, folder.path, ranks.rank, ranks.host)
 
 
 @contextmanager

@@ -6,26 +6,23 @@ import logging
 import time
 from collections.abc import Sequence
 
-from mpitrain.cluster.starting import Starting
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
 from mpitrain.runs.beginning import (
     TrainRequest,
     as_before_if_refused,
     find_files,
     load_newest_checkpoint,
     load_settings,
-    prepare_folder,
+    open_folder,
 )
 from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
 from mpitrain.runs.finish import finish_run
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.reproduction.recording import begin_record, result_of
-from mpitrain.runs.run_log import log_start, tell, told_errors
+from mpitrain.runs.run_log import log_into_folder, log_start, run_log, tell
 from mpitrain.runs.watching import checkpoint_saver, closing, watching
 from mpitrain.train.jacobian import build_jacobian_watch
 from mpitrain.train.run_folder import RunFolder
@@ -33,22 +30,18 @@ from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import Trainer
 
 
-def train(ranks: Ranks, request: TrainRequest, starting: Starting | None = None) -> int:
+def train(ranks: Ranks, request: TrainRequest) -> int:
     """Train as requested and leave a run folder; return exit code 0. Collective.
 
     Raises the errors of `mpitrain.errors`, on all ranks together.
     """
     started_s = time.monotonic()
-    ranks.starting = starting or ranks.starting
-    logger = start_rank_log(ranks.rank, getattr(logging, request.log_level.upper()))
-    with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
+    with run_log(ranks, request.log_level) as logger:
         ranks.starting.now("reading the settings")
         loaded = load_settings(request, ranks)  # 2
         with open_tensors(ranks, loaded.config), listen_for_stop() as stop_request:  # 1
             tell(ranks, logger, (*loaded.notices, *ranks.notices))
             _train(ranks, loaded.config, request, stop_request, logger, started_s)
-    if warned:
-        ranks.say(f"note: {len(warned)} warnings of libraries are in {RunFolder.of(loaded.config).logs}", error=True)
     return 0
 
 
@@ -68,10 +61,8 @@ def _train(
             prepared.config, prepared.model, prepared.preview, ranks, prepared.layout.virtual_ranks
         )
         ranks.on_root(lambda: check_final_prediction(config, folder))
-    ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
-    ranks.failure_folder = folder.logs
-    log_into(logger, folder.path, ranks.rank, ranks.host)
-    recorder = begin_record(ranks, prepared, source, folder, checkpoint)
+    recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
+    log_into_folder(logger, ranks, folder)
     _announce(ranks, logger, prepared, source.notices, files, folder)
     with watching(prepared, ranks, folder, checkpoint, logger) as watcher, closing(prepared.engine):
         save = checkpoint_saver(ranks, folder, prepared.settings, logger)
@@ -82,7 +73,7 @@ def _train(
         log_start(logger, ranks)
         trainer.fit()  # 8
     summary = finish_run(ranks, prepared, trainer, files, folder, time.monotonic() - started_s)  # 9
-    recorder.end(result_of(summary), time.monotonic() - started_s)
+    recorder.end(summary, time.monotonic() - started_s)
     predict_finally(ranks, prepared, files, folder)
 
 

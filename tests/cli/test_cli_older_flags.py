@@ -86,7 +86,14 @@ def test_no_flag_of_ours_is_taken_for_another_trainers(name: str) -> None:
     (commands,) = (it for it in command._build_parser()._actions if isinstance(it, argparse._SubParsersAction))
     own = set(commands.choices[name]._option_string_actions)
     dialect = DIALECTS[name]
-    assert not own & {*dialect.settings, *dialect.switches, *dialect.renamed, *dialect.dropped, *dialect.instead}
+    assert not own & {
+        *dialect.settings,
+        *dialect.switches,
+        *dialect.renamed,
+        *dialect.dropped,
+        *(dialect.advises or ()),
+    }
+    assert not [flag for flag in own if dialect.advice(flag)]
     for replaced in dialect.renamed.values():
         assert replaced[0] in own
 

@@ -9,7 +9,7 @@ import pytest
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.messages import _known_keys
-from mpitrain.config.synonyms import INSTEAD, SAME, SECTIONS
+from mpitrain.config.older.synonyms import INSTEAD, SAME, SECTIONS
 from mpitrain.errors import ConfigError
 from mpitrain.launch.script_parts import OLDER_VARIABLES, OVERRIDES
 

@@ -20,12 +20,14 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError, UserError
+from mpitrain.observe.summary import RunSummary
 from mpitrain.runs.reproduction.data_files import record_files
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.facts import machine_facts, package_versions, vendor_settings
 
 FORMAT = 1
 NAME = "run_record.json"
+_RESULTS = ("weights_sha256", "epochs", "steps", "train_loss", "validation_loss", "best_epoch")
 _GIT_TIMEOUT_S = 10
 
 
@@ -73,8 +75,8 @@ class RunRecorder:
             self.record["earlier"] = [*before.pop("earlier", []), before]
         _write(self.path, self.record)
 
-    def end(self, result: Mapping[str, Any], wall_s: float) -> None:
-        """Write the record with its result and what it took. Collective. Raises OutputError, on all ranks."""
+    def end(self, summary: RunSummary, wall_s: float) -> None:
+        """Write the record with what the run reached and what it took. Collective. Raises OutputError, on all ranks."""
         joules = self.energy.stop() if self.energy is not None else {}
         spent = self.ranks.gather_object((time.process_time(), joules))
         used = {"wall_s": round(wall_s, 3), "cpu_s": round(sum(seconds for seconds, _ in spent), 3)}
@@ -82,7 +84,7 @@ class RunRecorder:
             shown = [of_node[name] for _, of_node in spent if name in of_node]
             if shown:
                 used[f"{name}_energy_j"] = round(sum(shown), 3)
-        self.record |= {"ended": _now(), "used": used, "result": dict(result)}
+        self.record |= {"ended": _now(), "used": used, "result": {name: getattr(summary, name) for name in _RESULTS}}
         self.ranks.on_root(lambda: _write(self.path, self.record))
 
 

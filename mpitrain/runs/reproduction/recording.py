@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.observe.summary import RunSummary
 from mpitrain.runs.prepare import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder, command_line
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder
-
-_RESULTS = ("weights_sha256", "epochs", "steps", "train_loss", "validation_loss", "best_epoch")
 
 
 def begin_record(
@@ -24,8 +19,3 @@ def begin_record(
     files = [file.path for file in source.files]
     recorder.begin(prepared.config, prepared.settings, files, first_step, command_line())
     return recorder
-
-
-def result_of(summary: RunSummary) -> dict[str, Any]:
-    """Return what a run that is trained again is compared with."""
-    return {name: getattr(summary, name) for name in _RESULTS}

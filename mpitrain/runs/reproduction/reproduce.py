@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.starting import Starting
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.errors import LaunchError, UserError
@@ -31,13 +30,12 @@ class ReproduceRequest:
     trust_code: bool = False
 
 
-def reproduce(ranks: Ranks, request: ReproduceRequest, starting: Starting | None = None) -> int:
+def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     """Train again, say whether the weights are equal, and return 0 where they are, else 1. Collective.
 
     Raises UserError or DataError, on all ranks, where the run cannot be trained again: it has no record or did not end,
     or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
     """
-    ranks.starting = starting or ranks.starting
     record = ranks.on_root(lambda: _finished_record(request))
     ranks.on_all_ranks(lambda: _check_ranks(record, ranks.world_size))
     ranks.starting.now("comparing the data files with the record")

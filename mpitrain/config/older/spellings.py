@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import NoReturn
 
-from mpitrain.config.synonyms import SAME, SECTIONS
+from mpitrain.config.older.synonyms import SAME, SECTIONS
 from mpitrain.config.yaml import KeyPath, Setting, show_value
 from mpitrain.errors import ConfigError
 
