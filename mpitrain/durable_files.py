@@ -6,6 +6,20 @@ import os
 from pathlib import Path
 
 
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Replace `path` by `content` so that a reader or a kill finds the old content or the new one.
+
+    After a power cut it may be either, or damaged: for what is verified when it is read, and can be made again. Raises
+    OSError; then nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_durably(path: Path, content: bytes | memoryview) -> None:
     """Replace `path` by `content` so that a reader, a kill or a power cut finds the old content or the new one.
 

@@ -102,7 +102,20 @@ def parse_settings(text: str, source: str, where: Callable[[int], str], above: K
 
 def render_yaml(config: BaseModel) -> str:
     """Return YAML with every value of the configuration; loading it gives an equal configuration."""
-    return yaml.dump(config.model_dump(), Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
+    # Key by key: of many configurations that differ in a few keys, the others' text is there already.
+    return "".join(_render_key(repr(pair), *pair) for pair in config.model_dump().items())
+
+
+_rendered: dict[str, str] = {}
+_MOST_RENDERED = 256
+
+
+def _render_key(known_as: str, key: str, value: object) -> str:
+    if known_as not in _rendered:
+        if len(_rendered) >= _MOST_RENDERED:
+            _rendered.clear()
+        _rendered[known_as] = yaml.dump({key: value}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
+    return _rendered[known_as]
 
 
 def quoted(text: str) -> str:

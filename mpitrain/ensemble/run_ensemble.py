@@ -14,13 +14,15 @@ from mpitrain.ensemble.beginning import (
     plan_ensemble,
     prepare_folder,
 )
-from mpitrain.ensemble.outcome import Ended, Known, read_outcomes
+from mpitrain.ensemble.outcome import Ended, Known, Outcome, read_outcomes
 from mpitrain.ensemble.plan.estimate import Estimator, costs_of, render_dry_run
 from mpitrain.ensemble.plan.members import EnsemblePlan
 from mpitrain.ensemble.plan.search import Search, plan_search
 from mpitrain.ensemble.results import describe_end, finish_ensemble
 from mpitrain.ensemble.training.worker import train_members
-from mpitrain.errors import StoppedError, TrainingError
+from mpitrain.errors import MpitrainError, StoppedError, TrainingError
+from mpitrain.models.files.torchscript import check_sums
+from mpitrain.train.checkpoint.store import CheckpointStore
 from mpitrain.train.run_folder import RunFolder
 
 
@@ -58,8 +60,20 @@ def _known_outcomes(plan: EnsemblePlan, search: Search) -> Known:
         (number, rung): outcome
         for number, outcomes in found.items()
         for rung, outcome in outcomes.items()
-        if rung < len(search.rungs) and (outcome.is_failure or outcome.status == "done" or outcome.epochs)
+        if rung < len(search.rungs) and (outcome.is_failure or _is_whole(plan, outcome))
     }
+
+
+def _is_whole(plan: EnsemblePlan, outcome: Outcome) -> bool:
+    """Tell whether a member's files are as they were written: a power cut may have damaged those of short trainings."""
+    folder = RunFolder(plan.folder_of(plan.members[outcome.number]), plan.config.output.model_file)
+    try:
+        CheckpointStore(folder.checkpoints).load_latest()
+        if outcome.status == "done":
+            check_sums(folder.model)
+    except (MpitrainError, OSError, RuntimeError):
+        return False
+    return True
 
 
 def _raise_if_unfinished(plan: EnsemblePlan, ended: Ended) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,25 +85,43 @@ def _cannot_write(folder: RunFolder, error: OSError) -> OutputError:
     return OutputError(f"{folder.path}: cannot be written ({error.strerror}); free space, then --resume")
 
 
+# What took less to train is trained again where a power cut has damaged it: waiting for the disk would cost more.
+_WORTH_WAITING_S = 1.0
+_Save = Callable[[], object]
+
+
 class MemberCheckpoints:
     """Saves a member's checkpoints: its last, and one after so many seconds; the best weights are inside of them."""
 
     def __init__(
         self, group: Ranks, folder: RunFolder, settings: Mapping[str, Any], config: RunConfig, interval_s: float
     ) -> None:
-        self._group, self._store, self._settings = group, CheckpointStore(folder.checkpoints), settings
-        self._training, self._interval_s, self._saved_s = config.training, interval_s, time.monotonic()
+        self._group, self._folder, self._settings = group, folder, settings
+        self._training, self._interval_s = config.training, interval_s
+        self._begun_s = self._saved_s = time.monotonic()
+        self._skipped: _Save | None = None
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
         """Save, if it is time. Collective."""
-        self._group.on_root(lambda: self._save(tensors, state, step, kind))
+        # The best weights are in every checkpoint, for whoever goes on from it or looks for them.
+        if kind != "best" and self._group.is_root:
+            self._skipped = lambda: self._save(tensors, state, step)
+        is_due = self._is_last(state) or time.monotonic() - self._saved_s >= self._interval_s
+        self._group.on_root(lambda: self._save_skipped() if is_due else None)
 
-    def _save(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
+    def save_skipped(self) -> None:
+        """Save what it was too early to save, before the training stops there. Collective."""
+        self._group.on_root(self._save_skipped)
+
+    def _save_skipped(self) -> None:
+        if self._skipped is not None:
+            self._skipped()
+            self._skipped = None
+
+    def _save(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int) -> None:
         now_s = time.monotonic()
-        # Its best weights are in every checkpoint, for whoever goes on from it or looks for them.
-        if kind == "best" or (not self._is_last(state) and now_s - self._saved_s < self._interval_s):
-            return
-        self._store.save(tensors, state, self._settings, step, kind)
+        store = CheckpointStore(self._folder.checkpoints, waits_for_disk=now_s - self._begun_s > _WORTH_WAITING_S)
+        store.save(tensors, state, self._settings, step)
         self._saved_s = now_s
 
     def _is_last(self, state: Mapping[str, Any]) -> bool:

@@ -48,6 +48,7 @@ def fit_member(
         except StoppedError:
             max_steps = config.training.max_steps
             if max_steps is None or trainer.state.global_step < max_steps:
+                save.save_skipped()
                 raise
             return trainer, False
     return trainer, True

@@ -68,8 +68,10 @@ class ScriptedModel:
     @torch.no_grad()
     def write(self, model: nn.Module, path: Path) -> None:
         """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError."""
-        numbers = to_exportable(model).state_dict()
-        for name, tensor in self._scripted.state_dict().items():
+        targets, numbers = self._scripted.state_dict(), model.state_dict()
+        if targets.keys() != numbers.keys():  # some layers are stored in another form
+            numbers = to_exportable(model).state_dict()
+        for name, tensor in targets.items():
             tensor.copy_(numbers[name])
         _write(self._scripted, path, self._record)
 
@@ -120,12 +122,13 @@ def load_and_run_code(path: Path) -> torch.jit.ScriptModule:
     is for all others. Raises OSError, RuntimeError or ValueError where it is none, or a part differs from its check
     sum.
     """
-    _check_sums(path)
+    check_sums(path)
     model: torch.jit.ScriptModule = _quietly(lambda: torch.jit.load(str(path), map_location="cpu"))
     return model
 
 
-def _check_sums(path: Path) -> None:
+def check_sums(path: Path) -> None:
+    """Raise OSError or RuntimeError where `path` is no archive, or a part of it differs from its check sum."""
     # torch writes a check sum of each part, and does not look at them when it reads.
     try:
         with zipfile.ZipFile(path) as archive:

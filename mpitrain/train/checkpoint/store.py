@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.durable_files import sync_folder, write_and_sync, write_durably
+from mpitrain.durable_files import sync_folder, write_and_sync, write_durably, write_whole
 from mpitrain.errors import CheckpointError, OutputError
 from mpitrain.train.checkpoint.format import (
     COMMIT,
@@ -49,8 +49,9 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one run folder. Used by one rank; keeps the newest three and the best."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, waits_for_disk: bool = True) -> None:
+        """`waits_for_disk` False: a power cut may damage what was saved last, which reading it then finds."""
+        self._folder, self._waits_for_disk = folder, waits_for_disk
 
     def save(
         self,
@@ -74,11 +75,10 @@ class CheckpointStore:
         self._clear_partial()
         try:
             partial.mkdir(parents=True)
-            write_and_sync(partial / TENSORS, tensor_bytes)
-            write_and_sync(partial / MANIFEST, manifest_bytes)
-            sync_folder(partial)
-            _replace_folder(partial, target)
-            write_durably(target / COMMIT, encode_commit(manifest_bytes))
+            self._write_parts(partial, tensor_bytes, manifest_bytes)
+            _replace_folder(partial, target, self._waits_for_disk)
+            write = write_durably if self._waits_for_disk else write_whole
+            write(target / COMMIT, encode_commit(manifest_bytes))
         except OSError as error:
             raise OutputError(
                 f"{target}: the checkpoint cannot be written ({error.strerror}); check space and permissions"
@@ -88,6 +88,15 @@ class CheckpointStore:
         self._prune(kind, target)
         self._point_to(target, "latest" if kind == "step" else kind)
         return target
+
+    def _write_parts(self, partial: Path, tensor_bytes: bytes, manifest_bytes: bytes) -> None:
+        for name, content in ((TENSORS, tensor_bytes), (MANIFEST, manifest_bytes)):
+            if self._waits_for_disk:
+                write_and_sync(partial / name, content)
+            else:
+                (partial / name).write_bytes(content)
+        if self._waits_for_disk:
+            sync_folder(partial)
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
         """Return the newest checkpoint that is whole, and a line for each newer one that is not.
@@ -151,10 +160,11 @@ def _order(path: Path) -> tuple[int, str]:
     return len(path.name), path.name
 
 
-def _replace_folder(source: Path, target: Path) -> None:
+def _replace_folder(source: Path, target: Path, waits_for_disk: bool) -> None:
     if target.exists():
         # Its commit record goes first: a kill in between leaves a checkpoint that is refused, not one that is half new.
         (target / COMMIT).unlink(missing_ok=True)
         shutil.rmtree(target)
     source.rename(target)
-    sync_folder(target.parent)
+    if waits_for_disk:
+        sync_folder(target.parent)
