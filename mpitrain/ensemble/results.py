@@ -9,13 +9,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpitrain.config.yaml import show_value
 from mpitrain.durable_files import write_durably
+from mpitrain.ensemble.choice import BEST, best_config, choose_best, render_best, stage_history
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
 from mpitrain.errors import OutputError
 
-TABLE = "ensemble.csv"
+TABLE, HISTORY = "ensemble.csv", "search.txt"
 
 
 def last_outcomes(results: Results) -> dict[int, Outcome]:
@@ -27,10 +29,20 @@ def last_outcomes(results: Results) -> dict[int, Outcome]:
 
 
 def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> None:
-    """Write `ensemble.csv`. For the root. Raises OutputError."""
-    path = plan.folder / TABLE
+    """Write `ensemble.csv`, and what a search decided. For the root. Raises OutputError."""
+    _write(plan, TABLE, render_table(plan, last_outcomes(results)))
+    if search.is_complete(results) and any(member.varied for member in plan.members):
+        _write(plan, HISTORY, "".join(f"{line}\n" for line in stage_history(search, results)))
+        choice = choose_best(plan, search, results)
+        config = None if choice is None else best_config(choice, plan)
+        if choice is not None and config is not None:
+            _write(plan, BEST, render_best(choice, config))
+
+
+def _write(plan: EnsemblePlan, name: str, text: str) -> None:
+    path = plan.folder / name
     try:
-        write_durably(path, render_table(plan, last_outcomes(results)).encode())
+        write_durably(path, text.encode())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror}); free space, then --resume") from error
 
@@ -68,7 +80,14 @@ def describe_end(
     lines += [f"         member {one.number:04d} {one.status}: {one.message}" for one in failed[:3]]
     lines += [f"         and {len(failed) - 3} more, see the table"] if len(failed) > 3 else []
     lines += _describe_losses(plan.members, done)
+    choice = choose_best(plan, search, ended.results) if search.is_complete(ended.results) else None
+    if choice is not None and choice.members[0].varied:
+        lines += [f"Best     {_named(choice.members[0])}: {choice.words}", f"         {plan.folder / BEST}"]
     return [*lines, f"Table    {plan.folder / TABLE}"]
+
+
+def _named(member: Member) -> str:
+    return ", ".join(f"{key}={show_value(value)}" for key, value in member.varied.items())
 
 
 def _describe_losses(members: Sequence[Member], done: Sequence[Outcome]) -> list[str]:

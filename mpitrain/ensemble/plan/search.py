@@ -66,6 +66,14 @@ class Search:
         members = [member for member in self.members if member.setting in chosen]
         return sorted(members, key=lambda member: (-costs[member.number], member.number))
 
+    def is_complete(self, results: Results) -> bool:
+        """Tell whether every stage has ended."""
+        for block in range(self.num_blocks):
+            for rung in range(len(self.rungs)):
+                if any((one.number, rung) not in results for one in self.members_of(Stage(block, rung), results)):
+                    return False
+        return True
+
     def needed_by(self, stage: Stage, results: Results) -> list[tuple[int, int]]:
         """Return whose results decide a stage: (number, rung); those of the rungs before it must be known."""
         if stage.rung == 0:

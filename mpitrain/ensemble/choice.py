@@ -1,0 +1,127 @@
+"""Which settings a search found best, and how much of their advantage chance alone would give."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpitrain.config import RunConfig, render_yaml
+from mpitrain.config.yaml import show_value
+from mpitrain.ensemble.outcome import Results
+from mpitrain.ensemble.plan.members import EnsemblePlan, Member
+from mpitrain.ensemble.plan.search import Search, Stage
+
+BEST = "best.yaml"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best setting: the mean score of its members, lower is better, and those that it was compared with.
+
+    `gap` is the median setting's score minus its own; `chance_gap` what the best of as many equal settings would show,
+    by the spread over seeds alone; None where there are no two seeds, or no two settings.
+    """
+
+    setting: int
+    members: Sequence[Member]
+    score: float
+    num_settings: int
+    gap: float | None
+    seed_spread: float | None
+    chance_gap: float | None
+
+    @property
+    def words(self) -> str:
+        """What it was chosen by, and how far chance reaches."""
+        if self.gap is None:
+            return "the only setting that was trained to the end"
+        of = f"best of {self.num_settings} settings by {self.gap:.2e} below their median"
+        if self.chance_gap is None:
+            return f"{of}; with two seeds or more (ensemble.members) chance could be told from skill"
+        times = f"{self.gap / self.chance_gap:.1f} times" if self.chance_gap > 0 else "more than"
+        return f"{of}, {times} what chance gives the best of as many equal ones ({self.chance_gap:.2e})"
+
+
+def choose_best(plan: EnsemblePlan, search: Search, results: Results) -> Choice | None:
+    """Return the setting with the least mean score among those trained to the end; None where there is none."""
+    ended = _scores_at_end(search, results)
+    if not ended:
+        return None
+    score, setting = min((score, setting) for setting, score in ended.items())
+    # Of a search only few reach the end: all are compared where all have been.
+    rung = len(search.rungs) - 1 if len(ended) > 1 else 0
+    compared = ended if len(ended) > 1 else _scores_on(search, rung, results)
+    gap = statistics.median(compared.values()) - compared[setting] if len(compared) > 1 else None
+    spread = _spread_over_seeds(search.members, sorted(compared), rung, results)
+    num_members = sum(member.setting == setting for member in search.members)
+    chance = None
+    if gap is not None and spread is not None:
+        chance = _expected_best(len(compared)) * spread / math.sqrt(num_members)
+    members = [member for member in plan.members if member.setting == setting]
+    return Choice(setting, members, score, len(compared), gap, spread, chance)
+
+
+def render_best(choice: Choice, config: RunConfig) -> str:
+    """Return a `run.yaml` of the best settings, which says what they were chosen by."""
+    varied = choice.members[0].varied
+    named = ", ".join(f"{key}={show_value(value)}" for key, value in varied.items()) or "the settings as given"
+    head = f"# {named}\n# mean score {choice.score:.6e}: {choice.words}\n"
+    return head + render_yaml(config)
+
+
+def best_config(choice: Choice, plan: EnsemblePlan) -> RunConfig | None:
+    """Return the settings of a run of its own with what was chosen: the ensemble's seed, data and split."""
+    own = choice.members[0].config
+    if own is None:
+        return None
+    data = plan.config.data
+    kept = {"data_path": data.data_path, "split_seed": data.split_seed, "folds": data.folds, "fold": data.fold}
+    output = own.output.model_copy(update={"model_dir": RunConfig().output.model_dir})
+    changed = {"seed": plan.config.seed, "data": own.data.model_copy(update=kept), "output": output}
+    return own.model_copy(update=changed)
+
+
+def _scores_at_end(search: Search, results: Results) -> dict[int, float]:
+    last = len(search.rungs) - 1
+    return _scores_on(search, last, results)
+
+
+def _scores_on(search: Search, rung: int, results: Results) -> dict[int, float]:
+    """Return the finite scores of the settings that have reached a rung with all their members."""
+    known = {number for number, reached in results if reached == rung}
+    settings = {member.setting for member in search.members}
+    left_out = {member.setting for member in search.members if member.number not in known}
+    scores = {setting: search.score_of(setting, rung, results) for setting in sorted(settings - left_out)}
+    return {setting: score for setting, score in scores.items() if math.isfinite(score)}
+
+
+def _spread_over_seeds(members: Sequence[Member], settings: Sequence[int], rung: int, results: Results) -> float | None:
+    """Return the standard deviation over seeds, pooled over settings and folds; None where there is one seed."""
+    squares, degrees = 0.0, 0
+    groups: dict[tuple[int, int | None], list[float]] = {}
+    for member in members:
+        if member.setting in settings:
+            score = results[member.number, rung].score
+            groups.setdefault((member.setting, member.fold), []).extend([] if score is None else [score])
+    for scores in groups.values():
+        if len(scores) > 1:
+            squares += statistics.variance(scores) * (len(scores) - 1)
+            degrees += len(scores) - 1
+    return math.sqrt(squares / degrees) if degrees else None
+
+
+def _expected_best(count: int) -> float:
+    """Return how far the best of `count` normal numbers is expected from their mean (Blom, 1958)."""
+    return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def stage_history(search: Search, results: Results) -> list[str]:
+    """Return who took part in each stage, in order: the history of a search, the same on any number of ranks."""
+    lines = []
+    for block in range(search.num_blocks):
+        for rung, epochs in enumerate(search.rungs):
+            settings = search.settings_of(Stage(block, rung), results)
+            lines.append(f"block {block}, {epochs} epochs: settings {', '.join(map(str, settings)) or 'none'}")
+    return lines
