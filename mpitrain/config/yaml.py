@@ -107,12 +107,11 @@ def render_yaml(config: BaseModel) -> str:
 
 
 _rendered: dict[str, str] = {}
-_MOST_RENDERED = 256
 
 
 def _render_key(known_as: str, key: str, value: object) -> str:
     if known_as not in _rendered:
-        if len(_rendered) >= _MOST_RENDERED:
+        if len(_rendered) > 255:
             _rendered.clear()
         _rendered[known_as] = yaml.dump({key: value}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
     return _rendered[known_as]

@@ -13,7 +13,7 @@ from torch import nn
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig, render_yaml
 from mpitrain.errors import CheckpointError, OutputError
-from mpitrain.models.files.record import architecture_of, is_rebuilt
+from mpitrain.models.files.record import architecture_of, engine_of, is_rebuilt
 from mpitrain.models.files.torchscript import (
     ModelDescription,
     ScriptedModel,
@@ -43,7 +43,7 @@ class ModelFiles:
             save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
             return
         shapes = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()]
-        key = repr((model, description, architecture_of(model), shapes))
+        key = repr((model, description, architecture_of(model), engine_of(model), shapes))
         if key not in self._scripted:
             self._scripted[key] = script_model(model, path, description)
         self._scripted[key].write(model, path)
