@@ -8,11 +8,12 @@ Nothing is ever constructed from a tag.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -102,24 +103,13 @@ def parse_settings(text: str, source: str, where: Callable[[int], str], above: K
 
 def render_yaml(config: BaseModel) -> str:
     """Return YAML with every value of the configuration; loading it gives an equal configuration."""
-    # Key by key: of many configurations that differ in a few keys, the others' text is there already.
-    return "".join(_render_key(repr(pair), *pair) for pair in config.model_dump().items())
+    return "".join(_render_key(key, json.dumps(value)) for key, value in config.model_dump().items())
 
 
-_rendered: dict[str, str] = {}
-
-
-def _render_key(known_as: str, key: str, value: object) -> str:
-    if known_as not in _rendered:
-        if len(_rendered) > 255:
-            _rendered.clear()
-        _rendered[known_as] = yaml.dump({key: value}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
-    return _rendered[known_as]
-
-
-def quoted(text: str) -> str:
-    """Return text as YAML that reads back as this text, whatever it holds."""
-    return "'" + text.replace("'", "''") + "'"
+@lru_cache(maxsize=256)
+def _render_key(key: str, value: str) -> str:
+    # Of many configurations that differ in few keys, the others' text is known.
+    return yaml.dump({key: json.loads(value)}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
 
 
 def show_value(value: object) -> str:
