@@ -112,6 +112,11 @@ def _render_key(key: str, value: str) -> str:
     return yaml.dump({key: json.loads(value)}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
 
 
+def quoted(text: str) -> str:
+    """Return text as YAML that reads back as this text, whatever it holds."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def show_value(value: object) -> str:
     """Return a value as YAML would write it, on one line and cut to a readable length."""
     return shorten(_show(value))
