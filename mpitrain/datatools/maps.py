@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.names import LATITUDE, QUANTITIES, quantity_of
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.variable_access import read_part
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, OutputError
 from mpitrain.observe.figures import draw_field, new_figure, render_png
@@ -80,12 +78,7 @@ def _draw(source: SampleSource, name: str, selected: npt.NDArray[np.bool_], fold
 
 def _level(source: SampleSource, name: str) -> npt.NDArray[Any]:
     """Return the first time level (J, I) of a variable, NaN where it has no value."""
-    record = source.files[0]
-    if name in source.layout.statics:
-        return np.broadcast_to(source.layout.statics[name][0], source.grid_shape)
-    access = record.variables[name]
-    stored = read_part(source.handles.get(record.path), access, slice(0, 1), slice(None))
-    return np.broadcast_to(decode(stored, access.info)[0], source.grid_shape)
+    return np.broadcast_to(source.first_level(name), source.grid_shape)
 
 
 def _origin(source: SampleSource) -> Any:

@@ -12,6 +12,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.models.files.stored_network import StoredNetwork
 
+_SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}
 PREDICTED, ERROR, GRID_INDEX = "_predicted", "_error", "grid_index"
 # The original C++ program's names of the derivatives, in the order of its inputs.
 _ICENET_DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
@@ -21,7 +22,13 @@ _POINTS, _ROWS, _COLUMNS = "n", "row", "column"
 
 
 def variable_name(name: str) -> str:
-    """Return a name that a NetCDF variable may have: groups and columns of tables have signs that it may not."""
+    """Return a name that a NetCDF variable may have: levels, columns and expressions have signs that it may not."""
+    for sign, word in _SIGNS.items():
+        name = name.replace(sign, word)
+    return "_".join(part for part in _plain(name).split("_") if part) if set(name) & set("[]()") else _plain(name)
+
+
+def _plain(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name).strip("_")
 
 

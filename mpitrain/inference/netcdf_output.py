@@ -62,6 +62,10 @@ class GrowingFile:
         """Write whole variables that do not grow."""
         self._guarded(lambda: self._write(values, slice(None)))
 
+    def describe(self, attributes: Mapping[str, str]) -> None:
+        """Add attributes to what the file says of itself."""
+        self._guarded(lambda: self._dataset.setncatts(dict(attributes)))
+
     def finish(self) -> None:
         """Close the file, wait for the disk, and give it its name."""
         self._guarded(self._finish)

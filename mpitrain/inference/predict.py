@@ -14,13 +14,19 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
 from mpitrain.inference.maps import draw_prediction
-from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, selection_to_predict
+from mpitrain.inference.predictor import (
+    describe_outside,
+    describe_prediction,
+    open_for_prediction,
+    predict_to_file,
+    selection_to_predict,
+)
 from mpitrain.inference.run_weights import refuse_code
 from mpitrain.models.files.stored_network import StoredNetwork, load_network, takes_fields
 from mpitrain.train.run_folder import RunFolder
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
-_COLUMN_MARK = "[:, "  # how columns of a table without names are called
+_COLUMN_MARKS = ("inputs[:, ", "targets[:, ")  # how columns of a table without names are called
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
             ranks.say(f"note: {line}", error=True)
         with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source))
         prediction = predict_to_file(network, source, request.output, ranks, with_jacobian, request.arithmetic)
+        for line in describe_outside(prediction, network):
+            ranks.say(f"note: {line}", error=True)
         for line in describe_prediction(prediction, source.units):
             ranks.say(line)
         for path in _draw(request, ranks):
@@ -90,10 +98,20 @@ def _load_network(request: PredictRequest, config: RunConfig) -> StoredNetwork:
 def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> Selection:
     """Return what is predicted for: the data of the command line, and what only the model's file knows."""
     asked = selection_to_predict(config, _files(request, config))
-    asked = replace(asked, dtype="float64" if network.dtype.itemsize == 8 else "float32")
+    dtype = "float64" if network.dtype.itemsize == 8 else "float32"
+    asked = replace(asked, dtype=dtype, units=network.description.units)
+    names = network.description
     if request.model.is_dir():
-        return asked
-    names, is_given = network.description, any(word.startswith("data.samples=") for word in request.overrides)
+        # A run of levels is those that the network was trained with, whatever levels this file has.
+        is_changed = any(word.startswith("variables.") for word in request.overrides)
+        if asked.input_names is None or is_changed or not names.input_names:
+            return asked
+        return replace(
+            asked,
+            input_names=_names(names.input_names) or asked.input_names,
+            target_names=(_names(names.target_names) or asked.target_names) if asked.target_names else None,
+        )
+    is_given = any(word.startswith("data.samples=") for word in request.overrides)
     return replace(
         asked,
         kind="fields" if not is_given and takes_fields(network) else asked.kind,
@@ -114,7 +132,7 @@ def _files(request: PredictRequest, config: RunConfig) -> Sequence[str]:
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...] | None:
-    return tuple(names) if names and not any(_COLUMN_MARK in name for name in names) else None
+    return tuple(names) if names and not any(name.startswith(_COLUMN_MARKS) for name in names) else None
 
 
 def _wants_jacobian(request: PredictRequest, source: SampleSource) -> bool:

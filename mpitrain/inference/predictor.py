@@ -9,11 +9,12 @@ any number of ranks. No rank holds more than one chunk, and the root one receive
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mpitrain.comm.ranks import Ranks
@@ -27,17 +28,23 @@ from mpitrain.inference.arithmetic import Arithmetic, Choice, choose_arithmetic
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
 from mpitrain.models.files.stored_network import StoredNetwork
 
+# Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
+_NOTED_SHARE = 0.001
 CHUNK_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was written: the statistics of each target in the data by its name, over all samples; numbers of samples."""
+    """What was written: the statistics of each target in the data by its name, over all samples; numbers of samples.
+
+    `outside` is the share of each input's values that lie outside of what the network was trained on, by name.
+    """
 
     path: Path
     statistics: dict[str, PredictionStatistics]
     num_samples: int
     num_dropped: int
+    outside: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict_to_file(
@@ -63,7 +70,11 @@ def predict_to_file(
             rows = ranks.on_all_ranks(partial(_rows_of, network, chosen, source, first + rank, layout, sink, ranks))
             _send_in_order(rows, min(num_ranks, len(source.chunks) - first), sink, ranks)
         num_dropped = sum(ranks.gather_object(sink.num_dropped))
-        return ranks.on_root(lambda: Prediction(path, sink.finish(), sink.num_samples, num_dropped))
+        counts = np.sum(ranks.gather_object(sink.num_outside), axis=0)  # (2, F): outside, all
+        outside = {
+            name: outside / all_ for name, outside, all_ in zip(source.input_names, *counts, strict=True) if all_
+        }
+        return ranks.on_root(lambda: Prediction(path, sink.finish(outside), sink.num_samples, num_dropped, outside))
     finally:
         sink.abandon()
         source.close()
@@ -97,12 +108,27 @@ def _rows_of(
         samples = samples if usable.all() else samples.take(np.flatnonzero(usable))
     if len(samples) == 0:
         return layout.no_rows()
+    sink.num_outside += count_outside(network, samples.inputs)
     inputs = _inputs(network, samples).to(ranks.device)
     answers = arithmetic.evaluate(inputs, layout.with_jacobian)
     expected = (len(samples), layout.num_outputs, *layout.field_shape)
     if answers[0].shape != expected:
         raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {expected}")
     return layout.pack(samples, *answers)
+
+
+def count_outside(network: StoredNetwork, inputs: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
+    """Return for each input how many values lie outside of the trained range, and how many there are (2, F).
+
+    Zeros where the model's file does not say what it was trained on.
+    """
+    ranges = network.description.input_ranges
+    counts = np.zeros((2, inputs.shape[1]), dtype=np.int64)
+    for column, text in enumerate(ranges if len(ranges) == inputs.shape[1] else ()):
+        low, high = (np.array(word, dtype=inputs.dtype) for word in text.split())
+        values = inputs[:, column]
+        counts[:, column] = np.sum((values < low) | (values > high)), np.sum(np.isfinite(values))
+    return counts
 
 
 def _inputs(network: StoredNetwork, samples: Samples) -> torch.Tensor:
@@ -153,6 +179,17 @@ def open_for_prediction(selection: Selection, num_predicted: int, ranks: Ranks) 
 def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
     """Return what `config` selects of `files`, unthinned: predictions are for all samples."""
     return replace(selection_of(config, files), max_patterns=None, thin_fraction=1.0)
+
+
+def describe_outside(prediction: Prediction, network: StoredNetwork) -> list[str]:
+    """Return a line for each input of which more lies outside of the trained range than a few values would."""
+    ranges = dict(zip(network.description.input_names, network.description.input_ranges, strict=False))
+    return [
+        f"input '{name}': {100 * share:.3g} % of its values lie outside of the trained range, from "
+        f"{' to '.join(f'{float(word):.6g}' for word in ranges.get(name, '').split())}; predictions there are a guess"
+        for name, share in prediction.outside.items()
+        if share > _NOTED_SHARE
+    ]
 
 
 def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> list[str]:

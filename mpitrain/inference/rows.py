@@ -130,6 +130,7 @@ class PredictionSink:
         self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str
     ) -> None:
         self.num_dropped = 0
+        self.num_outside = np.zeros((2, layout.num_inputs), dtype=np.int64)
         self._network, self._source, self._path, self._layout = network, source, path, layout
         self._sums = {name: _Sums() for name in source.target_names if source.has_targets}
         self._arithmetic = arithmetic
@@ -175,8 +176,10 @@ class PredictionSink:
                 records |= dict(zip(names, jacobian[:, number].T, strict=True))
         self._file.append(_renamed(records, self._names))
 
-    def finish(self) -> dict[str, PredictionStatistics]:
+    def finish(self, outside: Mapping[str, float]) -> dict[str, PredictionStatistics]:
         """Complete the file; return the statistics of the targets that the data has. For the root.
+
+        `outside` is the share of each input's values outside of the trained range, which the file says too.
 
         Raises OutputError, and DataError where nothing was predicted.
         """
@@ -186,6 +189,9 @@ class PredictionSink:
                 f"{self._source.files[0].path}: no usable sample is selected by the settings; change the domain or the "
                 "data"
             )
+        if outside and not self._names:
+            shares = ", ".join(f"{name}: {share:.6g}" for name, share in outside.items())
+            self._file.describe({"share_of_inputs_outside_of_trained_range": shares})
         self._file.finish()
         return {name: sums.statistics() for name, sums in self._sums.items()}
 

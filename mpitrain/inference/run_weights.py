@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.model import model_name
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.source import SampleSource
@@ -52,7 +51,7 @@ def refuse_code(run: RunFolder, config: RunConfig, trust_code: bool) -> None:
 
     A run folder may come from anywhere, and the name of a module is code: building the network imports it.
     """
-    name = model_name(config.model)
+    name = str(config.network.name)
     if ":" in name and not trust_code:
         raise UserError(
             f"{run.config}: model.name={name} names code, which would be run; give --trust-code if you trust its source"
@@ -142,7 +141,7 @@ def _build(run: RunFolder, config: RunConfig, tensors: Mapping[str, torch.Tensor
     if outputs is None:
         raise CheckpointError(f"{run.checkpoints}: holds no statistics of the targets; train again")
     mean = state["input_mean"]
-    section = config.model.model_copy(update={"initial_weights": None})
+    section = config.network.model_copy(update={"initial_weights": None})
     model = build_model(section, mean.numel(), outputs.numel(), config.seed, mean.dtype)
     with torch.no_grad():
         for name in NORMALIZATION_BUFFERS:

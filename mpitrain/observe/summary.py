@@ -57,6 +57,7 @@ def render_summary(summary: RunSummary) -> str:
         ("Samples", _render_samples(summary)),
         ("Loss", _render_loss(summary)),
         ("", _render_comparison(summary)),
+        ("", _render_failure(summary)),
         ("Weights", _render_weights(summary)),
         ("Model", "" if summary.model_file is None else str(summary.model_file)),
         ("Report", _render_report(summary)),
@@ -101,8 +102,22 @@ def _render_loss(summary: RunSummary) -> str:
     return ", ".join(parts)
 
 
+def _render_failure(summary: RunSummary) -> str:
+    loss = _shown_loss(summary)
+    if loss is None or summary.mean_predictor_mse is None or loss < summary.mean_predictor_mse:
+        return ""
+    return (
+        "NO BETTER than always answering the mean. Try a smaller training.optimizer.learning_rate, more\n"
+        f"{'':<9}training.epochs, another model.name (mlp), other inputs; mpitrain data stats shows their ranges"
+    )
+
+
+def _shown_loss(summary: RunSummary) -> float | None:
+    return summary.train_loss if summary.validation_loss is None else summary.validation_loss
+
+
 def _render_comparison(summary: RunSummary) -> str:
-    loss = summary.train_loss if summary.validation_loss is None else summary.validation_loss
+    loss = _shown_loss(summary)
     parts = []
     if loss is not None and summary.mean_predictor_mse:
         ratio = loss / summary.mean_predictor_mse

@@ -8,7 +8,6 @@ from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.cluster.cpu.mixture import describe_mixture
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan, plan_batches
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.models.batch_norm import batch_norm_layers
@@ -39,7 +38,7 @@ def build_engine(
     Raises ConfigError, on all ranks, where the network's outputs have another shape than the targets.
     """
     batches = dataset.microbatches(plan, config.seed, config.shuffle)
-    ranks.on_all_ranks(lambda: check_output_shape(model_name(config.model), model, batches[0]))
+    ranks.on_all_ranks(lambda: check_output_shape(str(config.network.name), model, batches[0]))
     remember_engine(model, choice.name)  # its model.pt tells how predictions are computed
     inputs = EngineInputs(model, batches, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
     return ranks.on_all_ranks(lambda: choice.build(inputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
@@ -11,7 +12,13 @@ from mpitrain.config import RunConfig
 from mpitrain.data.selection.names import CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.errors import OutputError
-from mpitrain.inference.predictor import describe_prediction, open_for_prediction, predict_to_file, selection_to_predict
+from mpitrain.inference.predictor import (
+    describe_outside,
+    describe_prediction,
+    open_for_prediction,
+    predict_to_file,
+    selection_to_predict,
+)
 from mpitrain.models.files.stored_network import describe_network
 from mpitrain.runs.prepare import PreparedRun
 from mpitrain.train.run_folder import RunFolder
@@ -56,9 +63,12 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     # The file's own hash: that of the model which the prediction is of.
     network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.model))
     selection = selection_to_predict(config, list(files) if given is None else [given])
+    selection = replace(selection, units=prepared.description.units)
     source = open_for_prediction(selection, network.num_outputs, ranks)
     for line in () if source.has_targets else source.notices:
         ranks.say(f"note: {line}", error=True)
     prediction = predict_to_file(network, source, output, ranks, with_jacobian=source.kind == "points")
+    for line in describe_outside(prediction, network):
+        ranks.say(f"note: {line}", error=True)
     for line in describe_prediction(prediction, source.units):
         ranks.say(line)

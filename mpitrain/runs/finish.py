@@ -13,6 +13,7 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.errors import TrainingError
 from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
@@ -79,12 +80,23 @@ def _points_to_plot(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:
     return pair[0][chosen], pair[1][chosen]
 
 
-def _noise_mse(files: Sequence[str], config: RunConfig) -> float | None:
-    path = Path(files[0])
-    pole = config.domain.pole
-    if len(files) > 1 or path.suffix != ".nc" or not path.is_file() or pole == "both":
+def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:
+    """Return what no network can beat, measured as the losses are; None where it is not known."""
+    path, pole = Path(files[0]), prepared.config.domain.pole
+    is_single = len(files) == 1 and path.suffix == ".nc" and path.is_file()
+    if not is_single or pole == "both" or not asks_for_cice(prepared.config):
         return None
-    return read_noise_mse(path, pole)
+    noise_mse, output_std = read_noise_mse(path, pole), getattr(prepared.model, "output_std", None)
+    if noise_mse is None or output_std is None:
+        return noise_mse
+    return noise_mse / float(output_std[0]) ** 2
+
+
+def asks_for_cice(config: RunConfig) -> bool:
+    """Tell whether a run is for the ice concentration by a CICE history's own inputs, at the points of its rule."""
+    names, domain = config.variables, config.domain
+    own = names.input_variables in (None, list(CICE_INPUTS)) and names.output_variables in (None, [CICE_TARGET])
+    return own and domain == type(domain)(pole=domain.pole)
 
 
 def _summarise(
@@ -109,7 +121,7 @@ def _summarise(
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
         mean_predictor_mse=_mean_predictor_mse(prepared, ranks),
-        noise_mse=_noise_mse(files, config),
+        noise_mse=_noise_mse(files, prepared),
         weights_sha256=weights_sha256(named_weights(prepared.model)),
         best_epoch=state.best_epoch if exports_best else None,
         is_synthetic_data=config.data.data_path is None,

@@ -10,7 +10,7 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name, needs_fields
+from mpitrain.config.model import needs_fields, output_bounds
 from mpitrain.data.dataset.batches import SliceSource
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
 from mpitrain.data.open_dataset import torch_dtype
@@ -53,7 +53,7 @@ def _build(config: RunConfig, num_inputs: int, num_outputs: int) -> nn.Module:
     ):
         if size not in (None, count):
             raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
-    model = build_network(config.model, num_inputs, num_outputs, config.seed, torch_dtype(config))
+    model = build_network(config.network, num_inputs, num_outputs, config.seed, torch_dtype(config))
     if config.model.initial_weights is not None:
         load_initial_weights(model, Path(config.model.initial_weights))
     return model
@@ -90,12 +90,36 @@ def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> None
         )
 
 
+# How far beyond its bounds a target may lie: packing and rounding put a concentration of 1 slightly above.
+_BEYOND_BOUNDS = 0.001
+
+
+def check_bounds(config: RunConfig, summary: DataSummary) -> None:
+    """Raise ConfigError where a target has values that the network's last function can never answer.
+
+    In `reference` semantics nothing is checked: there are no such statistics, and the C++ program checks nothing.
+    """
+    bounds, moments = output_bounds(config.network), summary.moments
+    if bounds is None or moments is None:
+        return
+    low, high = bounds
+    first, name = len(summary.input_names), config.network.name
+    ranges = zip(summary.target_names, moments.minimum[first:], moments.maximum[first:], strict=True)
+    for target, lowest, highest in ranges:
+        if lowest < low - _BEYOND_BOUNDS or highest > high + _BEYOND_BOUNDS:
+            advice = "model.name=mlp" if name == "icenet" else "model.output_activation=none"
+            raise ConfigError(
+                f"model.name={name}: answers from {low:g} to {high:g}, the target '{target}' lies from {lowest:.6g} to "
+                f"{highest:.6g}; set {advice}, or choose the samples by domain.mask"
+            )
+
+
 def check_kind(config: RunConfig, source: SampleSource) -> None:
     """Raise ConfigError where the network takes fields and the samples are points, or the other way round."""
-    wants_fields = needs_fields(config.model)
+    wants_fields = needs_fields(config.network)
     if wants_fields is not None and wants_fields != (source.kind == "fields"):
         kind = "fields" if wants_fields else "points"
         raise ConfigError(
-            f"model.name={model_name(config.model)}: takes {kind}, the samples are {source.kind}; set "
+            f"model.name={config.network.name}: takes {kind}, the samples are {source.kind}; set "
             f"data.samples={kind} or another model.name"
         )

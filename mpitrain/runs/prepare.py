@@ -18,7 +18,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches, unused_notices
 from mpitrain.runs.layout import RunLayout, plan_layout
-from mpitrain.runs.model import build_model, check_kind
+from mpitrain.runs.model import build_model, check_bounds, check_kind
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import EngineChoice, choose_engine, set_switches, strategy_notices
@@ -48,10 +48,15 @@ class PreparedRun:
     def description(self) -> ModelDescription:
         """Names and units of inputs and targets."""
         summary = self.dataset.summary
-        units = (
+        input_units, target_units = (
             tuple(self.units.get(name, "") for name in names) for names in (summary.input_names, summary.target_names)
         )
-        return ModelDescription(summary.input_names, summary.target_names, *units)
+        ranges = [] if summary.moments is None else zip(summary.moments.minimum, summary.moments.maximum, strict=True)
+        of_inputs = tuple(f"{float(low)!r} {float(high)!r}" for low, high in list(ranges)[: len(summary.input_names)])
+        known = {*summary.input_names, *summary.target_names}
+        read = tuple(f"{name}={one}" for name, one in self.units.items() if one and name not in known)
+        names = summary.input_names, summary.target_names
+        return ModelDescription(*names, input_units, target_units, of_inputs, read)
 
     @property
     def preview(self) -> Sequence[EvaluationSource]:
@@ -88,6 +93,7 @@ def prepare_on(
     """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together."""
     ranks.starting.now("building the network")
     set_switches(config.training)
+    ranks.on_all_ranks(lambda: check_bounds(config, dataset.summary))
     model = build_model(config, dataset.summary, ranks)  # 7 first weights and normalisation
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     choice = ranks.on_all_ranks(lambda: choose_engine(config, ranks, model, resumed_engine))

@@ -39,6 +39,7 @@ def write_netcdf(path: Path, variables: dict, unlimited: str = "", chunks: dict 
                 short, values.dtype.str[1:], dimensions, fill_value=fill, chunksizes=(chunks or {}).get(short)
             )
             variable.setncatts(own)
+            variable.set_auto_maskandscale(False)  # packed values come packed
             variable[:] = values
     return path
 

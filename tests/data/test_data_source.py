@@ -393,8 +393,9 @@ def test_odd_units_are_a_notice(tmp_path):
     assert open_source(selection_of(history_config(fine))).notices == ()
     (alone,) = open_source(selection_of(history_config(odd))).notices
     assert "b.nc: variable 'hi_h' has units 'kg', expected m" in alone
-    (other,) = open_source(selection_of(history_config(f"[{fine}, {odd}]"))).notices
-    assert "b.nc: variable 'hi_h' has units 'kg', 'm' in " in other
+    other = r"b.nc: variable 'hi_h' has units 'kg', which are not 'm' and cannot be converted to them; give data in 'm'"
+    with pytest.raises(DataError, match=other):
+        open_source(selection_of(history_config(f"[{fine}, {odd}]")))
 
 
 def test_nothing_selected_and_all_values_filled(tmp_path):

@@ -42,11 +42,15 @@ _KIND_OF_NAME = {name: kind for kind, names in _NAMES.items() for name in names.
 
 @dataclass(frozen=True)
 class Axes:
-    """Which axis of a variable is time, rows, columns; None for one that it lacks. All others have size 1."""
+    """Which axis of a variable is time, rows, columns; None for one that it lacks.
+
+    `fixed` are further axes and the position taken along each; all others have size 1.
+    """
 
     time: int | None
     rows: int | None
     columns: int | None
+    fixed: tuple[tuple[int, int], ...] = ()
 
     @property
     def order(self) -> tuple[int | None, int | None, int | None]:
@@ -58,35 +62,63 @@ class Axes:
         time, rows, columns = (1 if axis is None else shape[axis] for axis in self.order)
         return time, rows, columns
 
-    def slices(self, shape: tuple[int, ...], time: slice, rows: slice) -> Slices:
-        """Return what to read for some time levels and rows of a variable of that shape; a size of 1 stands for all."""
+    def slices(
+        self, shape: tuple[int, ...], time: slice, rows: slice, spans: Mapping[int, tuple[int, int]] | None = None
+    ) -> Slices:
+        """Return what to read for some time levels and rows of a variable of that shape; a size of 1 stands for all.
+
+        `spans` are the first position and the last + 1 along each fixed axis, by default this one's own alone.
+        """
         parts = [slice(None)] * len(shape)
-        for axis, part in ((self.time, time), (self.rows, rows)):
-            if axis is not None and shape[axis] > 1:
-                parts[axis] = part
+        for axis, position in self.fixed:
+            parts[axis] = slice(*(spans or {}).get(axis, (position, position + 1)))
+        for own, part in ((self.time, time), (self.rows, rows)):
+            if own is not None and shape[own] > 1:
+                parts[own] = part
         return tuple(parts)
 
-    def arrange(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values as (T, J, I), a view where the order allows it."""
+    def arrange(self, stored: npt.NDArray[Any], spans: Mapping[int, tuple[int, int]] | None = None) -> npt.NDArray[Any]:
+        """Return the values, read by `slices`, as (T, J, I), a view where the order allows it."""
+        own = [slice(None)] * stored.ndim
+        for axis, position in self.fixed:
+            first = (spans or {}).get(axis, (position, position + 1))[0]
+            own[axis] = slice(position - first, position - first + 1)
+        stored = stored[tuple(own)]
         present = [axis for axis in self.order if axis is not None]
         rest = [axis for axis in range(stored.ndim) if axis not in present]
         return stored.transpose([*present, *rest]).reshape(self.arranged_shape(stored.shape))
 
 
-def find_axes(info: VariableInfo, variables: Mapping[str, VariableInfo], only_axis: str = COLUMNS) -> Axes:
+def find_axes(
+    info: VariableInfo, variables: Mapping[str, VariableInfo], only_axis: str = COLUMNS,
+    fixed: Mapping[int, int] | None = None,
+) -> Axes:  # fmt: skip
     """Recognise the axes of a variable among the `variables` of its file.
 
     In this order: coordinate variables (CF `axis`, `standard_name`, `units`), usual names of dimensions, an unlimited
     one as time, and for what is left the usual order time, rows, columns. `only_axis` is what a lone unknown axis is.
+    `fixed` are axes that are none of these, with the position that is taken along each.
 
     Raises DataError for a further axis that is longer than 1, and for two axes that say they are the same.
     """
-    kinds = [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+    kinds = [OTHER if axis in (fixed or {}) else kind for axis, kind in enumerate(_kinds_of(info, variables))]
     _refuse_doubles(info, kinds)
     if TIME not in kinds:
         growing = [axis for axis in sorted(info.unlimited) if kinds[axis] is None]
         kinds = [TIME if axis in growing[:1] else kind for axis, kind in enumerate(kinds)]
-    return _axes(info, _assign_rest(info, kinds, only_axis))
+    return _axes(info, _assign_rest(info, kinds, only_axis), fixed or {})
+
+
+def further_axes(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> list[int]:
+    """Return the axes that are neither time nor rows nor columns, whatever their sizes."""
+    kinds = _kinds_of(info, variables)
+    num_unknown = max(0, kinds.count(None) - sum(kind not in kinds for kind in _KINDS))
+    unknown = [axis for axis, kind in enumerate(kinds) if kind is None]
+    return [axis for axis, kind in enumerate(kinds) if kind == OTHER or axis in unknown[:num_unknown]]
+
+
+def _kinds_of(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> list[str | None]:
+    return [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
 
 
 def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo]) -> str | None:
@@ -132,23 +164,27 @@ def _assign_rest(info: VariableInfo, kinds: list[str | None], only_axis: str) ->
     free = [kind for kind in _KINDS if kind not in kinds]
     if len(unknown) > len(free):
         unknown = [axis for axis in unknown if info.shape[axis] != 1]
-    if len(unknown) == len(info.shape) == 1:
-        free = [only_axis]
+    if len(unknown) == 1 and all(kind == OTHER for kind in kinds if kind is not None):
+        # Samples one after the other, of a file that names no dimension, are cut into chunks as rows are.
+        free = [only_axis if info.dimensions[unknown[0]] else ROWS]
     for axis, kind in zip(reversed(unknown), reversed(free), strict=False):
         kinds[axis] = kind
     return kinds
 
 
-def _axes(info: VariableInfo, kinds: list[str | None]) -> Axes:
+def _axes(info: VariableInfo, kinds: list[str | None], fixed: Mapping[int, int]) -> Axes:
     for axis, kind in enumerate(kinds):
-        if kind not in _KINDS and info.shape[axis] != 1:
-            name = info.dimensions[axis] or f"number {axis}"
+        if kind not in _KINDS and info.shape[axis] != 1 and axis not in fixed:
+            name = info.dimensions[axis]
+            shown_name = name or f"number {axis}"
+            example = f"{name}=" if name else ":, "
             raise DataError(
-                f"variable '{info.name}' {_shown(info)}: dimension {name} of size {info.shape[axis]} is neither "
-                "time nor rows nor columns; give variables of one level (ncks -d, cdo sellevel)"
+                f"variable '{info.name}' {_shown(info)}: dimension {shown_name} of size {info.shape[axis]} is neither "
+                f"time nor rows nor columns; take one level, as in {info.short_name}[{example}0], or all as in "
+                f"{info.short_name}[{example}:]"
             )
     time, rows, columns = (kinds.index(kind) if kind in kinds else None for kind in _KINDS)
-    return Axes(time, rows, columns)
+    return Axes(time, rows, columns, tuple(sorted(fixed.items())))
 
 
 def _shown(info: VariableInfo) -> str:

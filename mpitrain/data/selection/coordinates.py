@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import coordinate_of
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE
 from mpitrain.data.selection.source import SampleSource, SourceFile
-from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part
+from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part, time_variable
 from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -59,7 +58,7 @@ class Coordinates:
         file = self.source.handles.get(record.path)
         time = level - record.first_time
         stored = read_part(file, self.moving[name], slice(time, time + 1), _EVERYTHING)
-        return _grid(decode(stored, self.moving[name].info), self.source.grid_shape)
+        return _grid(self.moving[name].decode(stored), self.source.grid_shape)
 
 
 def open_coordinates(source: SampleSource) -> Coordinates:
@@ -82,7 +81,7 @@ def open_coordinates(source: SampleSource) -> Coordinates:
         if access.shape[0] > 1:
             moving[name], dtypes[name] = access, "f8"
         else:
-            values = decode(read_part(file, access, _EVERYTHING, _EVERYTHING), access.info)
+            values = access.decode(read_part(file, access, _EVERYTHING, _EVERYTHING))
             grids[name], dtypes[name] = _grid(values, source.grid_shape), values.dtype.str[1:]
     times, time_attributes = _read_times(source)
     if times is not None:
@@ -97,7 +96,7 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 def _place(role: str, file: FieldFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
     try:
-        access = find_access(file, find_role(role, file, source.leading_names), is_coordinate=True)
+        access = find_access(file, find_role(role, file, source.leading_references), is_coordinate=True)
     except DataError:
         return None
     sizes = zip(access.shape, (source.files[0].num_times, *source.grid_shape), strict=True)
@@ -125,12 +124,8 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
 
 
 def _time_variable(source: SampleSource, record: SourceFile, file: FieldFile) -> VariableInfo | None:
-    # An input may lie still while the others move.
-    access = max((record.variables[name] for name in source.leading_names), key=lambda one: one.axes.time is not None)
-    if access.axes.time is None:
-        return None
-    info = coordinate_of(access.info, access.info.dimensions[access.axes.time], file.variables)
-    return info if info is not None and info.is_numeric and info.units else None
+    info = time_variable(record.variables, file)
+    return info if info is not None and info.units else None
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:

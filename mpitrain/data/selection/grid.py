@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import Decoder, decode
-from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.mask_expression import BoolArray
+from mpitrain.data.selection.expressions.clock import clock_values, day_of
+from mpitrain.data.selection.expressions.expression import BoolArray
+from mpitrain.data.selection.expressions.levels import spans_of
+from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.rule import PointRule
-from mpitrain.data.selection.source import SourceFile
-from mpitrain.data.selection.variable_access import ReadCounter, read_part
+from mpitrain.data.selection.source import ReadFiles
+from mpitrain.data.selection.variable_access import ReadCounter, read_part, read_stored
 
 Array = npt.NDArray[Any]
 _BLOCK_POINTS = 32768
@@ -30,9 +31,10 @@ _BLOCK_POINTS = 32768
 class GridLayout:
     """What all files of a gridded source have in common. Can be pickled.
 
-    `statics` (1, J or 1, I or 1) are the variables without time that every file repeats, already decoded, by name;
-    `static_mask` (J, I) is where the conditions on them alone hold, None where there is no such condition. Samples have
-    no targets, (N, 0), where the files do not hold them.
+    `num_times` are the time levels of all files: a lagged input has no value beyond them, and what needs one is no
+    sample. `statics` (1, J or 1, I or 1) are the variables without time that every file repeats, already decoded, by
+    name; `static_mask` (J, I) is where the conditions on them alone hold, None where there is no such condition.
+    Samples have no targets, (N, 0), where the files do not hold them.
     """
 
     kind: str
@@ -44,6 +46,9 @@ class GridLayout:
     seed: int
     thin_fraction: float
     latitude_name: str | None = None
+    naming: Naming = field(default_factory=Naming)
+    calendar: str = "standard"
+    num_times: int = 0
     statics: Mapping[str, Array] = field(default_factory=dict)
     static_mask: BoolArray | None = None
     has_targets: bool = True
@@ -64,10 +69,20 @@ class GridLayout:
         """The targets that samples have."""
         return self.target_names if self.has_targets else ()
 
-    def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
-        """Return the selected samples of a chunk of `record`, which `file` is the handle of."""
-        part = _Part(self, file, record, chunk, reads)
+    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """Return the selected samples of a chunk of `files`."""
+        part = _Part(self, files, chunk, reads)
         return part.fields() if self.kind == "fields" else part.points()
+
+    def references(self, name: str) -> tuple[str, ...]:
+        """See `SampleLayout.references`."""
+        return self.naming.references(name)
+
+    def first_level(self, files: ReadFiles, name: str) -> Array:
+        """Return the first time level (J, I) of an input or target, NaN where it has no value."""
+        part = _Part(self, files, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
+        level: Array = part.broadcast(name)[0]
+        return level
 
 
 def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
@@ -83,23 +98,23 @@ def static_mask_of(rule: PointRule, statics: Mapping[str, Array], grid_shape: tu
 
 
 def _on_statics(rule: PointRule, statics: Mapping[str, Array], wanted: bool = True) -> list[Any]:
-    return [
-        condition
-        for condition in rule.conditions
-        if (bool(condition.names) and all(name in statics for name in condition.names)) == wanted
-    ]
+    return [condition for condition in rule.conditions if _is_static(condition, statics) == wanted]
+
+
+def _is_static(condition: Any, statics: Mapping[str, Array]) -> bool:
+    has_dates = bool(getattr(condition, "dates", ()))
+    return bool(condition.names) and not has_dates and all(name in statics for name in condition.names)
 
 
 class _Part:
     """One chunk while it is read: every variable once, values of a point as few times as can be."""
 
-    def __init__(
-        self, layout: GridLayout, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None
-    ) -> None:
-        self._layout, self._file, self._record, self._chunk, self._reads = layout, file, record, chunk, reads
+    def __init__(self, layout: GridLayout, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> None:
+        self._layout, self._files, self._chunk, self._reads = layout, files, chunk, reads
+        self._record = files.records[chunk.file]
         self._times, self._rows = slice(chunk.time_start, chunk.time_stop), slice(chunk.row_start, chunk.row_stop)
         self._shape = (self._size(self._times), self._size(self._rows), layout.grid_shape[1])  # (T, J, I)
-        self._stored: dict[str, Array] = {}
+        self._stored: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def points(self) -> Samples:
         """Return the selected points, in the order of time, row, column."""
@@ -127,7 +142,7 @@ class _Part:
             np.copyto(values, np.nan, where=masked)
         area_weights = None
         if layout.latitude_name:
-            area_weights = _relative_areas(self._broadcast(layout.latitude_name)[kept])
+            area_weights = _relative_areas(self.broadcast(layout.latitude_name)[kept])
         return Samples(
             inputs=inputs,
             targets=targets,
@@ -142,11 +157,19 @@ class _Part:
         """Return which points (T, J, I) fulfil all conditions."""
         layout = self._layout
         selected = np.ones(self._shape, dtype=bool)
+        selected &= self._has_lagged()[:, None, None]
         if layout.static_mask is not None:
             selected &= layout.static_mask[self._rows]
         for condition in _on_statics(layout.rule, layout.statics, wanted=False):
             selected &= condition.evaluate(self._values)
         return selected
+
+    def _has_lagged(self) -> BoolArray:
+        """Tell for which time levels (T,) the levels that lagged variables come from exist."""
+        levels = np.arange(self._times.start, self._times.stop) + self._record.first_time
+        lags = {access.lag for access in self._record.variables.values()}
+        reached = [(levels + lag >= 0) & (levels + lag < self._layout.num_times) for lag in lags if lag]
+        return np.logical_and.reduce(reached) if reached else np.ones(len(levels), dtype=bool)
 
     def _grid_index(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the place in the whole source of points (N,) of this chunk."""
@@ -182,22 +205,24 @@ class _Part:
 
     def _column(self, name: str) -> tuple[Array, Callable[[Array], Array]]:
         """Return a variable as stored, flat (T * J * I,), and what makes measurements of it."""
-        if name in self._layout.statics:
-            return self._broadcast(name).reshape(-1), lambda values: values
+        access = self._record.variables.get(name)
+        if name in self._layout.statics or access is None or access.lag:
+            return self.broadcast(name).reshape(-1), lambda values: values
         stored = np.broadcast_to(self._read(name), self._shape).reshape(-1)
-        return stored, Decoder(self._record.variables[name].info).decode
+        return stored, access.decoder()
 
     def _area_weights(self, positions: npt.NDArray[np.int64]) -> Array | None:
         name = self._layout.latitude_name
-        return None if name is None else _relative_areas(self._broadcast(name).reshape(-1)[positions])
+        return None if name is None else _relative_areas(self.broadcast(name).reshape(-1)[positions])
 
     def _stack(self, names: tuple[str, ...], kept: npt.NDArray[np.int64]) -> Array:
         stack = np.empty((len(kept), len(names), *self._shape[1:]), dtype=self._layout.dtype)  # (N, F, H, W)
         for channel, name in enumerate(names):
-            stack[:, channel] = self._broadcast(name)[kept]
+            stack[:, channel] = self.broadcast(name)[kept]
         return stack
 
-    def _broadcast(self, name: str) -> Array:
+    def broadcast(self, name: str) -> Array:
+        """Return a variable's measurements (T, J, I)."""
         return np.broadcast_to(self._values(name), self._shape)
 
     def _values(self, name: str) -> Array:
@@ -205,13 +230,54 @@ class _Part:
         static = self._layout.statics.get(name)
         if static is not None:
             return static[:, self._rows] if static.shape[1] > 1 else static
-        return decode(self._read(name), self._record.variables[name].info).astype(self._layout.dtype, copy=False)
+        access = self._record.variables.get(name)
+        if access is None:
+            return self._computed(name)
+        if access.lag:
+            return self._lagged(name, access.lag)
+        return access.decode(self._read(name)).astype(self._layout.dtype, copy=False)
+
+    def _computed(self, name: str) -> Array:
+        """Return what is not read: a derived variable, a date, or something of the decoded time."""
+        naming, calendar = self._layout.naming, self._layout.calendar
+        if name in naming.derived:
+            # In float64, so that a step in between rounds nothing that the samples' type could hold.
+            in_double = lambda one: np.asarray(self._values(one), dtype=np.float64)  # noqa: E731
+            return np.atleast_3d(naming.derived[name].evaluate(in_double)).astype(self._layout.dtype)
+        if name not in naming.clocks:
+            return np.float64(day_of(name, calendar, "domain.mask")).reshape(1, 1, 1)
+        times = self._record.times
+        assert times is not None
+        return clock_values(name, times[self._times], calendar)[:, None, None]
+
+    def _lagged(self, name: str, lag: int) -> Array:
+        """Return a variable some time levels earlier or later, NaN beyond the first and the last of all files."""
+        levels = np.arange(self._times.start, self._times.stop) + self._record.first_time + lag
+        found = np.full(self._shape, np.nan, dtype=self._layout.dtype)
+        inside = np.flatnonzero((levels >= 0) & (levels < self._layout.num_times))
+        while len(inside):
+            number = self._files.at_level(int(levels[inside[0]]))
+            record = self._files.records[number]
+            here = inside[levels[inside] < record.first_time + record.num_times]
+            first = int(levels[here[0]]) - record.first_time
+            access = record.variables[name]
+            part = slice(first, first + len(here))
+            stored = read_part(self._files.handle(number), access, part, self._rows, self._reads)
+            found[here] = access.decode(stored)
+            inside = inside[len(here) :]
+        return found
 
     def _read(self, name: str) -> Array:
         access = self._record.variables[name]
-        if access.info.name not in self._stored:
-            self._stored[access.info.name] = read_part(self._file, access, self._times, self._rows, self._reads)
-        return self._stored[access.info.name]
+        own = access.info.name
+        # All levels that are asked for are read at once: a stored block may hold several.
+        key = own, tuple(axis for axis, _ in access.axes.fixed)
+        every = [one for one in self._record.variables.values() if one.info.name == own and not one.lag]
+        spans = spans_of(one.axes.fixed for one in every if tuple(axis for axis, _ in one.axes.fixed) == key[1])
+        if key not in self._stored:
+            file = self._files.handle(self._chunk.file)
+            self._stored[key] = read_stored(file, access, self._times, self._rows, self._reads, spans)
+        return access.axes.arrange(self._stored[key], spans)
 
     @staticmethod
     def _size(part: slice) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpitrain.config.model import CICE_SUFFIX, ICE_NAMES, ICE_STANDARD_NAMES
 from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.units import is_same
 from mpitrain.errors import DataError
 
 # What a file holds that no setting describes: a CICE history file (CICE user guide, "History").
@@ -62,7 +63,7 @@ QUANTITIES: dict[str, Quantity] = {
     "qref": Quantity(("qref", "huss", "q2m", "q2"), ("specific_humidity",), ("kg/kg", "kg kg-1", "1", "g/kg")),
     "flwdn": Quantity(("flwdn", "rlds", "dlwrf"), ("surface_downwelling_longwave_flux_in_air",), _FLUX),
     "fswdn": Quantity(("fswdn", "rsds", "dswrf"), ("surface_downwelling_shortwave_flux_in_air",), _FLUX),
-    ICE_FRACTION: Quantity(("aice", "siconc", "icec", "sic"), ("sea_ice_area_fraction",), _FRACTION),
+    ICE_FRACTION: Quantity(ICE_NAMES, ICE_STANDARD_NAMES, _FRACTION),
     LATITUDE: Quantity(("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean"), ("latitude",)),
     LONGITUDE: Quantity(("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean"), ("longitude",)),
     OCEAN_MASK: Quantity(
@@ -75,8 +76,6 @@ _ROLES = {
     OCEAN_MASK: "ocean mask",
     ICE_FRACTION: "ice concentration",
 }
-# CICE marks how often a history variable is written: hourly, daily, monthly, each step.
-_SUFFIX = re.compile(r"_(h|d|m|y|1|inst)$")
 
 
 def find_variable(request: str, file: FieldFile, first_of_several: bool = False) -> str:
@@ -139,7 +138,7 @@ def odd_units(request: str, info: VariableInfo, path: Path) -> str | None:
     quantity = quantity_of(request) or quantity_of(info.short_name)
     if quantity is None or not quantity.units or "units" not in info.attributes:
         return None
-    if info.units.lower() in (unit.lower() for unit in quantity.units):
+    if any(is_same(info.units, unit) for unit in quantity.units):
         return None
     usual = ", ".join(unit for unit in quantity.units[:4] if unit)
     return f"{path}: variable '{info.name}' has units '{info.units}', expected {usual}; its values are used as they are"
@@ -160,7 +159,7 @@ def _candidates(request: str, variables: Mapping[str, VariableInfo]) -> list[lis
 
 
 def _plain(name: str) -> str:
-    return _SUFFIX.sub("", name.lower())
+    return CICE_SUFFIX.sub("", name.lower())
 
 
 def _position(name: str, names: tuple[str, ...]) -> int:

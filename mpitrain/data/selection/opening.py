@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
+from mpitrain.data.selection.expressions.expression import Expression
+from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_plain, spell_out
 from mpitrain.data.selection.grid import GridLayout, static_mask_of
+from mpitrain.data.selection.grid_files import Grids, check_shapes, check_statics, convert_units, read_file_times
 from mpitrain.data.selection.names import (
     CICE_INPUTS,
     CICE_TARGET,
@@ -22,9 +23,8 @@ from mpitrain.data.selection.names import (
     is_absent,
     is_cice_history,
     list_names,
-    odd_units,
 )
-from mpitrain.data.selection.rule import PointRule, build_point_rule, uses_ice
+from mpitrain.data.selection.rule import build_point_rule, uses_ice
 from mpitrain.data.selection.settings import Selection, expand_paths
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
@@ -33,41 +33,11 @@ from mpitrain.data.selection.variable_access import (
     coordinate_name,
     find_access,
     find_role,
-    read_statics,
-    static_names,
+    reference_of,
 )
 from mpitrain.errors import DataError
 
 DEFAULT_CHUNK_BYTES = 8 * 2**20
-
-
-@dataclass
-class _Grids:
-    """What is gathered while the files are opened one after the other."""
-
-    selection: Selection
-    input_names: tuple[str, ...]
-    target_names: tuple[str, ...]
-    may_lack_targets: bool
-    has_targets: bool = True
-    rule: PointRule = field(default_factory=lambda: PointRule((), ""))
-    latitude_name: str | None = None
-    names: tuple[str, ...] = ()
-    coordinates: tuple[str, ...] = ()
-    grid_shape: tuple[int, int] = (1, 1)
-    statics: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    records: list[SourceFile] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
-
-    @property
-    def main_names(self) -> tuple[str, ...]:
-        """What is read from every chunk."""
-        return (*self.input_names, *(self.target_names if self.has_targets else ()))
-
-    @property
-    def leading_names(self) -> tuple[str, ...]:
-        """What the others are held against: the targets, or without them the inputs."""
-        return self.target_names if self.has_targets else self.input_names
 
 
 def open_source(
@@ -93,7 +63,7 @@ def _open_grid(
 ) -> SampleSource:
     """Open files of gridded variables (see `open_source`)."""
     names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
-    grids = _Grids(selection, *names, may_lack_targets=num_predicted is not None)
+    grids = Grids(selection, *names, may_lack_targets=num_predicted is not None)
     for path in paths:
         file = open_field_file(path)
         try:
@@ -111,67 +81,81 @@ def _open_grid(
         layout=layout,
         num_points=num_times if selection.kind == "fields" else num_times * grids.grid_shape[0] * grids.grid_shape[1],
         grid_shape=grids.grid_shape,
-        units={name: grids.records[0].variables[name].info.units for name in grids.main_names},
+        units={name: grids.units.get(name, "") for name in (*grids.main_names, *grids.references(grids.main_names))},
         max_patterns=selection.max_patterns,
         notices=tuple(grids.notices),
     )
 
 
-def _add_file(grids: _Grids, file: FieldFile) -> None:
+def _add_file(grids: Grids, file: FieldFile) -> None:
     status, is_first = file.path.stat(), not grids.records
     if is_first:
         _look_for_targets(grids, file)
         _choose_names(grids, file)
-    elif not grids.has_targets and not all(is_absent(name, file) for name in grids.target_names):
+    elif not grids.has_targets and not _has_none(grids.target_names, file):
         raise DataError(
             f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
             "predict for files with and without targets one after the other"
         )
     access = {name: _find_access(grids, file, name) for name in grids.names}
-    num_times = _check_shapes(grids, file, access)
-    _check_statics(grids, file, access, num_times)
+    grids.notices += convert_units(grids, file, access)
+    if is_first:
+        grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
+    num_times = check_shapes(grids, file, access)
+    check_statics(grids, file, access, num_times)
     first_time = sum(record.num_times for record in grids.records)
-    record = SourceFile(file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access)
-    grids.notices += _unit_notices(grids, record)
+    times = read_file_times(grids, file, access)
+    record = SourceFile(file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times)
     grids.records.append(record)
 
 
-def _find_access(grids: _Grids, file: FieldFile, name: str) -> VariableAccess:
+def _find_access(grids: Grids, file: FieldFile, name: str) -> VariableAccess:
     """Return where a file has a variable. Raises DataError, which names the setting that asks for it."""
-    is_input, is_target = name in grids.input_names, name in grids.target_names
-    if (is_input or is_target) and is_absent(name, file):
+    is_input = name in grids.references(grids.input_names)
+    is_target = name in grids.references(grids.target_names)
+    if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
         key = "variables.input_variables" if is_input else "variables.output_variables"
         asked = grids.selection.input_names if is_input else grids.selection.target_names
         why = "" if asked is not None else " (of a CICE history, which is what is read where nothing else is named)"
         raise DataError(
-            f"{file.path}: no variable '{name}'{why}; this one has {list_names(file.variables) or 'none'}; name those "
-            f"to use in {key}"
+            f"{file.path}: no variable '{reference_of(name, file).name}'{why}; this one has "
+            f"{list_names(file.variables) or 'none'}; name those to use in {key}"
         )
     return find_access(file, name, name in grids.coordinates)
 
 
-def _look_for_targets(grids: _Grids, file: FieldFile) -> None:
+def _look_for_targets(grids: Grids, file: FieldFile) -> None:
     """Do without the targets where predictions may, and the first file has none of them."""
     names = grids.target_names
-    if grids.may_lack_targets and all(is_absent(name, file) for name in names):
+    if grids.may_lack_targets and _has_none(names, file):
         grids.has_targets = False
         grids.notices.append(f"{file.path}: no variable {_listed(names)}: {WITHOUT_TARGETS}")
+
+
+def _has_none(names: Sequence[str], file: FieldFile) -> bool:
+    """Tell whether a file has nothing of what any of the names needs."""
+    needed = [
+        one for name in names for one in ((name,) if is_plain(name, file) else Expression(name, "variables").names)
+    ]
+    return all(is_absent(reference_of(one, file).name, file) for one in needed)
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _choose_names(grids: _Grids, file: FieldFile) -> None:
+def _choose_names(grids: Grids, file: FieldFile) -> None:
     """Decide by the first file which variables the rule and the weights need."""
     selection = grids.selection
-    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, grids.leading_names)  # noqa: E731
+    leading = grids.leading_references
+    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, leading)  # noqa: E731
     with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
-    for name in grids.main_names:  # what the user has named comes before what the rule needs
+    _spell_out(grids, file)
+    for name in grids.references(grids.main_names):  # what the user has named comes before what the rule needs
         _find_access(grids, file, name)
     # Without names of its own a run asks for CICE's variables.
     is_cice = selection.input_names is None or is_cice_history(file)
-    grids.rule = build_point_rule(selection.domain, grids.leading_names, role, with_ice, is_cice)
+    grids.rule = build_point_rule(selection.domain, leading, role, with_ice, is_cice)
     if not with_ice and uses_ice(selection.domain, is_cice):
         key = "domain.clean_data" if selection.domain.mask_mode is None else "domain.mask_mode=sea_ice"
         grids.notices.append(
@@ -180,82 +164,27 @@ def _choose_names(grids: _Grids, file: FieldFile) -> None:
         )
     grids.latitude_name = role(LATITUDE) if selection.is_area_weighted else None
     extra = [grids.latitude_name] if grids.latitude_name else []
-    grids.names = tuple(dict.fromkeys((*grids.main_names, *grids.rule.names, *extra)))
-    grids.coordinates = tuple(
-        name for name in grids.names if name not in grids.main_names and coordinate_name(name, file)
-    )
+    main = grids.references(grids.main_names)
+    clocks = clocks_of(grids.rule.names, file)
+    grids.naming = replace(grids.naming, clocks=grids.naming.clocks | clocks)
+    grids.names = tuple(dict.fromkeys((*main, *grids.references(grids.rule.names), *extra)))
+    grids.coordinates = tuple(name for name in grids.names if name not in main and coordinate_name(name, file))
 
 
-def _check_shapes(grids: _Grids, file: FieldFile, access: dict[str, VariableAccess]) -> int:
-    """Return the file's number of time levels. Raises DataError where its variables or its grid do not fit."""
-    # A target, or without them the input of the largest grid: one may be constant along an axis.
-    leading = [access[name] for name in grids.leading_names]
-    main = leading[0] if grids.has_targets else max(leading, key=lambda one: one.shape[1] * one.shape[2])
-    num_times = max(access[name].shape[0] for name in grids.main_names)
-    grid_shape = main.shape[1:]
-    for one in access.values():
-        if 0 in one.shape:
-            raise DataError(
-                f"{file.path}: variable '{one.info.name}' has shape {one.info.shape}: a dimension of length 0 holds "
-                "nothing; take this file out of data.data_path, or wait until it is written"
-            )
-        if not one.info.is_numeric:
-            raise DataError(f"{file.path}: variable '{one.info.name}' holds {one.info.dtype}, expected numbers")
-        fits = all(size in (1, full) for size, full in zip(one.shape, (num_times, *grid_shape), strict=True))
-        if not fits:
-            raise DataError(
-                f"{file.path}: variable '{one.info.name}' has (time, rows, columns) {one.shape}, "
-                f"expected {(num_times, *grid_shape)} as '{main.info.name}' has; take variables of one grid"
-            )
-    if grids.records and grid_shape != grids.grid_shape:
-        raise DataError(
-            f"{file.path}: its grid of {_times(grid_shape)} is not that of {grids.records[0].path}, "
-            f"{_times(grids.grid_shape)}; train on files of one grid"
-        )
-    grids.grid_shape = grid_shape
-    return num_times
+def _spell_out(grids: Grids, file: FieldFile) -> None:
+    """Give each level of a run a name of its own, and parse derived variables, by what the first file has."""
+    inputs, of_inputs = spell_out(grids.input_names, file, "variables.input_variables")
+    targets = grids.target_names
+    of_targets: dict[str, Expression] = {}
+    if grids.has_targets:
+        targets, of_targets = spell_out(targets, file, "variables.output_variables")
+    derived = of_inputs | of_targets
+    needed = [one for name in (*inputs, *targets) for one in (derived[name].names if name in derived else (name,))]
+    grids.input_names, grids.target_names = inputs, targets
+    grids.naming = Naming(derived, clocks_of(needed, file))
 
 
-def _times(grid_shape: tuple[int, int]) -> str:
-    return f"{grid_shape[0]} rows x {grid_shape[1]} columns"
-
-
-def _check_statics(grids: _Grids, file: FieldFile, access: dict[str, VariableAccess], num_times: int) -> None:
-    """Take the variables without time from the first file; raise DataError where a later one has others."""
-    names = static_names(access, grids.main_names, grids.coordinates)
-    statics = read_statics(file, {name: access[name] for name in names}, grids.selection.dtype)
-    if not grids.records:
-        grids.statics = statics
-        return
-    for name, expected in grids.statics.items():
-        found = statics.get(name)
-        if (
-            found is None
-            or found.shape != expected.shape
-            or not np.allclose(found, expected, 1e-6, 1e-5, equal_nan=True)
-        ):
-            what = "its grid" if name in grids.coordinates else "it has no time, and"
-            raise DataError(
-                f"{file.path}: variable '{access[name].info.name}' is not that of {grids.records[0].path}: {what} must "
-                "be the same in all files; train on files of one grid"
-            )
-
-
-def _unit_notices(grids: _Grids, record: SourceFile) -> Iterator[str]:
-    for name in grids.main_names:
-        info = record.variables[name].info
-        if not grids.records:
-            notice = odd_units(name, info, record.path)
-            if notice:
-                yield notice
-        elif info.units != (expected := grids.records[0].variables[name].info.units):
-            yield (
-                f"{record.path}: variable '{info.name}' has units '{info.units}', '{expected}' in "
-                f"{grids.records[0].path}; its values are used as they are"
-            )
-
-
-def _grid_layout(grids: _Grids) -> GridLayout:
+def _grid_layout(grids: Grids) -> GridLayout:
     selection = grids.selection
     layout = GridLayout(
         kind=selection.kind,
@@ -267,15 +196,19 @@ def _grid_layout(grids: _Grids) -> GridLayout:
         seed=selection.seed,
         thin_fraction=selection.thin_fraction,
         latitude_name=grids.latitude_name,
+        naming=grids.naming,
+        calendar=grids.calendar or "standard",
+        num_times=sum(record.num_times for record in grids.records),
         statics=grids.statics,
         has_targets=grids.has_targets,
     )
     return replace(layout, static_mask=static_mask_of(grids.rule, grids.statics, grids.grid_shape))
 
 
-def _grid_chunks(grids: _Grids, layout: GridLayout, number: int, target_bytes: int) -> Iterator[SampleChunk]:
+def _grid_chunks(grids: Grids, layout: GridLayout, number: int, target_bytes: int) -> Iterator[SampleChunk]:
     record, (num_rows, num_columns) = grids.records[number], grids.grid_shape
     moving = [one for name, one in record.variables.items() if name not in grids.statics]
+    moving = moving or list(record.variables.values())
     unit = common_unit(((one.info, one.axes) for one in moving), record.num_times, num_rows)
     points = max(1, target_bytes // (FLOAT32_BYTES * len(moving)))
     rows = (0, num_rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitrain.config import DomainSection, RunConfig
@@ -19,7 +19,8 @@ class Selection:
     """The settings that decide what a source reads; `config.data`, `variables` and `domain` say what each means.
 
     `files` are paths and patterns. Without names, inputs and targets are those of a CICE history file, or the columns
-    of a table. `max_patterns` None: no limit.
+    of a table. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name of a variable or
+    a level of it; others are read in the units of the first file.
     """
 
     files: tuple[str, ...]
@@ -32,6 +33,7 @@ class Selection:
     max_patterns: int | None = None
     seed: int = 0
     dtype: str = "float32"
+    units: Mapping[str, str] = field(default_factory=dict)
 
 
 def selection_of(config: RunConfig, files: Sequence[str] | None = None) -> Selection:

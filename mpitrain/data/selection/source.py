@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ MOST_OPEN_FILES = 16
 class SourceFile:
     """One file: its variables by the name that the settings use, and what tells whether it has changed since.
 
-    `first_time` is the number of its first time level (of its first sample, for a table) among all files.
+    `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
+    are days since 1970-01-01 in its calendar, where the settings need them.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class SourceFile:
     num_times: int
     first_time: int
     variables: Mapping[str, VariableAccess] = field(default_factory=dict)
+    times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
 
     def check_unchanged(self) -> None:
         """Raise DataError where the file is gone or another than the one that was opened first."""
@@ -95,6 +98,23 @@ class OpenFiles:
         return OpenFiles, ()
 
 
+@dataclass(frozen=True)
+class ReadFiles:
+    """All files of a source, and this process's handles of them: a sample may need times of the file before its own."""
+
+    records: tuple[SourceFile, ...]
+    handles: OpenFiles
+
+    def handle(self, number: int) -> FieldFile:
+        """Return the open file. Raises DataError where it has changed since the source was opened."""
+        self.records[number].check_unchanged()
+        return self.handles.get(self.records[number].path)
+
+    def at_level(self, level: int) -> int:
+        """Return the number of the file that holds a time level of the source."""
+        return bisect_right([record.first_time for record in self.records], level) - 1
+
+
 class SampleLayout(Protocol):
     """How the files of a source hold its samples: on a grid, or as a table of samples that are ready. Can be pickled.
 
@@ -134,8 +154,14 @@ class SampleLayout(Protocol):
     def rule_words(self) -> str:
         """The settings that decide which points are samples, as text for messages."""
 
-    def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
-        """Return the selected samples of a chunk of `record`, which `file` is the handle of."""
+    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """Return the selected samples of a chunk of `files`."""
+
+    def references(self, name: str) -> tuple[str, ...]:
+        """Return the names in `SourceFile.variables` that an input or target needs."""
+
+    def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
+        """Return the first time level (J, I) of a variable on a grid."""
 
 
 @dataclass(frozen=True)
@@ -182,15 +208,22 @@ class SampleSource:
         """What the files' grid and times are those of: the targets, or without them the inputs."""
         return self.target_names if self.has_targets else self.input_names
 
+    @property
+    def leading_references(self) -> tuple[str, ...]:
+        """The names in `SourceFile.variables` that the leading names need."""
+        return tuple(one for name in self.leading_names for one in self.layout.references(name))
+
     def read(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
 
         `reads` counts each stored block that is read. Raises DataError where the file has changed since it was opened
         or cannot be read to the end.
         """
-        record = self.files[chunk.file]
-        record.check_unchanged()
-        return self.layout.read(self.handles.get(record.path), record, chunk, reads)
+        return self.layout.read(ReadFiles(self.files, self.handles), chunk, reads)
+
+    def first_level(self, name: str) -> npt.NDArray[Any]:
+        """Return the first time level (J, I) of an input or target on its grid, NaN where it has no value."""
+        return self.layout.first_level(ReadFiles(self.files, self.handles), name)
 
     def read_all(self) -> Samples:
         """Return all samples of the source, in its order, without the limit of `max_patterns`; for data that fits.

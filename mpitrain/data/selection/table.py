@@ -18,7 +18,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.grid import field_weights
 from mpitrain.data.selection.settings import Selection
-from mpitrain.data.selection.source import SampleSource, SourceFile
+from mpitrain.data.selection.source import ReadFiles, SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.errors import DataError
 
@@ -47,8 +47,9 @@ class TableLayout:
         """No variable of a table is without samples."""
         return {}
 
-    def read(self, file: FieldFile, record: SourceFile, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
+        file, record = files.handle(chunk.file), files.records[chunk.file]
         rows = slice(chunk.row_start, chunk.row_stop)
         names = self.target_names if self.has_targets else ()
         inputs = self._read(file, INPUTS, rows, reads)
@@ -67,6 +68,14 @@ class TableLayout:
             return samples
         kept = keyed_uniform((self.seed, Stream.THINNING), len(samples), int(numbers[0])) < self.thin_fraction
         return samples.take(np.flatnonzero(kept))
+
+    def references(self, name: str) -> tuple[str, ...]:
+        """See `SampleLayout.references`."""
+        return (name,)
+
+    def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
+        """Return nothing: a table has no grid."""
+        raise NotImplementedError(f"{files.records[0].path}: a table of samples has no grid")
 
     def _read(self, file: FieldFile, name: str, rows: slice, reads: ReadCounter | None) -> npt.NDArray[Any]:
         info = file.variables[name]

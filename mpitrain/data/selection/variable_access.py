@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import COLUMNS, ROWS, Axes, find_axes
+from mpitrain.data.selection.axes import COLUMNS, ROWS, Axes, coordinate_of, find_axes
 from mpitrain.data.selection.chunks import blocks_touched
+from mpitrain.data.selection.expressions.levels import find_positions
+from mpitrain.data.selection.expressions.reference import Reference, parse_reference
 from mpitrain.data.selection.names import (
     ICE_FRACTION,
     LATITUDE,
@@ -24,6 +27,7 @@ from mpitrain.data.selection.names import (
     no_such_role,
     quantity_of,
 )
+from mpitrain.data.units import Conversion
 from mpitrain.errors import DataError
 
 # How often each block of each variable was read: (path, variable, numbers of the block along each axis).
@@ -33,10 +37,26 @@ _COORDINATES = (LATITUDE, LONGITUDE, OCEAN_MASK)
 
 @dataclass(frozen=True)
 class VariableAccess:
-    """A variable of one file, and which of its axes is what."""
+    """A variable of one file, which of its axes is what, and by how many time levels its values come from later.
+
+    `conversion` is from the file's units to those that are wanted.
+    """
 
     info: VariableInfo
     axes: Axes
+    lag: int = 0
+    conversion: Conversion | None = None
+
+    def decoder(self) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+        """Return what makes measurements of stored values, in the units that are wanted."""
+        decode, conversion = Decoder(self.info).decode, self.conversion
+        if conversion is None:
+            return decode
+        return lambda stored: decode(stored).astype(np.float64) * conversion.scale + conversion.offset
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return measurements of stored values, in the units that are wanted."""
+        return self.decoder()(stored)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -48,21 +68,42 @@ def read_part(
     file: FieldFile, access: VariableAccess, time: slice, rows: slice, reads: ReadCounter | None = None
 ) -> npt.NDArray[Any]:
     """Return some time levels and rows of a variable as stored, arranged (T, J, I); counts each block in `reads`."""
-    slices = access.axes.slices(access.info.shape, time, rows)
+    return access.axes.arrange(read_stored(file, access, time, rows, reads))
+
+
+def read_stored(
+    file: FieldFile, access: VariableAccess, time: slice, rows: slice, reads: ReadCounter | None = None,
+    spans: Mapping[int, tuple[int, int]] | None = None,
+) -> npt.NDArray[Any]:  # fmt: skip
+    """Return some time levels and rows of a variable as stored, with the positions `spans` along its fixed axes."""
+    slices = access.axes.slices(access.info.shape, time, rows, spans)
     if reads is not None:
         path, name = str(file.path), access.info.name
         reads.update((path, name, block) for block in blocks_touched(access.info, access.axes, slices))
-    return access.axes.arrange(file.read_stored(access.info.name, slices))
+    return file.read_stored(access.info.name, slices)
 
 
 def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> VariableAccess:
-    """Return where a file has a variable. Raises DataError where it is missing, ambiguous or of too many dimensions."""
-    info = file.variables[find_variable(name, file, first_of_several=is_coordinate)]
-    only_axis = ROWS if quantity_of(name) is QUANTITIES[LATITUDE] else COLUMNS
+    """Return where a file has what `name` refers to, a variable or one level of it.
+
+    Raises DataError where it is missing, ambiguous or of too many dimensions.
+    """
+    reference = reference_of(name, file)
+    info = file.variables[find_variable(reference.name, file, first_of_several=is_coordinate)]
+    only_axis = ROWS if quantity_of(reference.name) is QUANTITIES[LATITUDE] else COLUMNS
+    positions = find_positions(reference, info, file)
+    if any(len(found) > 1 for found in positions.values()):
+        raise DataError(f"{file.path}: '{name}' stands for several levels, here one is needed; name one, as in [z=0]")
     try:
-        return VariableAccess(info, find_axes(info, file.variables, only_axis))
+        fixed = {axis: found[0] for axis, found in positions.items()}
+        return VariableAccess(info, find_axes(info, file.variables, only_axis, fixed), reference.lag)
     except DataError as error:
         raise DataError(f"{file.path}: {error}") from error
+
+
+def reference_of(name: str, file: FieldFile) -> Reference:
+    """Return what a name refers to: a name that the file has is itself, brackets or not."""
+    return Reference(name) if name in file.variables else parse_reference(name, "variables")
 
 
 def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) -> str:
@@ -85,6 +126,15 @@ def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) ->
     return find_variable(quantity, file, first_of_several=quantity in _COORDINATES)
 
 
+def time_variable(access: Mapping[str, VariableAccess], file: FieldFile) -> VariableInfo | None:
+    """Return the coordinate variable of the time axis that the variables lie along; None where there is none."""
+    for one in access.values():
+        if one.axes.time is not None:
+            info = coordinate_of(one.info, one.info.dimensions[one.axes.time], file.variables)
+            return info if info is not None and info.is_numeric else None
+    return None
+
+
 def coordinate_name(name: str, file: FieldFile) -> bool:
     """Tell whether a variable is part of the grid: latitude, longitude or ocean mask."""
     return any(_is_quantity(name, file, quantity) for quantity in _COORDINATES)
@@ -103,8 +153,7 @@ def read_statics(file: FieldFile, access: Mapping[str, VariableAccess], dtype: s
     """Return the measurements (1, J or 1, I or 1) of variables without time, in the samples' type."""
     everything = slice(None)
     return {
-        name: decode(read_part(file, one, everything, everything), one.info).astype(dtype)
-        for name, one in access.items()
+        name: one.decode(read_part(file, one, everything, everything)).astype(dtype) for name, one in access.items()
     }
 
 

@@ -14,7 +14,7 @@ from mpitrain.models.files.inert_pickle import StoredObject, StoredStorage, Stor
 from mpitrain.models.files.zip_parts import ArchiveError, ZipParts
 
 RECORD = "mpitrain.json"
-TEXTS = ("input_names", "target_names", "input_units", "target_units")
+TEXTS = ("input_names", "target_names", "input_units", "target_units", "input_ranges", "read_units")
 _MOST_PICKLE_BYTES = 8 * 2**20
 _MOST_RECORD_BYTES = 64 * 2**10
 _MOST_CODE_BYTES = 4 * 2**20

@@ -43,6 +43,16 @@ class ModelDescription:
     target_names: tuple[str, ...] = ()
     input_units: tuple[str, ...] = ()
     target_units: tuple[str, ...] = ()
+    input_ranges: tuple[str, ...] = ()
+    """Smallest and largest value of each input that was trained on, as "low high"."""
+    read_units: tuple[str, ...] = ()
+    """What derived inputs and targets are computed from, with its units, as "name=units"."""
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Units by the names of inputs, targets, and what these are computed from; "" where they are not known."""
+        named = zip((*self.input_names, *self.target_names), (*self.input_units, *self.target_units), strict=False)
+        return dict(named) | {text.rpartition("=")[0]: text.rpartition("=")[2] for text in self.read_units}
 
 
 def save_model(

@@ -9,7 +9,6 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name
 from mpitrain.data.dataset.batches import BatchPlan
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError, ConfigError
@@ -37,9 +36,8 @@ def checkpoint_settings(
 
     The sizes of the model are those of the data in `summary`.
     """
-    model = config.model.model_dump(exclude={"initial_weights"})
-    model |= {"name": model_name(config.model), "input_size": len(summary.input_names)}
-    model["output_size"] = len(summary.target_names)
+    model = config.network.model_dump(exclude={"initial_weights"})
+    model |= {"input_size": len(summary.input_names), "output_size": len(summary.target_names)}
     settings: dict[str, Any] = {
         "semantics": config.semantics,
         "seed": config.seed,

@@ -1,7 +1,8 @@
-"""Conditions on variables, such as "umask == 1 and sst_h > -1.5": a few operations, never evaluated as Python.
+"""Derived variables, such as "hypot(u10, v10)", and conditions, such as "umask == 1 and time >= 2010-03-01".
 
-Operands are numbers and variables, by name or as var("group/name"). Comparisons (chained too), + - * /, abs(x) and
-isnan(x); conditions are joined by and, or, not, or by &, |, ~ with brackets around each. A comparison with a missing
+A few operations, never evaluated as Python. Operands are numbers, dates and variables, by name or as var("group/name"),
+both with levels and lags in brackets (see `reference`). + - * / **, functions of numbers; comparisons (chained too) and
+isnan(x) make conditions, joined by and, or, not, or by &, |, ~ with brackets around each. A comparison with a missing
 value is false, save != and what `not` turns around: ask isnan(x) there.
 """
 
@@ -9,19 +10,29 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.selection.expressions.clock import DATE
+from mpitrain.data.selection.expressions.reference import BRACKETED, parse_reference
 from mpitrain.errors import ConfigError
 
 BoolArray = npt.NDArray[np.bool_]
 Values = Callable[[str], npt.NDArray[Any]]
 
-ALLOWED = 'numbers, variable names, var("group/name"), comparisons, and, or, not, & | ~, + - * /, abs(x), isnan(x)'
+_ONE: dict[str, Callable[[Any], Any]] = {
+    "abs": np.abs, "sqrt": np.sqrt, "log": np.log, "exp": np.exp, "sin": np.sin, "cos": np.cos,
+}  # fmt: skip
+_TWO: dict[str, Callable[[Any, Any], Any]] = {"hypot": np.hypot, "min": np.minimum, "max": np.maximum}
+ALLOWED = (
+    'numbers, variable names, var("group/name"), levels and lags in brackets, dates, comparisons, and, or, not, & | ~, '
+    f"+ - * / **, isnan(x), {', '.join(f'{name}(x)' for name in _ONE)}, {', '.join(f'{name}(x, y)' for name in _TWO)}"
+)
 LONGEST_EXPRESSION, DEEPEST_NESTING = 2000, 100
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
@@ -29,36 +40,72 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Pow: np.power,
 }  # fmt: skip
 _CONDITIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
 _LARGEST_NUMBER = 1e300
 _NUMBER, _CONDITION = "a number", "a condition"
 
 
-class MaskExpression:
-    """A parsed condition. Can be pickled: it is its text."""
+class Expression:
+    """A parsed number, such as a derived variable. Can be pickled: it is its text.
+
+    `names` are the variables as the text spells them, with their brackets; `dates` those in the text.
+    """
+
+    kind = _NUMBER
+
+    def __init__(self, text: str, key: str) -> None:
+        """Parse `text`, the value of `key`. Raises ConfigError, with the position, for anything that is not allowed."""
+        self.text, self.key = text, key
+        found = tuple(dict.fromkeys(_names(_parse(text, key, self.kind), _placeholders(text)[1])))
+        self.dates = tuple(name for name in found if DATE.fullmatch(name))
+        self.names = tuple(name for name in found if name not in self.dates)
+        for name in self.names:
+            parse_reference(name, key)
+
+    def evaluate(self, values: Values) -> Any:
+        """Return the numbers, float64; `values` gives the array of a name, NaN where it is missing, or of a date."""
+        with np.errstate(all="ignore"):
+            return _evaluate(_parse(self.text, self.key, self.kind), values, _placeholders(self.text)[1])
+
+    def __reduce__(self) -> tuple[type[Expression], tuple[str, str]]:
+        return type(self), (self.text, self.key)
+
+
+class MaskExpression(Expression):
+    """A parsed condition."""
+
+    kind = _CONDITION
 
     def __init__(self, text: str, key: str = "domain.mask") -> None:
         """Parse `text`, the value of `key`. Raises ConfigError, with the position, for anything that is not allowed."""
-        self.text, self.key = text, key
-        self.names = tuple(dict.fromkeys(_names(_parse(text, key))))
+        super().__init__(text, key)
 
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
-        with np.errstate(all="ignore"):
-            result: BoolArray = np.asarray(_evaluate(_parse(self.text, self.key), values), dtype=bool)
+        result: BoolArray = np.asarray(super().evaluate(values), dtype=bool)
         return result
 
-    def __reduce__(self) -> tuple[type[MaskExpression], tuple[str, str]]:
-        return MaskExpression, (self.text, self.key)
+
+def _placeholders(text: str) -> tuple[str, dict[str, str]]:
+    """Return the text with a name of the same length for whatever Python could not parse, and what each stands for."""
+    meanings: dict[str, str] = {}
+
+    def stand_in(found: re.Match[str]) -> str:
+        name = f"_{len(meanings)}"
+        meanings[name.ljust(len(found[0]), "_")] = " ".join(found[0].split())
+        return name.ljust(len(found[0]), "_")
+
+    return DATE.sub(stand_in, BRACKETED.sub(stand_in, text)), meanings
 
 
-@lru_cache(maxsize=64)
-def _parse(text: str, key: str) -> ast.expr:
+@lru_cache(maxsize=256)
+def _parse(text: str, key: str, wanted: str) -> ast.expr:
     if len(text) > LONGEST_EXPRESSION:
         raise ConfigError(f"{key}: {len(text)} characters; at most {LONGEST_EXPRESSION} are read")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(_placeholders(text.strip())[0], mode="eval").body
         kind = _kind(tree, key)
     except SyntaxError as error:
         raise ConfigError(
@@ -66,8 +113,9 @@ def _parse(text: str, key: str) -> ast.expr:
         ) from None
     except (ValueError, RecursionError, MemoryError):
         raise ConfigError(f"{key}: cannot be parsed; allowed are {ALLOWED}") from None
-    if kind != _CONDITION:
-        raise ConfigError(f"{key}: is a number; compare it, as in 'umask == 1'")
+    if kind != wanted:
+        advice = "is a number; compare it, as in 'umask == 1'" if wanted == _CONDITION else "is a condition, no number"
+        raise ConfigError(f"{key}: {advice}")
     return tree
 
 
@@ -107,65 +155,67 @@ def _operations(node: ast.AST) -> Iterator[tuple[str, str, list[ast.expr]]]:
         yield _CONDITION, _CONDITION, [node.operand]
     elif isinstance(node, ast.UnaryOp):
         yield _NUMBER, _NUMBER, [node.operand]
-    elif isinstance(node, ast.Call) and _function(node) in ("abs", "isnan"):
+    elif isinstance(node, ast.Call) and _function(node):
         yield _NUMBER, _CONDITION if _function(node) == "isnan" else _NUMBER, node.args
 
 
 def _function(node: ast.AST) -> str | None:
-    """Return the name of a call that is allowed: one argument without a keyword, for var a text."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.keywords or len(node.args) != 1:
+    """Return the name of a call that is allowed: as many arguments as it takes, no keyword, for var a text."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.keywords:
         return None
-    name, argument = node.func.id, node.args[0]
-    if name == "var":
+    name, count = node.func.id, len(node.args)
+    if name == "var" and count == 1:
+        argument = node.args[0]
         return name if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
-    return name if name in ("abs", "isnan") else None
+    fits = (count == 1 and (name in _ONE or name == "isnan")) or (count == 2 and name in _TWO)
+    return name if fits else None
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def _names(node: ast.AST, meanings: Mapping[str, str]) -> Iterator[str]:
     if isinstance(node, ast.Name):
-        yield node.id
+        yield meanings.get(node.id, node.id)
     elif _function(node) == "var":
         yield _quoted(node)
     else:
         below = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
         for child in below:
-            yield from _names(child)
+            yield from _names(child, meanings)
 
 
 def _quoted(node: Any) -> str:
     return str(node.args[0].value)
 
 
-def _evaluate(node: Any, values: Values) -> Any:
+def _evaluate(node: Any, values: Values, meanings: Mapping[str, str]) -> Any:
+    inside = lambda part: _evaluate(part, values, meanings)  # noqa: E731
     if isinstance(node, ast.Constant):
         return float(node.value)  # type: ignore[arg-type]
     if isinstance(node, ast.Name):
-        return values(node.id)
+        return values(meanings.get(node.id, node.id))
     if isinstance(node, ast.Call):
-        return _evaluate_call(node, values)
+        return values(_quoted(node)) if _function(node) == "var" else _evaluate_call(node, inside)
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        return join.reduce(np.broadcast_arrays(*(_evaluate(part, values) for part in node.values)))
+        return join.reduce(np.broadcast_arrays(*map(inside, node.values)))
     if isinstance(node, ast.Compare):
-        return _evaluate_comparison(node, values)
+        return _evaluate_comparison(node, inside)
     if isinstance(node, ast.BinOp):
         compute = _ARITHMETIC.get(type(node.op)) or _CONDITIONS[type(node.op)]
-        return compute(_evaluate(node.left, values), _evaluate(node.right, values))
-    operand = _evaluate(node.operand, values)
+        return compute(inside(node.left), inside(node.right))
+    operand = inside(node.operand)
     if isinstance(node.op, ast.Not | ast.Invert):
         return np.logical_not(operand)
     return -operand if isinstance(node.op, ast.USub) else operand
 
 
-def _evaluate_call(node: ast.Call, values: Values) -> Any:
-    function = _function(node)
-    if function == "var":
-        return values(_quoted(node))
-    return (np.abs if function == "abs" else np.isnan)(_evaluate(node.args[0], values))
+def _evaluate_call(node: ast.Call, inside: Callable[[Any], Any]) -> Any:
+    name = str(_function(node))
+    function: Callable[..., Any] = np.isnan if name == "isnan" else _ONE.get(name) or _TWO[name]
+    return function(*map(inside, node.args))
 
 
-def _evaluate_comparison(node: ast.Compare, values: Values) -> Any:
-    operands = [_evaluate(part, values) for part in (node.left, *node.comparators)]
+def _evaluate_comparison(node: ast.Compare, inside: Callable[[Any], Any]) -> Any:
+    operands = [inside(part) for part in (node.left, *node.comparators)]
     pairs = zip(node.ops, operands, operands[1:], strict=False)
     holds = [_COMPARISONS[type(op)](left, right) for op, left, right in pairs]
     result = holds[0]

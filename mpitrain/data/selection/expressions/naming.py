@@ -1,0 +1,89 @@
+"""From the names of the settings to what is read: levels spelled out, derived variables parsed, clocks known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.selection.expressions.clock import CLOCK_NAMES, is_clock
+from mpitrain.data.selection.expressions.expression import Expression
+from mpitrain.data.selection.expressions.levels import expand
+from mpitrain.data.selection.expressions.reference import BRACKETED, Reference, parse_reference
+from mpitrain.data.selection.names import find_variable, is_absent
+from mpitrain.errors import ConfigError
+
+_MARKS = frozenset("[]()+-*/<>=!&|~,")
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What the names of inputs, targets and masks are: `derived` expressions by name, and the names of `clocks`."""
+
+    derived: Mapping[str, Expression] = field(default_factory=dict)
+    clocks: frozenset[str] = frozenset()
+
+    def references(self, name: str) -> tuple[str, ...]:
+        """Return the references to variables that a name needs: itself, or what it is derived from."""
+        expression = self.derived.get(name)
+        names = (name,) if expression is None else expression.names
+        return tuple(one for one in names if one not in self.clocks)
+
+
+def spell_out(names: Sequence[str], file: FieldFile, key: str) -> tuple[tuple[str, ...], dict[str, Expression]]:
+    """Return the names with a name for each level of a run, and the expressions among them by name.
+
+    `key` is the setting that they are of. Raises ConfigError for what cannot be parsed, DataError for levels that the
+    file has not.
+    """
+    spelled: list[str] = []
+    derived: dict[str, Expression] = {}
+    for name in names:
+        if is_plain(name, file):
+            spelled.append(name)
+        elif BRACKETED.fullmatch(name.strip()):
+            spelled += _levels(name.strip(), file, key)
+        else:
+            texts = _texts(name, file, key)
+            derived |= {text: Expression(text, key) for text in texts}
+            spelled += texts
+    return tuple(spelled), derived
+
+
+def clocks_of(names: Sequence[str], file: FieldFile) -> frozenset[str]:
+    """Return those of the references that stand for the decoded time."""
+    return frozenset(name for name in names if is_clock(name, file))
+
+
+def is_plain(name: str, file: FieldFile) -> bool:
+    """Tell whether a name is a variable's alone: whatever the file itself calls so is."""
+    return name in CLOCK_NAMES or not _MARKS & set(name) or not is_absent(name, file)
+
+
+def _levels(text: str, file: FieldFile, key: str) -> list[str]:
+    reference = parse_reference(text, key)
+    return (
+        expand(reference, text, file.variables[find_variable(reference.name, file)], file)
+        if (reference.is_run)
+        else [text]
+    )
+
+
+def _texts(text: str, file: FieldFile, key: str) -> list[str]:
+    """Return an expression's texts, one for each level of the runs in it."""
+    runs = {name: _levels(name, file, key) for name in Expression(text, key).names if _is_run(name, key)}
+    counts = {len(levels) for levels in runs.values()}
+    if len(counts) > 1:
+        what = " and ".join(f"{name} has {len(levels)} levels" for name, levels in runs.items())
+        raise ConfigError(f"{key}: '{text}': {what}; take as many of each")
+    spelled = lambda number: BRACKETED.sub(lambda found: _of(runs, " ".join(found[0].split()), number), text)  # noqa: E731
+    return [spelled(number) for number in range(counts.pop())] if counts else [text.strip()]
+
+
+def _of(runs: Mapping[str, Sequence[str]], name: str, number: int) -> str:
+    return runs[name][number] if name in runs else name
+
+
+def _is_run(name: str, key: str) -> bool:
+    reference = parse_reference(name, key)
+    return reference != Reference(name) and reference.is_run

@@ -1,0 +1,84 @@
+"""One variable as a name or an expression refers to it: "sst", "thetao[z=0]", "thetao[depth=0..200]", "sst[time-1]"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mpitrain.errors import ConfigError
+
+# A name, or var("any name"), before brackets; the brackets' content has no brackets of its own.
+BRACKETED = re.compile(r'(?:\bvar\(\s*(?P<quote>["\'])(?P<quoted>[^"\']*)(?P=quote)\s*\)|\b(?P<name>[A-Za-z_]\w*))'
+                       r"\s*\[(?P<inside>[^\[\]]*)\]")  # fmt: skip
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_LAG = re.compile(r"time\s*([-+])\s*(\d{1,6})$")
+_NAMED = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)$")
+_VALUES = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})$")
+_ONE = re.compile(rf"{_NUMBER}$")
+_SLICE = re.compile(r"(\d*)\s*:\s*(\d*)$")
+SPELLINGS = "[z=0], [z=:], [z=0:5], [depth=10.5], [depth=0..200], [:, 0], [time-1]"
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is taken along one dimension: `dimension` by name, None for the next one in order.
+
+    `first` and `last`: one number (both the same), or a run by value, both included. `start` and `stop`: a run by
+    position, `stop` excluded; None stands for the dimension's end.
+    """
+
+    dimension: str | None
+    first: float | None = None
+    last: float | None = None
+    start: int | None = None
+    stop: int | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether more than one position may be meant."""
+        return self.first is None or self.first != self.last
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A variable `name`, what is taken along its dimensions, and by how many time levels later (+) or earlier (-)."""
+
+    name: str
+    indices: tuple[Index, ...] = ()
+    lag: int = 0
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it may stand for several levels."""
+        return any(index.is_run for index in self.indices)
+
+
+def parse_reference(text: str, key: str) -> Reference:
+    """Return what `text`, a part of the setting `key`, refers to: a name as it stands, or one with brackets.
+
+    Raises ConfigError for brackets that say nothing known.
+    """
+    found = BRACKETED.fullmatch(text.strip())
+    if found is None:
+        return Reference(text)
+    indices, lag = [], 0
+    for item in found["inside"].split(","):
+        moved = _LAG.match(item.strip())
+        if moved:
+            lag = int(moved[1] + moved[2])
+        elif item.strip() != "time":
+            indices.append(_index(item.strip(), text, key))
+    return Reference(found["quoted"] or found["name"], tuple(indices), lag)
+
+
+def _index(item: str, text: str, key: str) -> Index:
+    named = _NAMED.match(item)
+    dimension, spec = (named[1], named[2].strip()) if named else (None, item)
+    if _ONE.match(spec):
+        return Index(dimension, float(spec), float(spec))
+    if found := _VALUES.match(spec):
+        return Index(dimension, float(found[1]), float(found[2]))
+    if found := _SLICE.match(spec):
+        start, stop = (int(one) if one else None for one in found.groups())
+        return Index(dimension, start=start, stop=stop)
+    raise ConfigError(f"{key}: '{text}': '{item}' is no level; allowed are {SPELLINGS}")

@@ -1,0 +1,171 @@
+"""What is gathered while the files of a grid are opened one after the other, and what each must have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.selection.expressions.clock import read_times
+from mpitrain.data.selection.expressions.naming import Naming
+from mpitrain.data.selection.names import odd_units
+from mpitrain.data.selection.rule import PointRule
+from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.source import SourceFile
+from mpitrain.data.selection.variable_access import VariableAccess, read_statics, static_names, time_variable
+from mpitrain.data.units import find_conversion
+from mpitrain.errors import DataError
+
+
+@dataclass
+class Grids:
+    """What is gathered while the files are opened one after the other."""
+
+    selection: Selection
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    may_lack_targets: bool
+    has_targets: bool = True
+    rule: PointRule = field(default_factory=lambda: PointRule((), ""))
+    latitude_name: str | None = None
+    names: tuple[str, ...] = ()
+    coordinates: tuple[str, ...] = ()
+    grid_shape: tuple[int, int] = (1, 1)
+    statics: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    naming: Naming = field(default_factory=Naming)
+    calendar: str = ""
+    units: dict[str, str] = field(default_factory=dict)
+    records: list[SourceFile] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def main_names(self) -> tuple[str, ...]:
+        """What is read from every chunk."""
+        return (*self.input_names, *(self.target_names if self.has_targets else ()))
+
+    @property
+    def leading_names(self) -> tuple[str, ...]:
+        """What the others are held against: the targets, or without them the inputs."""
+        return self.target_names if self.has_targets else self.input_names
+
+    def references(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the references to variables of a file that these names need, each once."""
+        return tuple(dict.fromkeys(one for name in names for one in self.naming.references(name)))
+
+    def wanted_units(self, name: str) -> str | None:
+        """Return the units that a variable is wanted in; None where the first file decides."""
+        if name in self.selection.units:
+            return self.selection.units[name]
+        return self.units.get(name)
+
+    @property
+    def leading_references(self) -> tuple[str, ...]:
+        """The variables that the leading names need; of times alone, those that all names need."""
+        return self.references(self.leading_names) or self.references(self.main_names)
+
+
+def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> Any:
+    """Return the decoded times of a file where the settings need them. Raises DataError where it cannot have them."""
+    lags = any(one.lag for one in access.values())
+    if not grids.naming.clocks and not lags:
+        return None
+    info = time_variable(access, file)
+    if not grids.naming.clocks and (info is None or " since " not in info.units):
+        return None  # lags count levels
+    times, calendar = read_times(info, file)
+    grids.calendar = grids.calendar or calendar
+    if calendar != grids.calendar:
+        raise DataError(
+            f"{file.path}: its calendar is '{calendar}', that of {grids.records[0].path} is '{grids.calendar}'; use "
+            "files of one calendar together"
+        )
+    before = grids.records[-1].times if grids.records else None
+    in_order = np.concatenate([times[:0] if before is None else before[-1:], times])
+    if lags and not (np.diff(in_order) > 0).all():
+        raise DataError(
+            f"{file.path}: its times do not follow those before them, and lagged variables are those of the level "
+            "before; give the files in the order of time, each time once"
+        )
+    return times
+
+
+def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> int:
+    """Return the file's number of time levels. Raises DataError where its variables or its grid do not fit."""
+    # A target, or without them the input of the largest grid: one may be constant along an axis.
+    leading = [access[name] for name in grids.leading_references]
+    main = leading[0] if grids.has_targets else max(leading, key=lambda one: one.shape[1] * one.shape[2])
+    num_times = max(access[name].shape[0] for name in grids.references(grids.main_names))
+    grid_shape = main.shape[1:]
+    for one in access.values():
+        if 0 in one.shape:
+            raise DataError(
+                f"{file.path}: variable '{one.info.name}' has shape {one.info.shape}: a dimension of length 0 holds "
+                "nothing; take this file out of data.data_path, or wait until it is written"
+            )
+        if not one.info.is_numeric:
+            raise DataError(f"{file.path}: variable '{one.info.name}' holds {one.info.dtype}, expected numbers")
+        fits = all(size in (1, full) for size, full in zip(one.shape, (num_times, *grid_shape), strict=True))
+        if not fits:
+            raise DataError(
+                f"{file.path}: variable '{one.info.name}' has (time, rows, columns) {one.shape}, "
+                f"expected {(num_times, *grid_shape)} as '{main.info.name}' has; take variables of one grid"
+            )
+    if grids.records and grid_shape != grids.grid_shape:
+        raise DataError(
+            f"{file.path}: its grid of {_times(grid_shape)} is not that of {grids.records[0].path}, "
+            f"{_times(grids.grid_shape)}; train on files of one grid"
+        )
+    grids.grid_shape = grid_shape
+    return num_times
+
+
+def _times(grid_shape: tuple[int, int]) -> str:
+    return f"{grid_shape[0]} rows x {grid_shape[1]} columns"
+
+
+def check_statics(grids: Grids, file: FieldFile, access: dict[str, VariableAccess], num_times: int) -> None:
+    """Take the variables without time from the first file; raise DataError where a later one has others."""
+    names = static_names(access, grids.references(grids.main_names), grids.coordinates)
+    statics = read_statics(file, {name: access[name] for name in names}, grids.selection.dtype)
+    if not grids.records:
+        grids.statics = statics
+        return
+    for name, expected in grids.statics.items():
+        found = statics.get(name)
+        if (
+            found is None
+            or found.shape != expected.shape
+            or not np.allclose(found, expected, 1e-6, 1e-5, equal_nan=True)
+        ):
+            what = "its grid" if name in grids.coordinates else "it has no time, and"
+            raise DataError(
+                f"{file.path}: variable '{access[name].info.name}' is not that of {grids.records[0].path}: {what} must "
+                "be the same in all files; train on files of one grid"
+            )
+
+
+def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> list[str]:
+    """Give each variable of `access` what converts its units to those that are wanted; return a line for each.
+
+    Wanted are those of the selection, or of the first file. Raises DataError where units differ and are not converted.
+    """
+    notices: list[str] = []
+    for name in grids.references(grids.main_names):
+        info, wanted = access[name].info, grids.wanted_units(name)
+        if wanted is None:
+            notice = odd_units(name, info, file.path)
+            notices += [notice] if notice else []
+            continue
+        what = f"{file.path}: variable '{info.name}'"
+        if bool(info.units) != bool(wanted):
+            has = f"has units '{info.units}'" if info.units else "names no units"
+            notices.append(f"{what} {has}, '{wanted}' are wanted; its values are used as they are")
+        conversion = find_conversion(info.units, wanted, what)
+        if conversion is not None:
+            access[name] = replace(access[name], conversion=conversion)
+            notices.append(f"{what} is converted from '{info.units}' to '{wanted}'")
+    return notices

@@ -1,0 +1,69 @@
+"""Units of measurement: what makes numbers in one unit numbers in another, by UDUNITS where it is installed.
+
+UDUNITS (unidata.ucar.edu/software/udunits) is what the CF conventions define units by.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpitrain.errors import DataError
+
+EXTRA = "python -m pip install cf-units"
+# What models and weather services write and UDUNITS reads otherwise (C is a coulomb to it) or not at all.
+_SPELLINGS = {
+    "c": "degC", "deg c": "degC", "degrees c": "degC", "ppt": "1e-3", "psu": "1e-3", "pss-78": "1e-3",
+    "none": "1", "fraction": "1", "(0 - 1)": "1", "unitless": "1", "dimensionless": "1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """From one unit to another: scale * number + offset."""
+
+    scale: float
+    offset: float
+
+
+def find_conversion(units: str, wanted: str, what: str) -> Conversion | None:
+    """Return what makes numbers in `wanted` of numbers in `units`; None where they are the same, or one is not known.
+
+    `what` begins the message. Raises DataError where the two differ and cannot be converted, and where that cannot be
+    found out because the library is not there.
+    """
+    if not units or not wanted or _plain(units) == _plain(wanted):
+        return None
+    try:
+        import cf_units
+    except ImportError:
+        raise DataError(
+            f"{what} has units '{units}', wanted are '{wanted}'; install what converts them ({EXTRA}), or give data in "
+            f"'{wanted}'"
+        ) from None
+    try:
+        found = cf_units.Unit(_known(units)).convert(np.array([0.0, 1.0]), cf_units.Unit(_known(wanted)))
+    except ValueError:
+        raise DataError(
+            f"{what} has units '{units}', which are not '{wanted}' and cannot be converted to them; give data in "
+            f"'{wanted}', or mend the attribute units"
+        ) from None
+    conversion = Conversion(float(found[1] - found[0]), float(found[0]))
+    return None if conversion == Conversion(1.0, 0.0) else conversion
+
+
+def is_same(units: str, other: str) -> bool:
+    """Tell whether two texts are spellings of one unit, as far as that needs no library."""
+    return _plain(units).lower() == _plain(other).lower()
+
+
+def _known(units: str) -> str:
+    return _SPELLINGS.get(units.strip().lower(), units.strip())
+
+
+def _plain(units: str) -> str:
+    """Return units without the differences in spelling that need no library: m s**-1, m s^-1 and m.s-1 are the same."""
+    text = _known(units).replace("**", "").replace("^", "").replace(".", " ").replace("*", " ")
+    return re.sub(r"\s+", " ", text).strip()

@@ -1,0 +1,70 @@
+"""Data as users bring it: each kind is trained by defaults to its noise, on any number of ranks, and streamed."""
+
+import dataclasses
+import json
+
+import netCDF4
+import numpy as np
+import pytest
+from conftest import TESTS, launch
+from user_files import CASES
+
+from mpitrain.inference.cf_variables import variable_name
+
+EPOCHS = "training.epochs=30"
+MOST_ABOVE_NOISE = 1.05
+
+
+def run_all(folder, cases, num_ranks, streamed, predicted):
+    """Train all cases in one launch; return the folder of its runs."""
+    runs = folder / f"on_{num_ranks}"
+    orders = [
+        {
+            "files": [str(path) for path in case.files],
+            "later": str(case.later) if predicted else "",
+            "settings": [*case.settings, EPOCHS],
+            "folder": str(runs / name),
+            "streamed": streamed,
+        }
+        for name, case in cases.items()
+    ]
+    (folder / f"on_{num_ranks}.json").write_text(json.dumps(orders))
+    done = launch([str(TESTS / "data" / "user_runs.py"), str(folder / f"on_{num_ranks}.json")], num_ranks, folder, 400)
+    assert done.returncode == 0, done.stderr
+    return runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("users")
+    cases = {name: make(folder / name) for name, make in CASES.items()}
+    return folder, cases, run_all(folder, cases, 2, streamed=True, predicted=True)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_later_times_are_predicted_to_the_noise(trained, kind):
+    _, cases, runs = trained
+    with netCDF4.Dataset(runs / kind / "later.nc") as file:
+        errors = [file[name] for name in file.variables if name.endswith("_error")]
+        assert errors[0].name.startswith(variable_name(cases[kind].target).split("_level")[0])
+        # The last of a column's levels has no level below it, and only noise: all are held against it together.
+        mse = np.mean([np.mean(np.square(error[:].astype(np.float64))) for error in errors])
+    assert 0.9 < mse / cases[kind].noise_mse < MOST_ABOVE_NOISE
+
+
+def test_bits_are_those_of_any_number_of_ranks(trained, request):
+    folder, cases, runs = trained
+    chosen = dict(list(cases.items()) if request.config.getoption("--full") else list(cases.items())[:3])
+    for num_ranks in (1, 3):
+        others = run_all(
+            folder, {name: dataclasses.replace(case) for name, case in chosen.items()}, num_ranks, True, False
+        )
+        for kind in chosen:
+            for how in ("held", "streamed"):
+                assert sha256(runs / kind / how) == sha256(others / kind / how), (kind, how, num_ranks)
+
+
+def sha256(run):
+    """The hash of a run's weights, from its report."""
+    page = (run / "report.html").read_text()
+    return page.split("weights sha256</th><td>")[1][:64]
