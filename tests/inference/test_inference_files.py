@@ -88,7 +88,7 @@ def test_tables_on_played_ranks_give_the_same_bytes(tmp_path: Path) -> None:
     for num_ranks in (1, 2, 3, 4):
         predict_played(model, config, tmp_path / "p.nc", num_ranks, chunk_bytes=7000)
         found.append({name: values.tobytes() for name, values in read(tmp_path / "p.nc").items()})
-    assert list(found[0])[:4] == ["grid_index", "targets____0", "targets____0_predicted", "targets____0_error"]
+    assert list(found[0])[:4] == ["grid_index", "targets_0", "targets_0_predicted", "targets_0_error"]
     assert len(found[0]) == 1 + 2 * (3 + 3)
     assert found.count(found[0]) == 4
 
