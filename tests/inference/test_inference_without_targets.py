@@ -98,7 +98,7 @@ def test_a_table_of_inputs(tmp_path: Path, inputs: tuple[int, ...], own: dict) -
         config = config_of(tmp_path / f"{name}.npz", f"data.samples={'points' if len(inputs) == 2 else 'fields'}")
         prediction = predict_played(model, config, tmp_path / "p.nc", with_jacobian=False, chunk_bytes=400)
         found.append(read(tmp_path / "p.nc"))
-    assert list(found[1]) == ["grid_index", "targets____0_predicted", "targets____1_predicted"]
+    assert list(found[1]) == ["grid_index", "targets_0_predicted", "targets_1_predicted"]
     assert prediction.statistics == {}
     for name, answers in found[1].items():
         np.testing.assert_array_equal(answers, found[0][name])
