@@ -60,6 +60,6 @@ def unused_notices(config: RunConfig, model: nn.Module, ranks: Ranks) -> list[st
     notices = []
     if config.training.log_gpu_memory and ranks.device.type != "cuda":
         notices.append("training.log_gpu_memory=true: of no effect, this run is on CPUs")
-    if config.distributed.sync_batch_norm and ":" in model_name(config.model) and not batch_norm_layers(model):
+    if config.distributed.sync_batch_norm and ":" in str(config.network.name) and not batch_norm_layers(model):
         notices.append("distributed.sync_batch_norm=true: of no effect, for your network has no batch norm")
     return notices

@@ -75,9 +75,9 @@ class Estimator:
         return self._sizes[key]
 
     def _num_weights(self, config: RunConfig, num_inputs: int, num_targets: int) -> int:
-        key = repr((config.model, num_inputs, num_targets))
+        key = repr((config.network, num_inputs, num_targets))
         if key not in self._weights:
-            section: ModelSection = config.model.model_copy(update={"initial_weights": None})
+            section: ModelSection = config.network.model_copy(update={"initial_weights": None})
             model = self._ranks.on_all_ranks(
                 lambda: build_model(section, num_inputs, num_targets, config.seed, torch_dtype(config))
             )
