@@ -73,6 +73,11 @@ def fold_problems(data: DataSection) -> Iterator[Problem]:
         yield Problem("data.fold", data.fold, "there are no folds; give data.folds too, or remove the key")
     elif data.folds is not None and data.fold is not None and data.fold >= data.folds:
         yield Problem("data.fold", data.fold, f"folds count from 0; give 0 to {data.folds - 1}")
+    for key in ("folds", "validation_split"):
+        if data.validation_path is not None and getattr(data, key) is not None:
+            yield Problem(f"data.{key}", getattr(data, key), "not together with data.validation_path; keep one of them")
+    if data.split_blocks is not None and data.split == "random":
+        yield Problem("data.split_blocks", data.split_blocks, "needs data.split=time or region")
     if data.folds is not None and data.validation_split is not None:
         yield Problem("data.validation_split", data.validation_split, "not together with data.folds; keep one of them")
 
@@ -135,7 +140,16 @@ _REFERENCE_TAKES: dict[str, tuple[object, ...]] = {
 _REFERENCE_LACKS = {
     "model": ("hidden_layers",),
     "domain": ("mask_mode", "mask", "latitude_range", "longitude_range"),
-    "data": ("samples", "streaming", "area_weighted", "max_patterns", "thin_fraction", "folds"),
+    "data": (
+        "samples",
+        "streaming",
+        "area_weighted",
+        "max_patterns",
+        "thin_fraction",
+        "folds",
+        "split",
+        "validation_path",
+    ),
     "variables": ("input_variables", "output_variables"),
     "training": (
         "early_stopping_patience",

@@ -37,6 +37,10 @@ class DomainSection(Section):
     """Westernmost and easternmost longitude, degrees; a range such as [350, 10] crosses the meridian."""
 
 
+def _listed(paths: str | list[str] | None) -> list[str]:
+    return [paths] if isinstance(paths, str) else list(paths or ())
+
+
 class DataSection(Section):
     """Where the samples come from."""
 
@@ -47,12 +51,23 @@ class DataSection(Section):
     @property
     def entries(self) -> list[str]:
         """The files and patterns of `data_path`; none where it is null."""
-        return [self.data_path] if isinstance(self.data_path, str) else list(self.data_path or ())
+        return _listed(self.data_path)
+
+    @property
+    def validation_entries(self) -> list[str]:
+        """The files and patterns of `validation_path`."""
+        return _listed(self.validation_path)
 
     samples: Literal["points", "fields"] = "points"
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
+    split: Literal["random", "time", "region"] = "random"
+    """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid."""
+    split_blocks: Annotated[int, Field(ge=2)] | None = None
+    """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
+    validation_path: Text | list[Text] | None = None
+    """Files held out for validation, a pattern or a list of these, instead of a part of data_path."""
     split_seed: CountOrZero | None = None
     """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
     folds: Annotated[int, Field(ge=2)] | None = None

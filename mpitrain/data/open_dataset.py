@@ -11,7 +11,7 @@ from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
 from mpitrain.data.dataset.reference import ReferenceDataset, share_out_as_reference
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split import SplitRule, plan_split, split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.dataset import in_enough_chunks, open_streamed
@@ -27,17 +27,21 @@ def open_dataset(config: RunConfig, source: SampleSource, virtual_ranks: Virtual
     if config.data.streaming:
         in_chunks = in_enough_chunks(source, virtual_ranks, ranks)
         return open_streamed(in_chunks, ranks, virtual_ranks, config, torch_dtype(config))
-    return hold_samples(config, read_own_chunks(source, ranks), virtual_ranks, ranks)
+    split = ranks.on_root(lambda: plan_split(config, source))
+    return hold_samples(config, read_own_chunks(source, ranks), virtual_ranks, ranks, split)
 
 
-def hold_samples(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks) -> HeldDataset:
+def hold_samples(
+    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks, split: SplitRule | None = None
+) -> HeldDataset:
     """Share out samples that are in memory: this rank's part of a selection that all ranks hold together. Collective.
 
     Raises DataError, on all ranks, where nothing is left to train on, and for what `reference` semantics refuse.
     """
     if config.semantics == "reference":
         return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, torch_dtype(config)))
-    return ranks.on_all_ranks(lambda: share_out(samples, ranks, virtual_ranks, split_rule(config), torch_dtype(config)))
+    rule = split or split_rule(config)
+    return ranks.on_all_ranks(lambda: share_out(samples, ranks, virtual_ranks, rule, torch_dtype(config)))
 
 
 def torch_dtype(config: RunConfig) -> torch.dtype:

@@ -17,7 +17,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.data.dataset.exchange import open_source_on_root
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.moments import Moments
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
@@ -37,7 +37,7 @@ def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
     alone fix: the same record for any number of ranks. Raises the errors of `make_first_pass`, on all ranks.
     """
     source = open_source_on_root(replace(selection_of(config), dtype="float64"), ranks)
-    first_pass = make_first_pass(source, ranks, split_rule(config))
+    first_pass = make_first_pass(source, ranks, ranks.on_root(lambda: plan_split(config, source)))
     counts = {name: int(found.sum()) for name, found in vars(first_pass.counts).items()}
     return statistics_record(config, source, counts, first_pass.training, first_pass.num_missing.tolist())
 

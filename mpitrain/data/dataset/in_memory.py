@@ -24,7 +24,7 @@ from mpitrain.data.dataset.batches import (
 )
 from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks
-from mpitrain.data.dataset.split import SplitRule, held_out_flags
+from mpitrain.data.dataset.split import SplitRule, split_notices
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
 
@@ -66,7 +66,7 @@ def share_out(
     """
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
     selected, usable = offset_of(len(samples), ranks), offset_of(len(kept), ranks)
-    is_validation = held_out_flags(usable.first, len(kept), rule)
+    is_validation = rule.flags(kept.grid_index, usable.first)
     training, validation = (
         send_to_virtual_ranks(kept.take(np.flatnonzero(chosen)), ranks, virtual_ranks)
         for chosen in (~is_validation, is_validation)
@@ -88,6 +88,7 @@ def share_out(
             samples.target_names, tuple(num_missing.tolist()),
         ),
         virtual_ranks,
+        split_notices(rule, num_validation),
     )  # fmt: skip
 
 

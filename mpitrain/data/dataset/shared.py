@@ -18,7 +18,7 @@ from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import offset_of, read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, padded_tensors
-from mpitrain.data.dataset.split import IndexArray, SplitRule, held_out_flags, members_of
+from mpitrain.data.dataset.split import IndexArray, SplitRule, members_of
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
@@ -49,7 +49,7 @@ class SharedSamples:
         Raises DataError, on all ranks, when nothing is left to train on.
         """
         num_dropped = self.num_selected - len(self.samples)
-        is_held_out = held_out_flags(0, len(self.samples), rule)
+        is_held_out = rule.flags(self.samples.grid_index, 0)
         training, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
         ranks.on_all_ranks(lambda: check_some_are_left(self.num_selected, num_dropped, len(training)))
         own = [self._places(training, v, virtual_ranks) for v in virtual_ranks.owned]

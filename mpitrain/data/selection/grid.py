@@ -31,10 +31,11 @@ _BLOCK_POINTS = 32768
 class GridLayout:
     """What all files of a gridded source have in common. Can be pickled.
 
-    `num_times` are the time levels of all files: a lagged input has no value beyond them, and what needs one is no
-    sample. `statics` (1, J or 1, I or 1) are the variables without time that every file repeats, already decoded, by
-    name; `static_mask` (J, I) is where the conditions on them alone hold, None where there is no such condition.
-    Samples have no targets, (N, 0), where the files do not hold them.
+    `borders` are the time levels at which files begin that have nothing to do with those before, and the last + 1: a
+    lagged input has no value beyond them, and what needs one is no sample. `statics` (1, J or 1, I or 1) are the
+    variables without time that every file repeats, already decoded, by name; `static_mask` (J, I) is where the
+    conditions on them alone hold, None where there is no such condition. Samples have no targets, (N, 0), where the
+    files do not hold them.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class GridLayout:
     latitude_name: str | None = None
     naming: Naming = field(default_factory=Naming)
     calendar: str = "standard"
-    num_times: int = 0
+    borders: tuple[int, ...] = (0,)
     statics: Mapping[str, Array] = field(default_factory=dict)
     static_mask: BoolArray | None = None
     has_targets: bool = True
@@ -168,8 +169,13 @@ class _Part:
         """Tell for which time levels (T,) the levels that lagged variables come from exist."""
         levels = np.arange(self._times.start, self._times.stop) + self._record.first_time
         lags = {access.lag for access in self._record.variables.values()}
-        reached = [(levels + lag >= 0) & (levels + lag < self._layout.num_times) for lag in lags if lag]
+        series = self._series(levels)
+        reached = [self._series(levels + lag) == series for lag in lags if lag]
         return np.logical_and.reduce(reached) if reached else np.ones(len(levels), dtype=bool)
+
+    def _series(self, levels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of the border at or before each level; levels before all and after all have their own."""
+        return np.searchsorted(self._layout.borders, levels, side="right")
 
     def _grid_index(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the place in the whole source of points (N,) of this chunk."""
@@ -254,7 +260,7 @@ class _Part:
         """Return a variable some time levels earlier or later, NaN beyond the first and the last of all files."""
         levels = np.arange(self._times.start, self._times.stop) + self._record.first_time + lag
         found = np.full(self._shape, np.nan, dtype=self._layout.dtype)
-        inside = np.flatnonzero((levels >= 0) & (levels < self._layout.num_times))
+        inside = np.flatnonzero((levels >= 0) & (levels < self._layout.borders[-1]))
         while len(inside):
             number = self._files.at_level(int(levels[inside[0]]))
             record = self._files.records[number]

@@ -29,6 +29,8 @@ class Grids:
     input_names: tuple[str, ...]
     target_names: tuple[str, ...]
     may_lack_targets: bool
+    num_trained_on: int
+    num_held_out: int
     has_targets: bool = True
     rule: PointRule = field(default_factory=lambda: PointRule((), ""))
     latitude_name: str | None = None
@@ -83,7 +85,9 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
             f"{file.path}: its calendar is '{calendar}', that of {grids.records[0].path} is '{grids.calendar}'; use "
             "files of one calendar together"
         )
-    before = grids.records[-1].times if grids.records else None
+    # The files held out are times of their own.
+    follows = len(grids.records) not in (0, grids.num_trained_on)
+    before = grids.records[-1].times if follows else None
     in_order = np.concatenate([times[:0] if before is None else before[-1:], times])
     if lags and not (np.diff(in_order) > 0).all():
         raise DataError(

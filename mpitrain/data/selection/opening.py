@@ -50,12 +50,17 @@ def open_source(
     Raises DataError where a file cannot serve, ConfigError for a mask that is refused.
     """
     paths = expand_paths(selection.files)
+    held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
+    both = sorted(set(paths) & set(held_out))
+    if both:
+        raise DataError(f"{both[0]}: is in data.data_path and in data.validation_path; take it out of one of them")
     first = open_field_file(paths[0])
     try:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
     finally:
         first.close()
-    return opener(selection, paths, target_bytes, num_predicted)
+    source = opener(selection, [*paths, *held_out], target_bytes, num_predicted)
+    return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
 
 
 def _open_grid(
@@ -63,7 +68,8 @@ def _open_grid(
 ) -> SampleSource:
     """Open files of gridded variables (see `open_source`)."""
     names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
-    grids = Grids(selection, *names, may_lack_targets=num_predicted is not None)
+    num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
+    grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
         file = open_field_file(path)
         try:
@@ -198,11 +204,18 @@ def _grid_layout(grids: Grids) -> GridLayout:
         latitude_name=grids.latitude_name,
         naming=grids.naming,
         calendar=grids.calendar or "standard",
-        num_times=sum(record.num_times for record in grids.records),
+        borders=_borders(grids),
         statics=grids.statics,
         has_targets=grids.has_targets,
     )
     return replace(layout, static_mask=static_mask_of(grids.rule, grids.statics, grids.grid_shape))
+
+
+def _borders(grids: Grids) -> tuple[int, ...]:
+    """Return the first time level, that of the files held out where there are any, and the last + 1."""
+    ends = [record.first_time + record.num_times for record in grids.records]
+    num_held_out = grids.num_held_out
+    return (0, ends[-num_held_out - 1], ends[-1]) if num_held_out else (0, ends[-1])
 
 
 def _grid_chunks(grids: Grids, layout: GridLayout, number: int, target_bytes: int) -> Iterator[SampleChunk]:

@@ -20,7 +20,8 @@ class Selection:
 
     `files` are paths and patterns. Without names, inputs and targets are those of a CICE history file, or the columns
     of a table. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name of a variable or
-    a level of it; others are read in the units of the first file.
+    a level of it; others are read in the units of the first file. `held_out_files`
+    are read after the others, for validation alone.
     """
 
     files: tuple[str, ...]
@@ -34,10 +35,14 @@ class Selection:
     seed: int = 0
     dtype: str = "float32"
     units: Mapping[str, str] = field(default_factory=dict)
+    held_out_files: tuple[str, ...] = ()
 
 
-def selection_of(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
-    """Return what `config` asks for, from `files` in place of its own `data.data_path`."""
+def selection_of(config: RunConfig, files: Sequence[str] | None = None, without_held_out: bool = False) -> Selection:
+    """Return what `config` asks for, from `files` in place of its own `data.data_path`.
+
+    `without_held_out` leaves the files of `data.validation_path` out.
+    """
     data, variables = config.data, config.variables
     return Selection(
         files=tuple(data.entries if files is None else files),
@@ -50,6 +55,7 @@ def selection_of(config: RunConfig, files: Sequence[str] | None = None) -> Selec
         max_patterns=config.most_samples,
         seed=config.split_seed,
         dtype=config.training.dtype,
+        held_out_files=() if without_held_out else tuple(data.validation_entries),
     )
 
 

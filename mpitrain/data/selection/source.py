@@ -169,11 +169,11 @@ class SampleSource:
     """All files of a run, validated, and the chunks in which they are read. Can be pickled, so that one rank opens it.
 
     `selection` is what was asked for, `kind` "points" or "fields"; `num_points` counts the positions of the source,
-    below
-    which every grid_index is; `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order
-    of file, time, rows; no stored block of a variable belongs to two of them. `units` of inputs and targets are by
-    name, "" where unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`,
-    once the selected samples are counted.
+    below which every grid_index is; `first_held_out` is the first time level of files that are for validation alone,
+    None where there are none; `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order
+    of file, time, rows; no stored block of a variable belongs to two of them, save for lags. `units` are by name, ""
+    where unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the
+    selected samples are counted.
     """
 
     selection: Selection
@@ -186,6 +186,7 @@ class SampleSource:
     units: Mapping[str, str]
     max_patterns: int | None = None
     notices: tuple[str, ...] = ()
+    first_held_out: int | None = None
     handles: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
 
     @property

@@ -33,7 +33,7 @@ from mpitrain.data.dataset.batches import (
 from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import padded_tensors
-from mpitrain.data.dataset.split import SplitRule, split_rule
+from mpitrain.data.dataset.split import SplitRule, plan_split, split_notices
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource
@@ -126,7 +126,7 @@ def open_streamed(
     `reads` counts each stored block that is read from now on. Raises DataError, on all ranks, where a file cannot be
     read or nothing is left to train on.
     """
-    rule = split_rule(config)
+    rule = ranks.on_root(lambda: plan_split(config, source))
     first_pass = make_first_pass(source, ranks, rule, reads)
     counts = first_pass.counts
     num_dropped = int(counts.kept.sum() - counts.valid.sum())
@@ -139,8 +139,9 @@ def open_streamed(
         source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), max(shares),
     )  # fmt: skip
     chunks = _ChunkReader(source, first_pass, rule, normalization, ranks.device, dtype, reads)
+    notices = (*_notices(shares), *split_notices(rule, int(counts.validation.sum())))
     return StreamedDataset(
-        source, first_pass, summary, virtual_ranks, tuple(_notices(shares)), chunks, config.data.shuffle_buffer_samples,
+        source, first_pass, summary, virtual_ranks, notices, chunks, config.data.shuffle_buffer_samples,
         config.data.num_workers,
     )  # fmt: skip
 

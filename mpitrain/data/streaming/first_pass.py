@@ -22,7 +22,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data.dataset.exchange import keep_under_limit
-from mpitrain.data.dataset.split import SplitRule, held_out_flags
+from mpitrain.data.dataset.split import SplitRule
 from mpitrain.data.moments import Moments, merge_stacks, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
@@ -87,7 +87,7 @@ class ChunkSplitter:
             all_are_valid = self._counts.valid[chunk] == len(kept)
             valid = np.arange(len(kept)) if all_are_valid else np.flatnonzero(valid_rows(kept))
             if len(valid) == self._counts.valid[chunk]:
-                is_held_out = held_out_flags(int(self._first_valid[chunk]), len(valid), self._rule)
+                is_held_out = self._rule.flags(kept.grid_index[valid], int(self._first_valid[chunk]))
                 return kept, valid[~is_held_out], valid[is_held_out]
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
@@ -158,7 +158,7 @@ class _Counter:
         if chunk is not None and valid is not None:
             own = self._ranks.rank
             first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
-            is_held_out = held_out_flags(first_valid, len(valid), self._rule)
+            is_held_out = self._rule.flags(valid.grid_index, first_valid)
             training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
             self._moments[chunk] = (len(training), moments_of_samples(training), moments_of_samples(validation))
         self._rows += rows

@@ -11,7 +11,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.shared import SharedSamples, share_on_node
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split import plan_split, split_rule
 from mpitrain.data.open_dataset import open_dataset, torch_dtype
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
@@ -58,7 +58,8 @@ class MemberData:
     def _open(self, config: RunConfig, key: str, virtual_ranks: VirtualRanks, group: Ranks) -> Dataset:
         if key not in self.shared:
             return open_dataset(config, self.sources[key], virtual_ranks, group)
-        return self.shared[key].dataset(split_rule(config), virtual_ranks, group)
+        split = group.on_root(lambda: plan_split(config, self.sources[key]))
+        return self.shared[key].dataset(split, virtual_ranks, group)
 
     def close(self) -> None:
         """Give the shared memory back. Collective over the node."""

@@ -45,6 +45,7 @@ def checkpoint_settings(
         "variables.input_variables": list(summary.input_names),
         "variables.output_variables": list(summary.target_names),
         "data.validation_split": config.validation_split,
+        "data.split": config.data.split,
         "data.split_seed": config.data.split_seed,
         "data.folds": config.data.folds,
         "data.fold": config.data.fold,

@@ -1,0 +1,107 @@
+"""Held-out samples by blocks of time, by regions, and from files of their own."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import launch
+from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
+
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.errors import ConfigError, DataError
+
+
+def held_out(path, *settings):
+    """Which of a source's samples are held out, and the rule's words."""
+    config = config_of(path, *settings)
+    source = open_source(selection_of(config))
+    samples, rule = read_all(source), plan_split(config, source)
+    halves = [samples.take(np.arange(0, 1)), samples.take(np.arange(1, len(samples)))]
+    together = rule.flags(samples.grid_index, 0)
+    parts = [rule.flags(one.grid_index, first) for first, one in enumerate(halves)]
+    assert np.array_equal(np.concatenate(parts), together)
+    return samples.grid_index, together, rule.words
+
+
+def long_file(path, num_times=40):
+    shape = (num_times, ROWS, COLUMNS)
+    return write_xy(path, ramp(shape=shape), ramp(shape=shape) / 10_000)
+
+
+def test_whole_blocks_of_time_are_held_out(tmp_path):
+    path = long_file(tmp_path / "f.nc")
+    index, flags, words = held_out(path, "data.split=time", "data.split_blocks=8", "data.validation_split=0.25")
+    levels = index // (ROWS * COLUMNS)
+    assert words == "2 of 8 blocks of time"
+    assert flags.sum() == 2 * 5 * ROWS * COLUMNS
+    for block in range(8):
+        assert len(set(flags[levels // 5 == block])) == 1
+
+
+def test_folds_of_blocks_meet(tmp_path):
+    path = long_file(tmp_path / "f.nc")
+    blocks = ("data.split=time", "data.split_blocks=10", "data.folds=5")
+    found = [held_out(path, *blocks, f"data.fold={fold}")[1] for fold in range(5)]
+    assert (np.sum(found, axis=0) == 1).all()
+
+
+def test_whole_regions_are_held_out_at_all_times(tmp_path):
+    path = long_file(tmp_path / "f.nc")
+    index, flags, words = held_out(path, "data.split=region", "data.split_blocks=4")
+    assert words == "1 of 4 blocks of the grid"
+    inside = flags.reshape(40, ROWS, COLUMNS)
+    assert (inside == inside[0]).all()
+    rows, columns = np.nonzero(inside[0])
+    assert (len(set(rows)), len(rows)) == (2, len(set(rows)) * len(set(columns)))
+
+
+def test_regions_of_scattered_cells_are_by_their_places(tmp_path):
+    places, shape = np.random.default_rng(0), (3, 500)
+    lon, lat = places.uniform(0, 360, 500), places.uniform(-90, 90, 500)
+    values = {name: (("time", "ncells"), ramp(shape=shape)) for name in ("x", "y")}
+    variables = values | {"lon": (("ncells",), lon), "lat": (("ncells",), lat)}
+    path = write_netcdf(tmp_path / "f.nc", variables, "", None, lon={"units": "degrees_east"})
+    _, flags, words = held_out(path, "data.split=region", "data.split_blocks=16", "data.validation_split=0.05")
+    assert words == "1 of 16 blocks of the grid"
+    chosen = flags.reshape(shape)[0]
+    assert chosen.sum() > 5
+    assert np.ptp(lon[chosen]) < 91
+    bare = write_netcdf(tmp_path / "bare.nc", values)
+    with pytest.raises(ConfigError, match=r"data.split=region: .* no longitude and latitude"):
+        held_out(bare, "data.split=region")
+
+
+def test_of_few_fields_one_is_held_out(tmp_path):
+    path = write_xy(tmp_path / "f.nc")
+    for seed in range(20):
+        _, flags, _ = held_out(path, "data.samples=fields", f"seed={seed}")
+        assert 1 <= flags.sum() < TIMES
+    with pytest.raises(ConfigError, match=r"data.split=time: there are 3 to be cut into 4 blocks or more"):
+        held_out(path, "data.split=time", "data.split_blocks=4")
+
+
+def test_files_of_their_own_are_held_out_and_lags_stay_inside_them(tmp_path):
+    first, second = long_file(tmp_path / "a.nc", 4), long_file(tmp_path / "b.nc", 3)
+    index, flags, _ = held_out(first, f"data.validation_path={second}")
+    assert np.array_equal(flags, index >= 4 * ROWS * COLUMNS)
+    lagged = "variables.input_variables=['x[time-1]']"
+    index, flags, _ = held_out(first, f"data.validation_path={second}", lagged)
+    assert sorted(set(index // (ROWS * COLUMNS))) == [1, 2, 3, 5, 6]
+    with pytest.raises(DataError, match=r"a.nc: is in data.data_path and in data.validation_path"):
+        held_out(first, f"data.validation_path={first}")
+
+
+def test_a_run_says_what_it_holds_out(tmp_path):
+    path = long_file(tmp_path / "f.nc")
+    names = ("variables.input_variables=[x]", "variables.output_variables=[y]", "training.epochs=1")
+    for streaming in ("true", "false"):
+        out = tmp_path / streaming
+        done = launch(["-m", "mpitrain", "train", "--data", str(path), "--output", str(out), *names, "data.split=time",
+                       f"data.streaming={streaming}"], 2 if streaming == "true" else None)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "note: held out for validation: 2 of 20 blocks of time, 80 samples" in done.stderr
+        assert "720 for training, 80 for validation" in done.stdout
+    metrics = [json.loads((tmp_path / one / "metrics.jsonl").read_text().splitlines()[-1]) for one in ("true", "false")]
+    assert metrics[0]["validation_loss"] > 0
