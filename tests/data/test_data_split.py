@@ -49,7 +49,7 @@ def test_folds_of_blocks_meet(tmp_path):
 
 def test_whole_regions_are_held_out_at_all_times(tmp_path):
     path = long_file(tmp_path / "f.nc")
-    index, flags, words = held_out(path, "data.split=region", "data.split_blocks=4")
+    _, flags, words = held_out(path, "data.split=region", "data.split_blocks=4")
     assert words == "1 of 4 blocks of the grid"
     inside = flags.reshape(40, ROWS, COLUMNS)
     assert (inside == inside[0]).all()

@@ -208,6 +208,87 @@ def hdf5_table(folder: Path, seed: int = 9) -> UserCase:
     return UserCase(paths[:1], paths[1], names, "labels", (3 * SIGMA) ** 2)
 
 
+def _plain_columns(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
+    """Columns of a table: two predictors, what they make, and a column of words."""
+    a, b = smooth(rng, rows), 10 + 2 * smooth(rng, rows)
+    made = 100 + 20 * (a - 0.5 * (b - 10) / 2 + SIGMA * smooth(rng, rows))
+    return {"albedo": a, "wind": b, "flux": made}
+
+
+def csv(folder: Path, seed: int = 10) -> UserCase:
+    """A CSV file, with a column of words that nobody asks for."""
+
+    def write(path: Path, columns: dict[str, np.ndarray]) -> None:
+        rows = zip(*columns.values(), strict=True)
+        lines = [",".join([*columns, "site"]), *(",".join([*(f"{one:.9g}" for one in row), "north"]) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+
+    return _two_tables(folder, "csv", write, seed)
+
+
+def parquet(folder: Path, seed: int = 11) -> UserCase:
+    """A Parquet file."""
+
+    def write(path: Path, columns: dict[str, np.ndarray]) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table(columns), str(path))
+
+    return _two_tables(folder, "parquet", write, seed)
+
+
+def _two_tables(folder: Path, kind: str, write, seed: int) -> UserCase:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, paths = np.random.default_rng(seed), (folder / f"one.{kind}", folder / f"two.{kind}")
+    for path in paths:
+        write(path, _plain_columns(rng, 8000))
+    names = ("variables.input_variables=[albedo, wind]", "variables.output_variables=[flux]")
+    return UserCase(paths[:1], paths[1], names, "flux", (20 * SIGMA) ** 2)
+
+
+def zarr_2(folder: Path, seed: int = 12) -> UserCase:
+    """A Zarr store of version 2, with dimensions as xarray writes them."""
+    return _two_stores(folder, 2, seed)
+
+
+def zarr_3(folder: Path, seed: int = 13) -> UserCase:
+    """A Zarr store of version 3."""
+    return _two_stores(folder, 3, seed)
+
+
+def _two_stores(folder: Path, version: int, seed: int) -> UserCase:
+    import zarr
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, paths = np.random.default_rng(seed), (folder / "one.zarr", folder / "two.zarr")
+    for number, path in enumerate(paths):
+        group = zarr.open_group(str(path), mode="w", zarr_format=version)
+        sst, wind = 15 + 5 * smooth(rng, 20, 18, 24), 8 + 3 * smooth(rng, 20, 18, 24)
+        flux = 50 * ((sst - 15) / 5 + (wind - 8) / 3 + SIGMA * smooth(rng, 20, 18, 24))
+        grid = ("time", "lat", "lon")
+        store_array(
+            group, version, "time", ("time",), 20.0 * number + np.arange(20), {"units": "days since 2000-01-01"}
+        )
+        store_array(group, version, "lat", ("lat",), np.linspace(-80, 80, 18), {"units": "degrees_north"})
+        store_array(group, version, "lon", ("lon",), np.linspace(0, 345, 24), {"units": "degrees_east"})
+        for name, values, units in (("sst", sst, "degC"), ("wind", wind, "m s-1"), ("flux", flux, "W m-2")):
+            store_array(group, version, name, grid, values.astype("f4"), {"units": units})
+    names = ("variables.input_variables=[sst, wind]", "variables.output_variables=[flux]")
+    return UserCase(paths[:1], paths[1], names, "flux", (50 * SIGMA) ** 2)
+
+
+def store_array(
+    group, version: int, name: str, dimensions: tuple[str, ...], values: np.ndarray, attributes: dict
+) -> None:
+    """Write one array of a Zarr group as xarray does."""
+    chunks = (4, *values.shape[1:])
+    own = {"dimension_names": dimensions} if version == 3 else {}
+    array = group.create_array(name, shape=values.shape, chunks=chunks, dtype=values.dtype, **own)
+    array[...] = values
+    array.attrs.update(attributes | ({"_ARRAY_DIMENSIONS": list(dimensions)} if version == 2 else {}))
+
+
 def _in_two_files(folder: Path, name: str, write, inputs: list[str], target: str, seed: int, mse: float) -> UserCase:
     """Write a file to train on, and one of later times to predict for."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -219,4 +300,7 @@ def _in_two_files(folder: Path, name: str, write, inputs: list[str], target: str
     return UserCase((first,), later, names, target, mse)
 
 
-CASES = {one.__name__: one for one in (nemo, era5_old, era5_new, fesom, icon, columns, hdf5_table)}
+_MAKERS = (
+    nemo, era5_old, era5_new, fesom, icon, columns, hdf5_table, zarr_2, zarr_3, csv, parquet,
+)  # fmt: skip
+CASES = {one.__name__: one for one in _MAKERS}

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mpitrain.data.files.arrays import open_npz, open_pt
+from mpitrain.data.files.columns import open_csv, open_parquet
 from mpitrain.data.files.hdf5 import Hdf5File, is_hdf5
 from mpitrain.data.files.netcdf import NetcdfFile
 from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.files.zarr import ZarrStore, is_zarr
 from mpitrain.errors import DataError
 
 _BY_SUFFIX: dict[str, Callable[[Path], FieldFile]] = {
@@ -22,6 +24,9 @@ _BY_SUFFIX: dict[str, Callable[[Path], FieldFile]] = {
     ".nc": NetcdfFile,
     ".nc4": NetcdfFile,
     ".cdf": NetcdfFile,
+    ".csv": open_csv,
+    ".parquet": open_parquet,
+    ".pq": open_parquet,
 }
 
 
@@ -30,6 +35,8 @@ def open_field_file(path: Path) -> FieldFile:
 
     Raises DataError where it is missing, unreadable, damaged or of no known kind.
     """
+    if is_zarr(path):
+        return ZarrStore(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
     try:

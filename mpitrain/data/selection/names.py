@@ -64,8 +64,8 @@ QUANTITIES: dict[str, Quantity] = {
     "flwdn": Quantity(("flwdn", "rlds", "dlwrf"), ("surface_downwelling_longwave_flux_in_air",), _FLUX),
     "fswdn": Quantity(("fswdn", "rsds", "dswrf"), ("surface_downwelling_shortwave_flux_in_air",), _FLUX),
     ICE_FRACTION: Quantity(ICE_NAMES, ICE_STANDARD_NAMES, _FRACTION),
-    LATITUDE: Quantity(("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean"), ("latitude",)),
-    LONGITUDE: Quantity(("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean"), ("longitude",)),
+    LATITUDE: Quantity(("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean", "clat"), ("latitude",)),
+    LONGITUDE: Quantity(("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean", "clon"), ("longitude",)),
     OCEAN_MASK: Quantity(
         ("umask", "mask", "tmask", "ocean_mask", "wet", "mask_rho"), ("sea_binary_mask", "sea_area_fraction")
     ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitrain.config import DomainSection, RunConfig
+from mpitrain.data.files.zarr import is_zarr
 from mpitrain.errors import DataError
 
 _PATTERN = re.compile(r"[*?\[]")
@@ -79,13 +80,13 @@ def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
 
 def _matches(entry: str) -> list[Path]:
     path = Path(entry).expanduser()
-    if path.is_file():  # also where its name holds a character of patterns
+    if path.is_file() or is_zarr(path):  # also where its name holds a character of patterns
         return [path]
     if not _PATTERN.search(entry):
         problem = "a folder; add a pattern such as '*.nc'" if path.is_dir() else "no such file"
         raise DataError(f"{entry}: {problem}; set data.data_path to an existing file, a pattern or a list of these")
     found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=natural_key)
-    files = [file for file in found if file.is_file()]
+    files = [file for file in found if file.is_file() or is_zarr(file)]
     if not files:
         raise DataError(f"{entry}: no file matches this pattern; set data.data_path to one that does")
     return files

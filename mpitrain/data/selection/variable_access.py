@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from mpitrain.errors import DataError
 
 # How often each block of each variable was read: (path, variable, numbers of the block along each axis).
 ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
+_RADIANS, _FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.pi, 0.0)
 _COORDINATES = (LATITUDE, LONGITUDE, OCEAN_MASK)
 
 
@@ -96,7 +98,9 @@ def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> Vari
         raise DataError(f"{file.path}: '{name}' stands for several levels, here one is needed; name one, as in [z=0]")
     try:
         fixed = {axis: found[0] for axis, found in positions.items()}
-        return VariableAccess(info, find_axes(info, file.variables, only_axis, fixed), reference.lag)
+        axes = find_axes(info, file.variables, only_axis, fixed)
+        in_degrees = _FROM_RADIANS if is_coordinate and info.units.lower() in _RADIANS else None
+        return VariableAccess(info, axes, reference.lag, in_degrees)
     except DataError as error:
         raise DataError(f"{file.path}: {error}") from error
 
