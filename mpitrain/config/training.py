@@ -58,9 +58,10 @@ class TrainingSection(Section):
     """Number of microbatches of a batch, added in a fixed order: results are equal on up to this many ranks."""
     reduction: Literal["fixed", "any"] | None = None
     """`fixed` adds gradients in one order on any number of ranks, `any` in the library's own; null: fixed on CPUs."""
-    engine: Literal["auto", "eager", "compiled", "ddp", "cuda_graph"] = "auto"
-    """What computes a step: `compiled` is fastest on CPUs, `eager` is plain PyTorch, `ddp` DistributedDataParallel,
-    `cuda_graph` replays a recorded step; `auto` takes the fastest that can do what the other settings ask."""
+    engine: Literal["auto", "eager", "traced", "compiled", "ddp", "cuda_graph"] = "auto"
+    """What computes a step: `compiled` is fastest on CPUs, for chains of dense layers, `traced` runs a recorded step of
+    any network there, `eager` is plain PyTorch, `ddp` DistributedDataParallel, `cuda_graph` replays a recorded step on
+    a GPU; `auto` takes the fastest that can do what the other settings ask."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.cluster.cpu.mixture import describe_mixture
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import BatchPlan, plan_batches
+from mpitrain.data.dataset.batches import BatchPlan, Slice, SliceSource, plan_batches
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.files.record import remember_engine
@@ -29,18 +31,24 @@ def plan_run_batches(config: RunConfig, dataset: Dataset, layout: RunLayout, ran
     return plan
 
 
-def build_engine(
-    config: RunConfig, choice: EngineChoice, dataset: Dataset, model: nn.Module, plan: BatchPlan, layout: RunLayout,
-    ranks: Ranks,
-) -> StepEngine:  # fmt: skip
-    """Return the engine that takes the steps of a run. Collective.
+def open_microbatches(
+    config: RunConfig, dataset: Dataset, model: nn.Module, plan: BatchPlan, ranks: Ranks
+) -> tuple[Sequence[SliceSource], Slice]:
+    """Return where this rank's microbatches come from, and the very first one. Collective.
 
     Raises ConfigError, on all ranks, where the network's outputs have another shape than the targets.
     """
-    batches = dataset.microbatches(plan, config.seed, config.shuffle)
-    ranks.on_all_ranks(lambda: check_output_shape(str(config.network.name), model, batches[0]))
+    sources = dataset.microbatches(plan, config.seed, config.shuffle)
+    return sources, ranks.on_all_ranks(lambda: check_output_shape(str(config.network.name), model, sources[0]))
+
+
+def build_engine(
+    config: RunConfig, choice: EngineChoice, dataset: Dataset, model: nn.Module, sources: Sequence[SliceSource],
+    plan: BatchPlan, layout: RunLayout, ranks: Ranks,
+) -> StepEngine:  # fmt: skip
+    """Return the engine that takes the steps of a run. Collective."""
     remember_engine(model, choice.name)  # its model.pt tells how predictions are computed
-    inputs = EngineInputs(model, batches, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
+    inputs = EngineInputs(model, sources, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
     return ranks.on_all_ranks(lambda: choice.build(inputs))
 
 

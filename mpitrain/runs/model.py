@@ -11,7 +11,7 @@ from torch import nn
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.config.model import needs_fields, output_bounds
-from mpitrain.data.dataset.batches import SliceSource
+from mpitrain.data.dataset.batches import Slice, SliceSource
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.source import SampleSource
@@ -66,8 +66,11 @@ def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:
     )
 
 
-def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> None:
-    """Raise ConfigError where outputs of the model `name` have another shape than the targets: a loss broadcasts."""
+def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> Slice:
+    """Return the first microbatch of `source`, on which the model has been tried.
+
+    Raises ConfigError where outputs of the model `name` have another shape than the targets: a loss would broadcast.
+    """
     source.start_epoch(0)
     piece = source.slice(0)
     if ":" in name:
@@ -88,6 +91,7 @@ def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> None
             f"the network gives outputs of shape {tuple(outputs.shape)} for targets of shape "
             f"{tuple(piece.targets.shape)}; make it return one column or channel a target"
         )
+    return piece
 
 
 # How far beyond its bounds a target may lie: packing and rounding put a concentration of 1 slightly above.

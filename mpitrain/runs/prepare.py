@@ -16,7 +16,13 @@ from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.models.files.torchscript import ModelDescription
-from mpitrain.runs.engine import build_engine, cpu_notices, plan_run_batches, unused_notices
+from mpitrain.runs.engine import (
+    build_engine,
+    cpu_notices,
+    open_microbatches,
+    plan_run_batches,
+    unused_notices,
+)
 from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model, check_bounds, check_kind
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
@@ -96,13 +102,14 @@ def prepare_on(
     ranks.on_all_ranks(lambda: check_bounds(config, dataset.summary))
     model = build_model(config, dataset.summary, ranks)  # 7 first weights and normalisation
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
-    choice = ranks.on_all_ranks(lambda: choose_engine(config, ranks, model, resumed_engine))
+    plan = plan_run_batches(config, dataset, layout, ranks)
+    sources, example = open_microbatches(config, dataset, model, plan, ranks)
+    choice = ranks.on_all_ranks(lambda: choose_engine(config, ranks, model, example, resumed_engine))
     settings = checkpoint_settings(
         config, ranks, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name
     )
     differences = ranks.on_all_ranks(lambda: check_fits(checkpoint, settings) if checkpoint else [])
-    plan = plan_run_batches(config, dataset, layout, ranks)
-    engine = build_engine(config, choice, dataset, model, plan, layout, ranks)
+    engine = build_engine(config, choice, dataset, model, sources, plan, layout, ranks)
     of_engine = (*choice.notices, *strategy_notices(config, choice.name), *cpu_notices(choice, ranks))
     of_data = _data_notices(config, dataset, layout)
     notices = (

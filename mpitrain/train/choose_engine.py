@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -15,8 +15,10 @@ from torch import nn
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DistributedSection, RunConfig, TrainingSection
 from mpitrain.config.yaml import show_value
+from mpitrain.data.dataset.batches import Slice
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
+from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.mlp import dense_chain_of
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
@@ -26,6 +28,8 @@ from mpitrain.train.engines.ddp import DdpEngine
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.reference import ReferenceEngine
 from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.engines.traced import TracedEngine
+from mpitrain.train.engines.traced_gradient import NotTraceableError, TracedGradient
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
@@ -37,12 +41,13 @@ _OF_DDP_ONLY = (
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine's name, why it was chosen, and what the compiled one needs."""
+    """The engine's name, why it was chosen, and what the compiled or the traced one needs."""
 
     name: str
     reason: str
     network: DenseNetwork | None = None
     kernel: ctypes.CDLL | None = None
+    gradient: TracedGradient | None = None
     is_second_best: bool = False
 
     @property
@@ -64,6 +69,8 @@ class EngineChoice:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""
         if self.network is not None and self.kernel is not None:
             return CompiledEngine(inputs, self.network, self.kernel)
+        if self.gradient is not None:
+            return TracedEngine(inputs, self.gradient)
         engines: dict[str, Callable[[EngineInputs], StepEngine]] = {
             "reference": ReferenceEngine,
             "eager": EagerEngine,
@@ -73,8 +80,13 @@ class EngineChoice:
         return engines[self.name](inputs)
 
 
-def choose_engine(config: RunConfig, ranks: Ranks, model: nn.Module, resumed_engine: str | None) -> EngineChoice:
+def choose_engine(
+    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, resumed_engine: str | None
+) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
+
+    `example` is a microbatch of this run: its shapes count. `compiled` is for chains of dense layers, `traced` for any
+    other network that does the same in each step, `eager` for the rest.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
@@ -90,15 +102,38 @@ def choose_engine(config: RunConfig, ranks: Ranks, model: nn.Module, resumed_eng
     obstacle = _not_compilable(config, ranks.device, model)
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
-    if obstacle is not None:
-        return EngineChoice("eager", obstacle)
+    if asked == "traced" or obstacle is not None:
+        return _choose_traced(config, ranks, model, example, asked, obstacle or "asked for")
     network = dense_network_of(config, model)
     try:
         return EngineChoice("compiled", "a chain of dense layers on CPUs", network, _load_everywhere(ranks, network))
     except MissingDependencyError as error:
         if asked == "compiled":
             raise
-        return EngineChoice("eager", f"the slower one: {error}", is_second_best=True)
+        second = _choose_traced(config, ranks, model, example, asked, f"the slower one: {error}")
+        return replace(second, is_second_best=True)
+
+
+def _choose_traced(
+    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, asked: str, reason: str
+) -> EngineChoice:
+    """Return the traced engine, or the eager one where the network cannot be recorded on some rank. Collective."""
+    gradient, lacking = None, _not_traceable(config, ranks.device, model)
+    if lacking is None:
+        gradient, lacking = _record(model, config.training.loss_function, example)
+        lacking = next(filter(None, ranks.gather_object(lacking)), None)
+    if lacking is None:
+        return EngineChoice("traced", reason, gradient=gradient)
+    if asked == "traced":
+        raise ConfigError(f"training.engine=traced: {lacking}; use training.engine=auto")
+    return EngineChoice("eager", lacking)
+
+
+def _record(model: nn.Module, loss_name: str, example: Slice) -> tuple[TracedGradient | None, str | None]:
+    try:
+        return TracedGradient(model, loss_name, example), None
+    except NotTraceableError as error:
+        return None, f"the network cannot be traced: {error}"
 
 
 def requested_engine(config: RunConfig) -> str:
@@ -110,19 +145,33 @@ def requested_engine(config: RunConfig) -> str:
 
 def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -> str | None:
     """Say what the compiled step lacks for this run; None where it serves."""
-    training = config.training
-    if device.type != "cpu":
-        return "compiled steps run on CPUs"
-    for key in ("use_amp", "torch_compile", "gradient_checkpointing"):
-        if getattr(training, key):
-            return f"training.{key}=true is autograd's"
-    if config.distributed.strategy == "dp":
-        return "distributed.strategy=dp is autograd's"
+    if (obstacle := _needs_autograd(config, device)) is not None:
+        return obstacle
     chain = dense_chain_of(model)
     if chain is None:
         return "the network is no plain chain of dense layers"
     if max(chain.sizes) > LARGEST_COMPILED_WIDTH:
         return f"a layer is wider than {LARGEST_COMPILED_WIDTH}"
+    return None
+
+
+def _not_traceable(config: RunConfig, device: torch.device, model: nn.Module) -> str | None:
+    """Say what the traced step lacks for this run, whatever the network's forward does; None where it serves."""
+    if (obstacle := _needs_autograd(config, device)) is not None:
+        return obstacle
+    if config.training.gradient_accumulation_steps > 1:
+        return "training.gradient_accumulation_steps is autograd's"
+    return "batch norm adds up over the microbatches" if batch_norm_layers(model) else None
+
+
+def _needs_autograd(config: RunConfig, device: torch.device) -> str | None:
+    if device.type != "cpu":
+        return "compiled steps run on CPUs"
+    for key in ("use_amp", "torch_compile", "gradient_checkpointing"):
+        if getattr(config.training, key):
+            return f"training.{key}=true is autograd's"
+    if config.distributed.strategy == "dp":
+        return "distributed.strategy=dp is autograd's"
     return None
 
 

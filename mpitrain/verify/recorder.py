@@ -20,7 +20,7 @@ from mpitrain.data.dataset.exchange import open_source_on_root, read_own_chunks
 from mpitrain.data.open_dataset import HeldDataset, torch_dtype
 from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.runs.engine import build_engine, plan_run_batches
+from mpitrain.runs.engine import build_engine, open_microbatches, plan_run_batches
 from mpitrain.runs.layout import plan_layout
 from mpitrain.train.choose_engine import choose_engine
 from mpitrain.train.state import TrainingState, named_weights
@@ -76,9 +76,10 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int], stag
     dataset = stages.hold_samples(config, read_own_chunks(source, ranks), layout.virtual_ranks, ranks)
     model = stages.build_model(config, dataset.summary, ranks)
     plan = plan_run_batches(config, dataset, layout, ranks)
-    choice = choose_engine(config, ranks, model, None)
+    sources, example = open_microbatches(config, dataset, model, plan, ranks)
+    choice = choose_engine(config, ranks, model, example, None)
     of_engine = stages.session_of_engine(ranks)
-    engine = build_engine(config, choice, dataset, model, plan, layout, of_engine)
+    engine = build_engine(config, choice, dataset, model, sources, plan, layout, of_engine)
     stages.adjust_engine(engine)
     selected = ranks.on_all_ranks(source.read_all)
     kept = selected.take(np.flatnonzero(valid_rows(selected)))

@@ -43,3 +43,17 @@ class OneOutputTooMany(nn.Linear):
 
     def __init__(self, num_inputs, num_outputs):
         super().__init__(num_inputs, num_outputs + 1)
+
+
+class Residual(nn.Module):
+    """What many users bring: dense layers, layer norm and a connection around one of them."""
+
+    def __init__(self, num_inputs, num_outputs):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(num_inputs, 12), nn.Linear(12, 12), nn.Linear(12, num_outputs)
+        self.norm = nn.LayerNorm(12)
+
+    def forward(self, inputs):
+        hidden = torch.nn.functional.silu(self.first(inputs))
+        hidden = hidden + torch.nn.functional.silu(self.middle(hidden))
+        return self.last(self.norm(hidden))

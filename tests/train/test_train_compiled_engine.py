@@ -14,7 +14,7 @@ from played_runs import Run, in_turns, one_step, points, run_alone
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.batches import plan_batches
+from mpitrain.data.dataset.batches import Slice, plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split import split_rule
@@ -146,9 +146,12 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
     def choose(engine, resumed=None):
         config = load_run_config(None, [f"training.engine={engine}"]).config
         model = build_icenet(7, 16, "none", 0)
-        return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, resumed))[0]
+        example = Slice(0, torch.zeros(2, 7), torch.zeros(2, 1), torch.ones(2, 1))
+        return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, example, resumed))[
+            0
+        ]
 
-    assert choose("auto").name == "eager"
+    assert choose("auto").name == "traced"
     assert choose("auto").is_second_best
     assert "apt-get install g++" in choose("auto").reason
     assert not choose("eager").is_second_best

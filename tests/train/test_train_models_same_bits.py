@@ -29,7 +29,10 @@ NETWORKS = {
     "icenet, eager": (("model.hidden_size=8", "training.engine=eager"), lambda: points(num_targets=1)),
     "mlp, compiled": ((*MLP, "training.engine=compiled"), points),
     "mlp, eager": ((*MLP, "training.engine=eager"), points),
+    "mlp, traced": ((*MLP, "training.engine=traced"), points),
+    "mlp, dropout": ((*MLP, "model.dropout=0.2"), points),
     "unet": (UNET, fields),
+    "unet, eager": ((*UNET, "training.engine=eager"), fields),
     "unet, batch norm and dropout": ((*UNET, "model.batch_norm=true", "model.dropout=0.2"), fields),
     "unet, sync batch norm": ((*UNET, "model.batch_norm=true", "distributed.sync_batch_norm=true"), fields),
     "cnn, clipped": ((*UNET, "model.name=cnn", "training.gradient_clip_norm=0.1"), fields),
@@ -41,7 +44,7 @@ FROM_FILE = (
     "variables.input_variables=[sst_h, sss_h]",
     "training.global_batch_size=8",
 )
-RANK_COUNTS = dict.fromkeys(NETWORKS, (2, 3, 4, 8)) | dict.fromkeys(list(NETWORKS)[5:], (3,))
+RANK_COUNTS = dict.fromkeys(NETWORKS, (2, 3, 4, 8)) | dict.fromkeys(list(NETWORKS)[4:6] + list(NETWORKS)[8:], (3,))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

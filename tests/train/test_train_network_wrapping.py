@@ -7,6 +7,8 @@ from played_runs import fitted_hashes, one_step, run_alone
 from torch._dynamo.utils import counters
 
 from mpitrain.config import load_run_config
+from mpitrain.config.model import model_name
+from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
 from mpitrain.train.choose_engine import choose_engine
@@ -56,7 +58,9 @@ def test_torch_compile_compiles_and_agrees(monkeypatch, tmp_path):
 def choose(*settings, resumed=None):
     config = load_run_config(None, settings).config
     model = build_model(config.model, 4, 1, seed=0)
-    return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, resumed))[0]
+    shape = (3, 4, 6, 8) if model_name(config.model) in ("cnn", "unet") else (3, 4)
+    example = Slice(0, torch.randn(shape), torch.randn(3, 1, *shape[2:]), torch.ones(3, 1, *shape[2:]))
+    return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, example, resumed))[0]
 
 
 @pytest.mark.parametrize(
@@ -72,10 +76,16 @@ def choose(*settings, resumed=None):
         ("distributed.strategy=dp", "eager", "distributed.strategy=dp is autograd's"),
         ("distributed.strategy=ddp", "ddp", "asked for"),
         ("training.engine=ddp", "ddp", "asked for"),
-        ("model.name=mlp model.dropout=0.1", "eager", "the network is no plain chain of dense layers"),
-        ("model.name=mlp model.batch_norm=true", "eager", "the network is no plain chain of dense layers"),
-        ("model.name=unet", "eager", "the network is no plain chain of dense layers"),
-        ("model.hidden_size=1000", "eager", "a layer is wider than 512"),
+        ("training.engine=traced", "traced", "asked for"),
+        ("model.name=mlp model.dropout=0.1", "traced", "the network is no plain chain of dense layers"),
+        ("model.name=unet", "traced", "the network is no plain chain of dense layers"),
+        ("model.hidden_size=1000", "traced", "a layer is wider than 512"),
+        ("model.name=mlp model.batch_norm=true", "eager", "batch norm adds up over the microbatches"),
+        (
+            "model.name=unet training.gradient_accumulation_steps=2",
+            "eager",
+            "training.gradient_accumulation_steps is autograd's",
+        ),
     ],
 )
 def test_the_engine_and_why(settings, engine, reason):
@@ -83,7 +93,7 @@ def test_the_engine_and_why(settings, engine, reason):
     assert (choice.name, choice.reason, choice.is_second_best) == (engine, reason, False)
 
 
-@pytest.mark.parametrize("resumed", ["eager", "ddp"])
+@pytest.mark.parametrize("resumed", ["eager", "ddp", "traced"])
 def test_a_resumed_run_keeps_its_engine(resumed):
     assert choose(resumed=resumed).name == resumed
     assert choose("training.engine=compiled", resumed=resumed).name == "compiled"
@@ -95,6 +105,8 @@ def test_a_resumed_run_keeps_its_engine(resumed):
         ("training.engine=compiled model.name=unet", "the network is no plain chain of dense layers; use .*=auto"),
         ("training.engine=compiled training.use_amp=true", "training.use_amp=true is autograd's; use .*=auto"),
         ("training.engine=compiled model.hidden_size=1000", "a layer is wider than 512; use .*=auto"),
+        ("training.engine=traced training.use_amp=true", "training.use_amp=true is autograd's; use .*=auto"),
+        ("training.engine=traced model.name=mlp model.batch_norm=true", "batch norm adds up over .*; use .*=auto"),
         ("training.engine=cuda_graph", "needs a GPU, this run is on CPUs; use training.engine=auto"),
     ],
 )

@@ -1,0 +1,85 @@
+"""A recorded graph of tensor operations, written as a function in TorchScript and run by its interpreter."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch.fx import GraphModule, Node
+
+
+def interpreted(graph: GraphModule) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """Return `graph` as a function of its inputs and, after them, of the constant tensors that are returned with it.
+
+    `graph` calls torch's operators alone, with fixed shapes; it is run without Python and keeps nothing for autograd.
+    """
+    _drop_what_changes_nothing(graph)
+    constants = {node.name: _attribute(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"}
+    inputs = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+    lines = [_line_of(node) for node in graph.graph.nodes if node.op in ("call_function", "output")]
+    arguments = ", ".join(f"{name}: Tensor" for name in (*inputs, *constants))
+    source = "\n    ".join([f"def run({arguments}) -> Tensor:", *lines]) + "\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript's retirement is announced at each use
+        run = cast(Any, torch.jit.CompilationUnit)(source).run
+
+    def without_gradients(*values: torch.Tensor) -> Any:
+        # No second run that is specialised on the first one's values: each call computes the same bits.
+        with torch.no_grad(), torch.jit.optimized_execution(False):
+            return run(*values)
+
+    return without_gradients, list(constants.values())
+
+
+def _drop_what_changes_nothing(graph: GraphModule) -> None:
+    """Take out views of the same shape and products with one: each costs as much as a small product of matrices."""
+    for node in graph.graph.nodes:
+        source = node.args[0] if node.args else None
+        if node.op == "call_function" and isinstance(source, Node) and _gives_its_input(node, source):
+            node.replace_all_uses_with(source)
+    graph.graph.eliminate_dead_code()
+
+
+def _gives_its_input(node: Node, source: Node) -> bool:
+    aten = torch.ops.aten
+    is_view = node.target in (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.detach.default)
+    is_product = node.target == aten.mul.Scalar and node.args[1] == 1
+    value, before = node.meta.get("val"), source.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
+        return False
+    same_shape = (value.shape, value.stride(), value.dtype) == (before.shape, before.stride(), before.dtype)
+    return same_shape and bool(is_view or is_product)
+
+
+def _attribute(graph: GraphModule, path: str) -> torch.Tensor:
+    return cast(torch.Tensor, operator.attrgetter(path)(graph)).detach()
+
+
+def _line_of(node: Node) -> str:
+    if node.op == "output":
+        return f"return {_text(node.args[0])}"
+    if node.target is operator.getitem:
+        return f"{node.name} = {_text(node.args[0])}[{node.args[1]}]"
+    target = cast(torch._ops.OpOverload, node.target)
+    kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
+    words = [_text(value, kind) for value, kind in zip(node.args, kinds.values(), strict=False)]
+    words += [f"{key}={_text(value, kinds[key])}" for key, value in node.kwargs.items()]
+    namespace, name = target._schema.name.split("::")
+    return f"{node.name} = torch.ops.{namespace}.{name}({', '.join(words)})"
+
+
+def _text(value: Any, kind: str = "") -> str:
+    """Write an argument of the schema's type `kind`."""
+    if isinstance(value, (list, tuple)):
+        # Without elements a list has no type of its own.
+        return f"[{', '.join(map(_text, value))}]" if value else f"torch.jit.annotate({kind}, [])"
+    if kind == "Tensor" and isinstance(value, (int, float)):
+        return f"torch.tensor({value})"
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    if isinstance(value, float) and abs(value) == float("inf"):
+        return f'float("{value}")'
+    return str(value)

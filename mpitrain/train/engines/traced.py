@@ -1,0 +1,145 @@
+"""The engine for networks of any kind on CPUs: recorded gradients of many microbatches in one call, no autograd.
+
+What the numbers are is defined by calls with a tile of k microbatches, whatever the number of ranks: microbatch v is
+number v mod k in its tile. A rank that owns only some of a tile leaves the others' places empty.
+
+V  virtual ranks      k  microbatches of a tile      b  rows of one      n  parameters in all
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mpitrain.data.dataset.batches import Slice, join_slices
+from mpitrain.train.compiled.optimizer import KernelOptimizer
+from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.eager import clip
+from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine
+from mpitrain.train.engines.traced_gradient import TracedGradient, random_microbatches
+from mpitrain.train.random_streams import kept_random_state, seed_stream
+
+# Weights times points: such a tile takes about as long as the call itself, some 0.3 ms.
+_LARGEST_TILE_PRODUCTS = 1 << 20
+
+
+class TracedEngine(StandardEngine):
+    """`StepEngine` that runs a recorded gradient; with reduction "any" a rank's microbatches are one.
+
+    Results agree with `EagerEngine`'s to rounding; random layers draw other numbers, the same on any number of ranks.
+    """
+
+    optimizer: FusedOptimizer
+
+    def __init__(self, inputs: EngineInputs, gradient: TracedGradient) -> None:
+        super().__init__(inputs)
+        self._gradient = gradient
+        self._tiles: list[Tile] | None = None  # shapes are known with the first batch
+
+    def make_optimizer(self) -> FusedOptimizer:
+        """See `StandardEngine.make_optimizer`."""
+        return FusedOptimizer(self.parameters, self.training.optimizer)
+
+    def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """See `StepEngine.take_steps`: one step. Collective."""
+        pieces = self.slices(first_step)
+        if self.joins_slices:
+            pieces = [join_slices(pieces)]
+        if self._tiles is None:
+            self._tiles = self._plan_tiles(pieces[0])
+        partials = torch.cat([self._rows_of(tile, pieces, first_step) for tile in self._tiles])
+        partials[:, -1] = float(stop_requested)
+        self.loss_sums[: len(partials)] += partials[:, -EXTRA_ENTRIES:-1]
+        total = self.reducer.reduce(partials)
+        loss_sum, weight_sum, stop_flags = total[-EXTRA_ENTRIES:].tolist()
+        gradient = total[:-EXTRA_ENTRIES] / weight_sum  # the same bits on all ranks
+        if self.training.gradient_clip_norm is not None:
+            clip(gradient, self.training.gradient_clip_norm)
+        self.optimizer.step(gradient, learning_rate)
+        return StepResult([loss_sum / weight_sum], stop_flags > 0)
+
+    def _plan_tiles(self, example: Slice) -> list[Tile]:
+        owned = range(1) if self.joins_slices else self.inputs.virtual_ranks.owned
+        num_all = 1 if self.joins_slices else self.plan.num_virtual_ranks
+        size = tile_size(example, len(self.optimizer.weights), num_all)
+        firsts = range(owned.start - owned.start % size, owned.stop, size)
+        return [Tile(self._gradient, example, first, size, owned) for first in firsts]
+
+    def _rows_of(self, tile: Tile, pieces: Sequence[Slice], step_in_epoch: int) -> torch.Tensor:
+        with kept_random_state(self.ranks.device, self._gradient.draws_numbers):
+            if self._gradient.draws_numbers:
+                number = self.ranks.rank if self.joins_slices else tile.first
+                seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, number)
+            return tile.rows(pieces)
+
+
+def tile_size(example: Slice, num_parameters: int, num_microbatches: int) -> int:
+    """Return how many microbatches like `example` a call computes: a power of two up to all of them.
+
+    As many as cost about what a call costs by itself. It depends on network and batch alone, since it decides in which
+    order a microbatch's own sums are taken.
+    """
+    num_points = example.targets.numel() // example.targets.shape[1]  # a field's are its rows times its columns
+    fitting = max(1, _LARGEST_TILE_PRODUCTS // (num_points * num_parameters))
+    return int(min(num_microbatches, 1 << int(math.log2(fitting))))
+
+
+class Tile:
+    """The owned microbatches among `first` up to `first` + `size`, computed in one call."""
+
+    def __init__(self, gradient: TracedGradient, example: Slice, first: int, size: int, owned: range) -> None:
+        self.first = first
+        inside = range(max(first, owned.start), min(first + size, owned.stop))
+        # Of this rank's microbatches, and of the tile's.
+        self._own = slice(inside.start - owned.start, inside.stop - owned.start)
+        self._places = slice(inside.start - first, inside.stop - first)
+        whole = random_microbatches(example, size)
+        self._compute = gradient.compile(whole)
+        # A place that is left empty weighs nothing. It is computed all the same: in fewer places the same numbers
+        # would stand elsewhere in the vectors of torch's loops, whose ends have functions of their own.
+        is_whole = len(inside) == size
+        self._memory = () if is_whole else tuple(torch.zeros_like(tensor) for tensor in _data_of(whole))
+
+    def rows(self, pieces: Sequence[Slice]) -> torch.Tensor:
+        """Return the rows (c, n + 3) of the c owned microbatches, of all of this rank's `pieces`."""
+        columns = zip(*map(_data_of, pieces[self._own]), strict=True)
+        stacked = [torch.stack(column) for column in columns]
+        if not self._memory:
+            return self._compute(*stacked)
+        for memory, own in zip(self._memory, stacked, strict=True):
+            memory[self._places] = own
+        return self._compute(*self._memory)[self._places]
+
+
+def _data_of(microbatches: Slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return microbatches.inputs, microbatches.targets, microbatches.weights
+
+
+class FusedOptimizer(KernelOptimizer):
+    """The optimiser's settings applied to flat vectors by torch's own kernels of one pass."""
+
+    def __init__(self, parameters: Sequence[Any], settings: Any) -> None:
+        super().__init__(parameters, settings)
+        self._settings = settings
+
+    @torch.no_grad()
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        """Update the parameters in place by their mean gradient (n,)."""
+        settings, weights = self._settings, [self.weights]
+        if settings.type == "sgd":
+            buffers = [self.first_moment] if settings.momentum else []
+            torch._fused_sgd_(
+                weights, [gradient], buffers, weight_decay=settings.weight_decay, momentum=settings.momentum,
+                lr=learning_rate, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+            )  # fmt: skip
+            return
+        self.step_count += 1
+        update = torch._fused_adamw_ if settings.type == "adamw" else torch._fused_adam_
+        update(
+            weights, [gradient], [self.first_moment], [self.second_moment], [], [self.step_count], lr=learning_rate,
+            beta1=settings.beta1, beta2=settings.beta2, weight_decay=settings.weight_decay, eps=settings.epsilon,
+            amsgrad=False, maximize=False,
+        )  # fmt: skip

@@ -1,0 +1,159 @@
+"""The gradient of a network's loss as a list of tensor operations, recorded once and run without Python and autograd.
+
+Whatever autograd would do for one microbatch is recorded for k of them at once, each with a gradient of its own; the
+operations are then run by TorchScript's interpreter, three times as fast as the same calls from Python.
+
+k  microbatches of a call      b  rows of one      n  parameters in all      t  parameter tensors
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from mpitrain.data.dataset.batches import Slice
+from mpitrain.train.engines.interpreter import interpreted
+from mpitrain.train.losses import WeightedLoss, loss_of
+
+Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# A difference of this size between two ways to sum a gradient is rounding; a forward pass that was recorded wrongly,
+# in one branch of several for example, is off by orders of magnitude more.
+_LARGEST_RELATIVE_ERROR = 1e-3
+
+
+class NotTraceableError(Exception):
+    """The network does something that a list of operations cannot repeat; the text says what."""
+
+
+class TracedGradient:
+    """Gradients of `loss_name` summed over a microbatch, for any number of microbatches.
+
+    `draws_numbers`: the forward pass draws random numbers, from torch's default generator.
+    """
+
+    def __init__(self, model: nn.Module, loss_name: str, example: Slice) -> None:
+        """Record `model` once on microbatches of the shape of `example`. Changes neither.
+
+        Raises NotTraceableError.
+        """
+        self._model, self._loss = model, loss_of(loss_name, model)
+        tensors: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self._trained = {name: value for name, value in tensors.items() if value.requires_grad}
+        self._fixed = {name: value for name, value in tensors.items() if not value.requires_grad}
+        graph = _record_checked(model, lambda: self._graph(random_microbatches(example, 2)))
+        self.draws_numbers = any(map(_is_random, graph.graph.nodes))
+        if not self.draws_numbers:
+            self._check_against_autograd(example)
+
+    def compile(self, microbatches: Slice) -> Rows:
+        """Return what maps inputs (k, b, ...), targets and weights of these very shapes to rows (k, n + 3).
+
+        A row holds the gradient of the microbatch's summed loss, that sum, the sum of its weights, and a zero.
+        """
+        # What an engine trains is changed in place: the same tensors have other values in each call.
+        tensors = [value.detach() for value in (*self._trained.values(), *self._fixed.values())]
+        scripted, constants = interpreted(self._graph(microbatches))
+
+        def rows(inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            return cast(torch.Tensor, scripted(*tensors, inputs, targets, weights, *constants))
+
+        return rows
+
+    def _graph(self, microbatches: Slice) -> torch.fx.GraphModule:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        tensors = (*self._trained.values(), *self._fixed.values())
+        in_dims = (*[None] * len(tensors), 0, 0, 0)
+        row = _row_of(self._model, self._loss, list(self._trained), list(self._fixed))
+        rows = torch.vmap(row, in_dims=in_dims, randomness="different")
+        record = make_fx(rows, tracing_mode="fake", _allow_non_fake_inputs=True)
+        return record(*tensors, *_data_of(microbatches))
+
+    def _check_against_autograd(self, example: Slice) -> None:
+        """Raise NotTraceableError unless the recorded gradient is autograd's, to rounding, on random numbers."""
+        stacked = random_microbatches(example, 2)
+        rows = self.compile(stacked)(stacked.inputs, stacked.targets, stacked.weights)
+        for number, row in enumerate(rows):
+            piece = Slice(0, stacked.inputs[number], stacked.targets[number], stacked.weights[number])
+            loss_sum, _ = self._loss.sums(self._model(piece.inputs).to(piece.targets.dtype), piece)
+            own = torch.autograd.grad(loss_sum, [*self._trained.values()], allow_unused=True, materialize_grads=True)
+            expected = torch.cat([gradient.reshape(-1) for gradient in own])
+            if (row[: len(expected)] - expected).norm() > _LARGEST_RELATIVE_ERROR * expected.norm():
+                raise NotTraceableError("recorded, its gradient is not the one that autograd computes")
+
+
+def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: list[str]) -> Callable[..., torch.Tensor]:
+    """Return the row of one microbatch as a function of tensors: the named ones, then its data."""
+
+    def row(*values: torch.Tensor) -> torch.Tensor:
+        constant = dict(zip(fixed, values[len(trained) : -3], strict=True))
+        piece = Slice(0, *values[-3:])
+
+        def summed_loss(*own: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+            tensors = constant | dict(zip(trained, own, strict=True))
+            outputs = torch.func.functional_call(model, tensors, (piece.inputs,))
+            sums = loss.sums(outputs.to(piece.targets.dtype), piece)
+            return sums[0], sums
+
+        gradient = torch.func.grad(summed_loss, argnums=tuple(range(len(trained))), has_aux=True)
+        gradients, sums = gradient(*values[: len(trained)])
+        extras = torch.stack([*sums, sums[0].new_zeros(())])
+        return torch.cat([*(one.reshape(-1) for one in gradients), extras])
+
+    return row
+
+
+def _record_checked(model: nn.Module, record: Callable[[], torch.fx.GraphModule]) -> torch.fx.GraphModule:
+    """Record twice; raise NotTraceableError where that fails, differs, or leaves the module other than before."""
+    before = _plain_values(model)
+    try:
+        with warnings.catch_warnings():
+            # "There is a performance drop": an operation that must be repeated microbatch by microbatch.
+            warnings.simplefilter("error", UserWarning)
+            graph, again = record(), record()
+    except Exception as error:
+        if "in-place" in str(error):
+            raise NotTraceableError("its forward changes a buffer") from error
+        lines = str(error).strip().splitlines()
+        raise NotTraceableError(f"recording failed: {lines[0] if lines else type(error).__name__}") from error
+    if graph.code != again.code:
+        raise NotTraceableError("its forward does other things in each pass")
+    if _plain_values(model) != before:
+        raise NotTraceableError("its forward changes the module")
+    if any(map(_changes_an_input, graph.graph.nodes)):
+        raise NotTraceableError("its forward changes a buffer")
+    return graph
+
+
+def _plain_values(model: nn.Module) -> list[dict[str, Any]]:
+    plain = (int, float, str, bool, type(None))
+    return [{key: value for key, value in vars(one).items() if isinstance(value, plain)} for one in model.modules()]
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _changes_an_input(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    first = node.args[0] if node.args else None
+    is_input = isinstance(first, torch.fx.Node) and first.op == "placeholder"
+    return is_input and schema is not None and bool(schema.is_mutable)
+
+
+def _data_of(microbatches: Slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return microbatches.inputs, microbatches.targets, microbatches.weights
+
+
+def random_microbatches(example: Slice, num_microbatches: int) -> Slice:
+    """Return microbatches of normal numbers (k, b, ...) of the shapes and types of `example`, the same everywhere."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [
+        torch.randn((num_microbatches, *tensor.shape), generator=generator).to(tensor.dtype)
+        for tensor in (example.inputs, example.targets, example.weights)
+    ]
+    return Slice(example.virtual_rank, drawn[0], drawn[1], drawn[2].abs())
