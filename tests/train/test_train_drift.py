@@ -106,7 +106,7 @@ def test_nothing_of_it_is_saved(drifted: tuple[Finished, Path]) -> None:
     assert not (folder / "model.pt").exists()
 
 
-@pytest.mark.parametrize("engine", ["compiled", "eager"])
+@pytest.mark.parametrize("engine", ["compiled", "eager", "traced"])
 def test_a_difference_that_has_gone_again_is_noticed(engine: str) -> None:
     """The gradient that all ranks share was wrong for a step."""
 

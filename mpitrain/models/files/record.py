@@ -31,7 +31,7 @@ class NetworkRecord(Section):
     num_inputs: Count
     num_outputs: Count
     dtype: Literal["float32", "float64"]
-    engine: Literal["reference", "eager", "ddp", "compiled", "cuda_graph"] | None = None
+    engine: Literal["reference", "eager", "traced", "ddp", "compiled", "cuda_graph"] | None = None
 
     @property
     def is_code(self) -> bool:

@@ -20,6 +20,7 @@ from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import clip
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine
 from mpitrain.train.engines.traced_gradient import TracedGradient, random_microbatches
+from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.random_streams import kept_random_state, seed_stream
 
 # Weights times points: such a tile takes about as long as the call itself, some 0.3 ms.
@@ -33,11 +34,13 @@ class TracedEngine(StandardEngine):
     """
 
     optimizer: FusedOptimizer
+    weights_digest: CrcOfWeights
 
     def __init__(self, inputs: EngineInputs, gradient: TracedGradient) -> None:
         super().__init__(inputs)
         self._gradient = gradient
-        self._tiles: list[Tile] | None = None  # shapes are known with the first batch
+        # How many rows a joined microbatch has is known with the first one.
+        self._tiles = None if self.joins_slices else self._plan_tiles(gradient.example)
 
     def make_optimizer(self) -> FusedOptimizer:
         """See `StandardEngine.make_optimizer`."""
@@ -45,6 +48,7 @@ class TracedEngine(StandardEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
+        self.weights_digest.add_in_step()
         pieces = self.slices(first_step)
         if self.joins_slices:
             pieces = [join_slices(pieces)]

@@ -32,7 +32,8 @@ class NotTraceableError(Exception):
 class TracedGradient:
     """Gradients of `loss_name` summed over a microbatch, for any number of microbatches.
 
-    `draws_numbers`: the forward pass draws random numbers, from torch's default generator.
+    `example` is a microbatch of the shapes that were recorded. `draws_numbers`: the forward pass draws random numbers,
+    from torch's default generator.
     """
 
     def __init__(self, model: nn.Module, loss_name: str, example: Slice) -> None:
@@ -40,7 +41,7 @@ class TracedGradient:
 
         Raises NotTraceableError.
         """
-        self._model, self._loss = model, loss_of(loss_name, model)
+        self.example, self._model, self._loss = example, model, loss_of(loss_name, model)
         tensors: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._trained = {name: value for name, value in tensors.items() if value.requires_grad}
         self._fixed = {name: value for name, value in tensors.items() if not value.requires_grad}
