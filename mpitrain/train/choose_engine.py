@@ -28,8 +28,8 @@ from mpitrain.train.engines.ddp import DdpEngine
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.reference import ReferenceEngine
 from mpitrain.train.engines.standard import EngineInputs
-from mpitrain.train.engines.traced import TracedEngine
-from mpitrain.train.engines.traced_gradient import NotTraceableError, TracedGradient
+from mpitrain.train.traced.engine import TracedEngine
+from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512

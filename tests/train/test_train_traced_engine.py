@@ -11,8 +11,8 @@ from played_runs import fields, fitted_hashes, points, run_alone
 from torch import nn
 
 from mpitrain.data.dataset.batches import Slice
-from mpitrain.train.engines import traced
-from mpitrain.train.engines.traced_gradient import NotTraceableError, TracedGradient
+from mpitrain.train.traced import engine as traced
+from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
 
 RESIDUAL = "model.name=networks_of_users:Residual"
 UNET = (

@@ -19,9 +19,9 @@ from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import clip
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine
-from mpitrain.train.engines.traced_gradient import TracedGradient, random_microbatches
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.random_streams import kept_random_state, seed_stream
+from mpitrain.train.traced.gradient import TracedGradient, random_microbatches
 
 # Weights times points: such a tile takes about as long as the call itself, some 0.3 ms.
 _LARGEST_TILE_PRODUCTS = 1 << 20

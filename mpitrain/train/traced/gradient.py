@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from mpitrain.data.dataset.batches import Slice
-from mpitrain.train.engines.interpreter import interpreted
 from mpitrain.train.losses import WeightedLoss, loss_of
+from mpitrain.train.traced.interpreter import interpreted
 
 Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 # A difference of this size between two ways to sum a gradient is rounding; a forward pass that was recorded wrongly,

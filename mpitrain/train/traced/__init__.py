@@ -1,0 +1,1 @@
+"""The traced engine: gradients of any network, recorded once and run without autograd."""
