@@ -17,7 +17,7 @@ from mpitrain.models.files.record import remember_engine
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.model import check_output_shape
 from mpitrain.train.checkpoint.compatibility import check_batches
-from mpitrain.train.choose_engine import EngineChoice
+from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.standard import EngineInputs
 

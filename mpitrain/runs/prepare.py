@@ -27,7 +27,8 @@ from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model, check_bounds, check_kind
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.choose_engine import EngineChoice, choose_engine, set_switches, strategy_notices
+from mpitrain.train.choose_engine import choose_engine, set_switches, strategy_notices
+from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
 
 

@@ -6,8 +6,7 @@ Also what `distributed.strategy` asks of the launch, and the switches of torch t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -18,66 +17,16 @@ from mpitrain.config.yaml import show_value
 from mpitrain.data.dataset.batches import Slice
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
-from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.mlp import dense_chain_of
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
-from mpitrain.train.compiled.engine import CompiledEngine
-from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.engines.cuda_graph import CudaGraphEngine
-from mpitrain.train.engines.ddp import DdpEngine
-from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.reference import ReferenceEngine
-from mpitrain.train.engines.standard import EngineInputs
-from mpitrain.train.traced.engine import TracedEngine
-from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
+from mpitrain.train.engine_choice import EngineChoice
+from mpitrain.train.traced.record import needs_autograd, record_gradient
 
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
-_SAME_ON_ANY_CPU: frozenset[str] = frozenset()
 _OF_DDP_ONLY = (
     "find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb", "static_graph",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class EngineChoice:
-    """The engine's name, why it was chosen, and what the compiled or the traced one needs."""
-
-    name: str
-    reason: str
-    network: DenseNetwork | None = None
-    kernel: ctypes.CDLL | None = None
-    gradient: TracedGradient | None = None
-    is_second_best: bool = False
-
-    @property
-    def words(self) -> str:
-        """The engine, and why."""
-        return f"{self.name} ({self.reason})" if self.reason else self.name
-
-    @property
-    def same_on_any_cpu(self) -> bool:
-        """True where the engine promises the same bits on CPUs of all kinds."""
-        return self.name in _SAME_ON_ANY_CPU
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What the user should know: that another engine would have been faster."""
-        return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
-
-    def build(self, inputs: EngineInputs) -> StepEngine:
-        """Return the engine. Collective for `ddp` and `cuda_graph`."""
-        if self.network is not None and self.kernel is not None:
-            return CompiledEngine(inputs, self.network, self.kernel)
-        if self.gradient is not None:
-            return TracedEngine(inputs, self.gradient)
-        engines: dict[str, Callable[[EngineInputs], StepEngine]] = {
-            "reference": ReferenceEngine,
-            "eager": EagerEngine,
-            "ddp": DdpEngine,
-            "cuda_graph": CudaGraphEngine,
-        }
-        return engines[self.name](inputs)
 
 
 def choose_engine(
@@ -118,22 +67,12 @@ def _choose_traced(
     config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, asked: str, reason: str
 ) -> EngineChoice:
     """Return the traced engine, or the eager one where the network cannot be recorded on some rank. Collective."""
-    gradient, lacking = None, _not_traceable(config, ranks.device, model)
-    if lacking is None:
-        gradient, lacking = _record(model, config.training.loss_function, example)
-        lacking = next(filter(None, ranks.gather_object(lacking)), None)
-    if lacking is None:
+    gradient = record_gradient(config, ranks, model, example)
+    if not isinstance(gradient, str):
         return EngineChoice("traced", reason, gradient=gradient)
     if asked == "traced":
-        raise ConfigError(f"training.engine=traced: {lacking}; use training.engine=auto")
-    return EngineChoice("eager", lacking)
-
-
-def _record(model: nn.Module, loss_name: str, example: Slice) -> tuple[TracedGradient | None, str | None]:
-    try:
-        return TracedGradient(model, loss_name, example), None
-    except NotTraceableError as error:
-        return None, f"the network cannot be traced: {error}"
+        raise ConfigError(f"training.engine=traced: {gradient}; use training.engine=auto")
+    return EngineChoice("eager", gradient)
 
 
 def requested_engine(config: RunConfig) -> str:
@@ -145,33 +84,13 @@ def requested_engine(config: RunConfig) -> str:
 
 def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -> str | None:
     """Say what the compiled step lacks for this run; None where it serves."""
-    if (obstacle := _needs_autograd(config, device)) is not None:
+    if (obstacle := needs_autograd(config, device)) is not None:
         return obstacle
     chain = dense_chain_of(model)
     if chain is None:
         return "the network is no plain chain of dense layers"
     if max(chain.sizes) > LARGEST_COMPILED_WIDTH:
         return f"a layer is wider than {LARGEST_COMPILED_WIDTH}"
-    return None
-
-
-def _not_traceable(config: RunConfig, device: torch.device, model: nn.Module) -> str | None:
-    """Say what the traced step lacks for this run, whatever the network's forward does; None where it serves."""
-    if (obstacle := _needs_autograd(config, device)) is not None:
-        return obstacle
-    if config.training.gradient_accumulation_steps > 1:
-        return "training.gradient_accumulation_steps is autograd's"
-    return "batch norm adds up over the microbatches" if batch_norm_layers(model) else None
-
-
-def _needs_autograd(config: RunConfig, device: torch.device) -> str | None:
-    if device.type != "cpu":
-        return "compiled steps run on CPUs"
-    for key in ("use_amp", "torch_compile", "gradient_checkpointing"):
-        if getattr(config.training, key):
-            return f"training.{key}=true is autograd's"
-    if config.distributed.strategy == "dp":
-        return "distributed.strategy=dp is autograd's"
     return None
 
 

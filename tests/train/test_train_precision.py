@@ -6,7 +6,7 @@ from played_runs import MLP, Run, fitted_hashes, in_turns, one_step, points, run
 from torch import nn
 
 from mpitrain.errors import ConfigError, StoppedError
-from mpitrain.train import precision
+from mpitrain.train.engines import precision
 
 BFLOAT16 = (*MLP, "training.use_amp=true")
 FLOAT16 = (*BFLOAT16, "training.amp_dtype=float16")

@@ -16,9 +16,9 @@ from mpitrain.data.dataset.batches import Slice
 from mpitrain.models.build import random_layers
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
 from mpitrain.train.engines.batch_norm import SliceBatchNorm
+from mpitrain.train.engines.precision import Precision
 from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.engines.weights_digest import CrcOfWeights
-from mpitrain.train.precision import Precision
 from mpitrain.train.random_streams import seed_stream
 
 
