@@ -16,7 +16,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.datatools.statistics import record_of_run, write_record
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import MpitrainError, OutputError
-from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder
 from mpitrain.runs.reproduction.recording import begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed

@@ -20,7 +20,7 @@ from mpitrain.inference.predictor import (
     selection_to_predict,
 )
 from mpitrain.models.files.stored_network import describe_network
-from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.run_folder import RunFolder
 
 DEFAULT_NAME = "prediction.nc"

@@ -18,7 +18,7 @@ from mpitrain.errors import TrainingError
 from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary, render_summary
-from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.run_folder import RunFolder

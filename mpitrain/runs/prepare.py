@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from collections.abc import Mapping
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.models.files.torchscript import ModelDescription
 from mpitrain.runs.engine import (
     build_engine,
     cpu_notices,
@@ -25,50 +19,10 @@ from mpitrain.runs.engine import (
 )
 from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model, check_bounds, check_kind
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import choose_engine, set_switches, strategy_notices
-from mpitrain.train.engine_choice import EngineChoice
-from mpitrain.train.engines.contract import StepEngine
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """What a run trains with, and what its beginning and its end tell about it.
-
-    `choice` says which engine it is and why; `settings` are those that a checkpoint stores; `units` those of inputs and
-    targets by name.
-    """
-
-    config: RunConfig
-    dataset: Dataset
-    layout: RunLayout
-    model: nn.Module
-    plan: BatchPlan
-    engine: StepEngine
-    choice: EngineChoice
-    settings: dict[str, Any]
-    notices: tuple[str, ...]
-    units: Mapping[str, str]
-
-    @property
-    def description(self) -> ModelDescription:
-        """Names and units of inputs and targets."""
-        summary = self.dataset.summary
-        input_units, target_units = (
-            tuple(self.units.get(name, "") for name in names) for names in (summary.input_names, summary.target_names)
-        )
-        ranges = [] if summary.moments is None else zip(summary.moments.minimum, summary.moments.maximum, strict=True)
-        of_inputs = tuple(f"{float(low)!r} {float(high)!r}" for low, high in list(ranges)[: len(summary.input_names)])
-        known = {*summary.input_names, *summary.target_names}
-        read = tuple(f"{name}={one}" for name, one in self.units.items() if one and name not in known)
-        names = summary.input_names, summary.target_names
-        return ModelDescription(*names, input_units, target_units, of_inputs, read)
-
-    @property
-    def preview(self) -> Sequence[EvaluationSource]:
-        """The samples that plots show: held-out ones where there are any."""
-        return self.dataset.evaluation(held_out=self.dataset.summary.holds_out)
 
 
 def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:

@@ -16,7 +16,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import MpitrainError
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.open_progress import open_progress
-from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.run_folder import RunFolder

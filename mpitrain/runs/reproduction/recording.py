@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.runs.prepare import PreparedRun
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder, command_line
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder
