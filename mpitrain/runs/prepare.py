@@ -19,7 +19,7 @@ from mpitrain.runs.engine import (
 )
 from mpitrain.runs.layout import RunLayout, plan_layout
 from mpitrain.runs.model import build_model, check_bounds, check_kind
-from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepare returns, for its callers
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import choose_engine, set_switches, strategy_notices

@@ -21,8 +21,7 @@ from mpitrain.runs.beginning import (
 )
 from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
 from mpitrain.runs.finish import finish_run
-from mpitrain.runs.prepare import prepare
-from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import log_into_folder, log_start, run_log, tell
 from mpitrain.runs.watching import checkpoint_saver, closing, watching
 from mpitrain.train.jacobian import build_jacobian_watch
