@@ -66,7 +66,7 @@ class ZarrStore:
         if stored < expected and not is_marked:
             raise DataError(
                 f"{self.path}: variable '{name}': {expected - stored} of its {expected} chunks are missing, and would "
-                f"be read as {array.fill_value}; write them, or give the variable a _FillValue that marks what is missing"
+                f"be read as {array.fill_value}; write them, or give it a _FillValue that marks what is missing"
             )
         self._complete.add(name)
 
