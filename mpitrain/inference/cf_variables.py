@@ -60,6 +60,12 @@ def units_of(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
     return {name: source.units.get(name) or of_model.get(name) or _CICE_UNITS.get(name, "") for name in names}
 
 
+def known_units(names: Sequence[str], units: Sequence[str]) -> list[str]:
+    """Return the units of variables; where they are not given, CICE's of its own names, else ""."""
+    given = [*units, *[""] * (len(names) - len(units))]
+    return [unit or _CICE_UNITS.get(name, "") for name, unit in zip(names, given, strict=True)]
+
+
 def dimensions_of(source: SampleSource) -> dict[str, int]:
     """Return the file's dimensions, the one that grows first."""
     if source.kind == "points":

@@ -19,7 +19,8 @@ from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import OutputError
 from mpitrain.export import cpp_check
 from mpitrain.export.cpp_check import TOLERANCE, check_from_cpp
-from mpitrain.export.network import ExportRequest, export
+from mpitrain.export.network import export
+from mpitrain.export.request import ExportRequest
 from mpitrain.models.icenet import IceNet, build_icenet
 
 REORDERED = ("sice_h", "hi_h", "Tair_h", "hs_h", "sss_h", "sst_h", "Tsfc_h")

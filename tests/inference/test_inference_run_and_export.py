@@ -15,7 +15,8 @@ from predicting import DERIVATIVES, HISTORY, config_of, golden_icenet, left_behi
 
 from mpitrain.errors import CheckpointError, MpitrainError, OutputError
 from mpitrain.export import network as export_module
-from mpitrain.export.network import ExportRequest, export
+from mpitrain.export.network import export
+from mpitrain.export.request import ExportRequest
 from mpitrain.inference.report import report
 from mpitrain.models.files import torchscript
 from mpitrain.models.files.torchscript import load_and_run_code, normalization_path

@@ -1,0 +1,130 @@
+"""A run's network as a program for other runtimes: torch.export's pt2, and ONNX; read again and compared.
+
+b  samples      F  input features      H, W  rows and columns of a field
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mpitrain.errors import MissingDependencyError, OutputError
+from mpitrain.export.request import ExportRequest, Say
+from mpitrain.export.samples import sample_inputs
+from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
+from mpitrain.models.batch_norm import to_exportable
+from mpitrain.models.files.torchscript import ModelDescription
+
+_ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+# What a runtime of its own rounds otherwise, relative to the largest answer.
+_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+_DESCRIPTION = "mpitrain.json"
+
+
+def export_program(request: ExportRequest, say: Say) -> None:
+    """Write pt2 or ONNX as requested, read it again, compare, and `say` what was found.
+
+    Raises MissingDependencyError where ONNX's packages are not installed, OutputError where the network cannot be
+    exported, the file cannot be written or answers otherwise.
+    """
+    torch.set_num_threads(1)
+    path = request.output_file
+    if request.format == "onnx":
+        _check_packages()
+    run, config = load_run(request.run, request.trust_code)
+    weights = load_weights(run, config, request.weights, request.checkpoint)
+    source = open_run_data(run, config)
+    inputs, what = sample_inputs(weights.model, source, config)
+    description = describe_run(run, config, weights.model, source)
+    model = to_exportable(weights.model)
+    with torch.no_grad():
+        expected = model(inputs)
+    write, answer = (_write_pt2, _run_pt2) if request.format == "pt2" else (_write_onnx, _run_onnx)
+    _write_whole(path, lambda partial: write(model, inputs, description, partial))
+    say(f"{path}: {weights.origin}")
+    say(_compared(path, answer, inputs, expected, what))
+
+
+def _check_packages() -> None:
+    if any(importlib.util.find_spec(name) is None for name in _ONNX_PACKAGES):
+        raise MissingDependencyError(f"--format onnx: needs {', '.join(_ONNX_PACKAGES)}; pip install 'mpitrain[onnx]'")
+
+
+def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    # The ending stays: torch.export insists on it.
+    partial = path.with_name(f".partial.{path.name}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of things that a user cannot change
+            write(partial)
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror or error}); check the folder") from error
+    except Exception as error:  # torch's exporters have no common error class; own networks may hold any Python
+        line = next((one.strip() for one in str(error).splitlines() if one.strip()), type(error).__name__)
+        raise OutputError(f"{path}: the network cannot be exported ({line}); give --format torchscript") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_pt2(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
+    batch = torch.export.Dim("samples")
+    program = torch.export.export(model, (inputs[:2],), dynamic_shapes=({0: batch},))
+    torch.export.save(program, str(path), extra_files={_DESCRIPTION: json.dumps(asdict(description))})
+
+
+def _run_pt2(path: Path, inputs: torch.Tensor) -> torch.Tensor:
+    program: Any = torch.export.load(str(path)).module()
+    with torch.no_grad():
+        outputs: torch.Tensor = program(inputs)
+    return outputs
+
+
+def _write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
+    import onnx
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    batch = torch.export.Dim("samples")
+    program: Any = torch.onnx.export(
+        model, (inputs[:2],), dynamo=True, dynamic_shapes=({0: batch},), input_names=["inputs"],
+        output_names=["outputs"], verbose=False,
+    )  # fmt: skip
+    stored = program.model_proto
+    for key, values in asdict(description).items():
+        stored.metadata_props.add(key=key, value=json.dumps(values))
+    onnx.save(stored, str(path))
+
+
+def _run_onnx(path: Path, inputs: torch.Tensor) -> torch.Tensor:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(np.asarray(session.run(None, {"inputs": inputs.numpy()})[0]))
+
+
+def _compared(
+    path: Path, answer: Callable[[Path, torch.Tensor], torch.Tensor], inputs: torch.Tensor, expected: torch.Tensor,
+    what: str,
+) -> str:  # fmt: skip
+    try:
+        found = answer(path, inputs)
+        alone = answer(path, inputs[:1])
+    except Exception as error:  # each runtime has errors of its own
+        raise OutputError(f"{path}: cannot be used after writing ({error}); report this") from error
+    if torch.equal(found, expected):
+        return f"checked: read again, it gives the same bits for {what}"
+    largest = float(expected.abs().max())
+    difference = max(float((found - expected).abs().max()), float((alone - expected[:1]).abs().max()))
+    if found.shape != expected.shape or not difference <= _TOLERANCE[expected.dtype] * max(largest, 1e-30):
+        raise OutputError(f"{path}: answers otherwise than the model, by up to {difference:.2g}; report this")
+    return f"checked: read again, it gives the same to {difference:.1g} for {what}"

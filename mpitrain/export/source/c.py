@@ -1,0 +1,236 @@
+"""C99 and C++17: `emulator.h` and `emulator.c`, or `emulator.hpp`, each with its self-test.
+
+Both languages share their text; `NAME(x)` is `emulator_x` in C, and `x` in the namespace `emulator` in C++.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpitrain.export.source.c_interface import CHECKS, ONE, STATUS, batch_functions
+from mpitrain.export.source.c_test import test_program
+from mpitrain.export.source.emulator import CONVERSIONS, Emulator, Variable
+from mpitrain.export.source.words import describe, usage
+from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, c_number, numbers_of, with_prefix
+
+_WIDTH = 116
+_ENUMS = {
+    "layout": ("ROW_MAJOR", "COLUMN_MAJOR"),
+    "finding": ("IS_ROW_MAJOR", "IS_COLUMN_MAJOR", "IS_EITHER", "IS_OTHER_ORDER", "IS_OTHER_UNITS", "IS_WRONG"),
+}
+_DOCUMENTED = {
+    "forward": "Outputs y [O] of the inputs x [F] of one sample. {spread}`status` may be NULL.",
+    "tangent_linear": "dy [O] = K dx, with the Jacobian K at x [F] and the perturbation dx [F].",
+    "adjoint": "dx [F] = K^T dy, with the Jacobian K at x [F] and the sensitivity dy [O].",
+    "jacobian": "Outputs y [O] and the derivatives jacobian [O][F] at x [F].{spread}",
+    "forward_batch": "The same for a batch: row-major is sample after sample, x [num_samples][F]; column-major is "
+    "variable after variable, x [F][num_samples].",
+    "tangent_linear_batch": "",
+    "adjoint_batch": "",
+    "jacobian_batch": "Derivatives are [num_samples][O][F] row-major, and [O][F][num_samples] column-major.",
+    "check_layout": "What a model's own packing makes of the probe: x holds the probe num_samples >= 2 times, packed "
+    "as the model packs its fields. Says which layout it is, or what is wrong with which input (NULL: do not say).",
+    "describe": "A finding in words.",
+    "check_arithmetic": "1 if this build computes the bits of mpitrain predict, 0 if its compiler fused, or reordered.",
+}
+
+
+def c_files(emulator: Emulator) -> dict[str, str]:
+    """Return the sources in C99."""
+    name = emulator.name
+    functions = _interface(emulator)
+    header = "\n".join(
+        [_comment([*describe(emulator), "", *usage(emulator, "c")]), f"#ifndef {name.upper()}_H",
+         f"#define {name.upper()}_H", "#include <stddef.h>", "", "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
+         *(f"#define NAME_NUM_{key} {value}" for key, value in _sizes(emulator).items()), "",
+         f"typedef {_real(emulator)} NAME(real);", "", _types(True),
+         "extern const NAME(variable) NAME(inputs)[NAME_NUM_INPUTS], NAME(outputs)[NAME_NUM_OUTPUTS];",
+         "/* The sample that check_layout knows. */", "extern const NAME(real) NAME(probe)[NAME_NUM_INPUTS];", "",
+         *_prototypes(functions, emulator), "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
+    )  # fmt: skip
+    source = "\n".join(
+        [_comment([f"See {name}.h."]), f'#include "{name}.h"', "", c_begin(name),
+         c_functions(emulator.network, len(emulator.networks), name), *_tables(emulator, "static const", "const"),
+         _in_c(functions, emulator), c_end(name)]
+    )  # fmt: skip
+    return {
+        f"{name}.h": _in_c(header, emulator),
+        f"{name}.c": _in_c(source, emulator),
+        f"{name}_test.c": _in_c(test_program(emulator, f'#include "{name}.h"', list(_expected(emulator))), emulator),
+    }
+
+
+def cpp_files(emulator: Emulator) -> dict[str, str]:
+    """Return the sources in C++17: a header, and its self-test."""
+    name, functions = emulator.name, _interface(emulator)
+    header = "\n".join(
+        [_comment([*describe(emulator), "", *usage(emulator, "c++")]), f"#ifndef {name.upper()}_HPP",
+         f"#define {name.upper()}_HPP", "#include <array>", "#include <cstddef>", c_begin(name), f"namespace {name} {{",
+         "namespace detail {", c_functions(emulator.network, len(emulator.networks), name), "}  // namespace detail",
+         "",
+         "using detail::real;",
+         *(f"constexpr int num_{key.lower()} = {value};" for key, value in _sizes(emulator).items()),
+         "", _types(False), *_prototypes(functions, emulator), "", *_tables(emulator, "inline const", "inline const"),
+         "using namespace detail;", "", functions, _arrays(emulator), f"}}  // namespace {name}", c_end(name), "#endif",
+         ""]
+    )  # fmt: skip
+    test = test_program(emulator, f'#include "{name}.hpp"\n\nusing namespace {name};', list(_expected(emulator)))
+    return {f"{name}.hpp": _in_cpp(header, emulator), f"{name}_test.cpp": _in_cpp(test, emulator)}
+
+
+def _interface(emulator: Emulator) -> str:
+    spread = r"\1" if emulator.is_ensemble else ""
+    checks = CHECKS.replace("ABSOLUTE", "fabsf" if emulator.network.dtype == "float32" else "fabs")
+    text = "\n".join([STATUS, ONE, batch_functions(emulator.is_ensemble), checks])
+    return with_prefix(re.sub(r" ?SPREAD\(([^)]*)\)", spread, text), emulator.name)
+
+
+def _in_c(text: str, emulator: Emulator) -> str:
+    prefix = emulator.name
+    for words in _ENUMS.values():
+        for word in words:
+            text = re.sub(rf"(?<![\w]){word}\b", f"{prefix.upper()}_{word}", text)
+    text = re.sub(r"NAME\((\w+)\)", rf"{prefix}_\1", text).replace("NAME_NUM", f"{prefix.upper()}_NUM")
+    return re.sub(r"(?m)^API ", "", text)
+
+
+def _in_cpp(text: str, emulator: Emulator) -> str:
+    for kind, words in _ENUMS.items():
+        for word in words:
+            text = re.sub(rf"(?<![\w]){word}\b", f"{kind}::{word.removeprefix('IS_').lower()}", text)
+    text = re.sub(r"NAME\((\w+)\)", r"\1", text)
+    text = re.sub(r"NAME_NUM_(\w+)", lambda found: f"num_{found[1].lower()}", text)
+    return re.sub(r"(?m)^API ", "inline ", text)
+
+
+def _sizes(emulator: Emulator) -> dict[str, int]:
+    return {"INPUTS": len(emulator.inputs), "OUTPUTS": len(emulator.outputs), "MEMBERS": len(emulator.networks)}
+
+
+def _real(emulator: Emulator) -> str:
+    return "float" if emulator.network.dtype == "float32" else "double"
+
+
+def _types(is_c: bool) -> str:
+    fields = "const char *name, *units;\n    NAME(real) minimum, maximum, mean, std;"
+    status = "size_t num_outside, first_sample;\n    int first_input;"
+    if is_c:
+        enums = [f"typedef enum {{ {', '.join(words)} }} NAME({kind});" for kind, words in _ENUMS.items()]
+        return (
+            f"typedef struct {{\n    {fields}\n}} NAME(variable);\n\n/* Samples with an input outside the range of the "
+            f"training data. */\ntypedef struct {{\n    {status}\n}} NAME(status);\n\n" + "\n".join(enums) + "\n"
+        )
+    enums = [
+        f"enum class {kind} {{ {', '.join(word.removeprefix('IS_').lower() for word in words)} }};"
+        for kind, words in _ENUMS.items()
+    ]
+    return (
+        f"struct variable {{\n    {fields}\n}};\n\n/* Samples with an input outside the range of the training data. "
+        f"*/\nstruct status {{\n    {status}\n}};\n\n" + "\n".join(enums) + "\n"
+    )
+
+
+def _prototypes(functions: str, emulator: Emulator) -> Iterator[str]:
+    found = re.findall(r"^API ([^{;]*?NAME\((\w+)\)\([^{]*?\)) \{", functions, flags=re.MULTILINE | re.DOTALL)
+    single = "`spread` [O], unless NULL, is the standard deviation over the members. "
+    of_jacobian = " `spread` [O][F], unless NULL, is the standard deviation over the members."
+    for signature, name in found:
+        words = _DOCUMENTED[name].format(
+            spread=(single if name == "forward" else of_jacobian) if emulator.is_ensemble else ""
+        )
+        if words:
+            yield _comment([words])
+        types = re.sub(r"\breal\b", "NAME(real)", " ".join(signature.split()))
+        yield f"API {types};"
+
+
+def _tables(emulator: Emulator, private: str, public: str) -> Iterator[str]:
+    for name, variables in (("inputs", emulator.inputs), ("outputs", emulator.outputs)):
+        rows = ",\n".join(f"    {{{_text(one)}}}" for one in variables)
+        yield f"{public} NAME(variable) NAME({name})[NAME_NUM_{name.upper()}] = {{\n{rows}\n}};"
+    probe = emulator.expected_of_probe
+    yield _array(f"{public} NAME(real) NAME(probe)[NAME_NUM_INPUTS]", emulator.probe)
+    yield _array(f"{private} NAME(real) probe_tolerance[NAME_NUM_INPUTS]", emulator.tolerance)
+    yield _array(f"{private} NAME(real) probe_outputs[NAME_NUM_OUTPUTS]", probe[0])
+    yield _array(f"{private} NAME(real) probe_jacobian[NAME_NUM_OUTPUTS * NAME_NUM_INPUTS]", probe[1])
+    pairs = np.array(CONVERSIONS, emulator.network.dtype)
+    yield _array(f"{private} NAME(real) conversions[{len(pairs)}][2]", pairs)
+    members = ",\n".join(_braced(list(_member(network)), "") for network in emulator.networks)
+    members_type = "network_numbers" if private.startswith("static") else "detail::network_numbers"
+    yield f"{private} {members_type} members[NAME_NUM_MEMBERS] = {{\n{members}\n}};\n"
+
+
+def _member(network: Any) -> Iterator[str]:
+    for name, values in numbers_of(network):
+        rows = values if values.ndim == 2 else values[None]
+        yield f"/* {name} */ {{\n{_rows(rows)}}}"
+
+
+def _text(one: Variable) -> str:
+    numbers = ", ".join(repr(float(getattr(one, key))) for key in ("minimum", "maximum", "mean", "std"))
+    return f"{_quoted(one.name)}, {_quoted(one.units)}, {numbers}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?") + '"'
+
+
+def _array(declaration: str, values: Any) -> str:
+    if values.ndim == 2:
+        return f"{declaration} = {{\n" + ",\n".join(f"    {{{', '.join(map(c_number, row))}}}" for row in values) + "};"
+    return f"{declaration} = {{\n{_rows(values[None])}}};"
+
+
+def _rows(rows: Any) -> str:
+    texts = [", ".join(map(c_number, row)) for row in rows]
+    return ",\n".join(textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ") for text in texts)
+
+
+def _braced(parts: Sequence[str], indent: str) -> str:
+    return f"{indent}{{\n" + ",\n".join(parts) + f"\n{indent}}}"
+
+
+def _expected(emulator: Emulator) -> Iterator[str]:
+    """Yield the self-test's numbers, as arrays [K * ...]."""
+    for name, values in vars(emulator.expected).items():
+        if values is not None:
+            yield _array(f"static const NAME(real) expected_{name}[]", values.ravel())
+
+
+def _comment(lines: Sequence[str]) -> str:
+    safe = [line.replace("*/", "* /").replace("/*", "/ *") for line in lines]
+    wrapped = [part for line in safe for part in (textwrap.wrap(line, _WIDTH, subsequent_indent="  ") or [""])]
+    return "/* " + "\n   ".join(wrapped).rstrip() + " */"
+
+
+def _arrays(emulator: Emulator) -> str:
+    """C++ alone: the same on std::array."""
+    if emulator.is_ensemble:
+        return ""
+    return """
+using input_array = std::array<real, num_inputs>;
+using output_array = std::array<real, num_outputs>;
+
+inline output_array forward(const input_array &x) {
+    output_array y;
+    forward(x.data(), y.data(), nullptr);
+    return y;
+}
+
+inline output_array tangent_linear(const input_array &x, const input_array &dx) {
+    output_array dy;
+    tangent_linear(x.data(), dx.data(), dy.data());
+    return dy;
+}
+
+inline input_array adjoint(const input_array &x, const output_array &dy) {
+    input_array dx;
+    adjoint(x.data(), dy.data(), dx.data());
+    return dx;
+}
+"""

@@ -1,0 +1,137 @@
+"""Fortran 2008: a module without dependencies, and its self-test."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mpitrain.export.source.emulator import CONVERSIONS, Emulator
+from mpitrain.export.source.fortran_fixed import fixed_procedures
+from mpitrain.export.source.fortran_interface import batch_procedures, member_procedures
+from mpitrain.export.source.fortran_network import network_procedures, slopes_types
+from mpitrain.export.source.fortran_numbers import array, kind_of_integer, matrix, number, texts
+from mpitrain.export.source.fortran_test import test_program
+from mpitrain.export.source.words import describe, usage
+from mpitrain.inference.portable.in_c import tile_of
+from mpitrain.inference.portable.network import Array
+
+_WIDTH = 120
+_PUBLIC = (
+    "wp, num_inputs, num_outputs, num_members, inputs_first, samples_first, input_names, input_units, output_names",
+    "output_units, input_minimum, input_maximum, input_mean, input_std, output_minimum, output_maximum, probe",
+    "is_inputs_first, is_samples_first, is_either, is_other_order, is_other_units, is_wrong",
+    "forward, tangent_linear, adjoint, jacobian, check_layout, describe, check_arithmetic",
+)
+
+
+def fortran_files(emulator: Emulator) -> dict[str, str]:
+    """Return the sources in Fortran 2008."""
+    name = emulator.name
+    return {f"{name}.f90": "\n".join(_module(emulator)), f"{name}_test.f90": "\n".join(test_program(emulator))}
+
+
+def _module(emulator: Emulator) -> Iterator[str]:
+    network, is_ensemble = emulator.network, emulator.is_ensemble
+    yield _comment([*describe(emulator), "", *usage(emulator, "fortran"), "", *_calls(is_ensemble)])
+    real, integer = ("real32" if network.dtype == "float32" else "real64"), kind_of_integer(network.dtype)
+    yield f"module {emulator.name}"
+    yield f"  use, intrinsic :: iso_fortran_env, only: wp => {real}, ip => {integer}"
+    yield "  implicit none\n  private"
+    yield from (f"  public :: {words}" for words in _PUBLIC)
+    yield from _constants(emulator)
+    yield from _weights(emulator)
+    yield from slopes_types(network)
+    for generic in ("forward", "tangent_linear", "adjoint", "jacobian"):
+        yield f"  interface {generic}\n    module procedure {generic}_one, {generic}_batch\n  end interface {generic}"
+    yield "\ncontains\n"
+    has_outputs = network.output_mean is not None
+    yield from fixed_procedures(has_outputs, is_ensemble, any(layer.activation != "none" for layer in network.layers))
+    yield from network_procedures(network)
+    has_slopes = any(layer.activation != "none" for layer in network.layers)
+    for suffix in ("one", "tile"):
+        yield from member_procedures(suffix, has_slopes, is_ensemble)
+    yield from batch_procedures(is_ensemble)
+    yield f"end module {emulator.name}\n"
+
+
+def _calls(is_ensemble: bool) -> list[str]:
+    spread = ", spread" if is_ensemble else ""
+    return [
+        "One sample, x(num_inputs), y(num_outputs), jac(num_inputs, num_outputs) with jac(i, o) = d y(o) / d x(i):",
+        f"  call forward(x, y{spread}, status); call jacobian(x, y, jac{spread})",
+        "  call tangent_linear(x, dx, dy); call adjoint(x, dy, dx)",
+        "Batches, inputs_first: x(num_inputs, samples), y(num_outputs, samples),",
+        "jac(num_inputs, num_outputs, samples);",
+        "samples_first: x(samples, num_inputs), y(samples, num_outputs), jac(samples, num_inputs, num_outputs):",
+        f"  call forward(inputs_first, x, y{spread}, status) and so on",
+        "status (optional) is the number of samples with an input outside the range of the training data, or NaN; -1",
+        "where the arrays do not fit each other: then the results are NaN." + (
+            " spread (optional) is the members' standard deviation." if is_ensemble else ""),
+    ]  # fmt: skip
+
+
+def _constants(emulator: Emulator) -> Iterator[str]:
+    network, limits = emulator.network, emulator.network.limits
+    sizes = {"num_inputs": len(emulator.inputs), "num_outputs": len(emulator.outputs),
+             "num_members": len(emulator.networks), "inputs_first": 1, "samples_first": 2, "tile": tile_of(network),
+             "is_inputs_first": 1, "is_samples_first": 2, "is_either": 3, "is_other_order": -1, "is_other_units": -2,
+             "is_wrong": -3}  # fmt: skip
+    yield "\n".join(f"  integer, parameter :: {name} = {value}" for name, value in sizes.items())
+    for name, variables in (("input", emulator.inputs), ("output", emulator.outputs)):
+        yield texts(f"{name}_names", [one.name for one in variables])
+        yield texts(f"{name}_units", [one.units for one in variables])
+        for key in ("minimum", "maximum"):
+            yield from array(f"{name}_{key}", _numbers([getattr(one, key) for one in variables], emulator))
+    probe = emulator.expected_of_probe
+    yield "  ! The sample that check_layout knows."
+    yield from array("probe", emulator.probe)
+    yield from array("probe_tolerance", emulator.tolerance)
+    yield from array("probe_outputs", probe[0])
+    yield from array("probe_jacobian", probe[1])
+    pairs = _numbers(CONVERSIONS, emulator)
+    yield f"  integer, parameter :: num_conversions = {len(pairs)}"
+    yield from array("conversion_factor", pairs[:, 0])
+    yield from array("conversion_summand", pairs[:, 1])
+    yield "  ! Smaller numbers count as 0, so that no result depends on whether the CPU flushes subnormal numbers to 0."
+    named = {"value_limit": limits.value, "sum_limit": limits.sum, "result_limit": limits.result}
+    named |= {"deviation_limit": limits.deviation} if emulator.is_ensemble else {}
+    for name, value in named.items():
+        yield f"  real(wp), parameter :: {name} = {number(_numbers(value, emulator))}"
+
+
+def _numbers(values: object, emulator: Emulator) -> Array:
+    return np.array(values, emulator.network.dtype)
+
+
+def _weights(emulator: Emulator) -> Iterator[str]:
+    """Yield weight_1(outputs, inputs, member), for sums along the outputs, transposed_1 for the adjoint's, bias_1."""
+    count = len(emulator.networks)
+    for number_of_layer, layer in enumerate(emulator.network.layers, 1):
+        num_in, num_out = layer.weight.shape
+        of_members = [network.layers[number_of_layer - 1] for network in emulator.networks]
+        rows = [row for one in of_members for row in one.weight]
+        columns = [row for one in of_members for row in np.ascontiguousarray(one.weight.T)]
+        yield from matrix(f"weight_{number_of_layer}", rows, f"{num_out}, {num_in}, {count}")
+        yield from matrix(f"transposed_{number_of_layer}", columns, f"{num_in}, {num_out}, {count}")
+        yield from matrix(f"bias_{number_of_layer}", [one.bias for one in of_members], f"{num_out}, {count}")
+    # Members may have seen other samples: each has statistics of its own; those of the first one are public.
+    yield from _per_member("input_mean", [network.input_mean for network in emulator.networks])
+    yield from _per_member("input_std", [network.input_std for network in emulator.networks])
+    if emulator.network.output_mean is not None:
+        yield from _per_member("output_mean", [np.asarray(one.output_mean) for one in emulator.networks])
+        yield from _per_member("output_std", [np.asarray(one.output_std) for one in emulator.networks])
+
+
+def _per_member(name: str, rows: Sequence[Array]) -> Iterator[str]:
+    yield from matrix(f"member_{name}", rows, f"{len(rows[0])}, {len(rows)}")
+    if name.startswith("input"):
+        yield f"  real(wp), parameter :: {name}(num_inputs) = member_{name}(:, 1)"
+
+
+def _comment(lines: Sequence[str]) -> str:
+    safe = [re.sub(r"[\r\n]", " ", line) for line in lines]
+    wrapped = [part for line in safe for part in (textwrap.wrap(line, _WIDTH, subsequent_indent="  ") or [""])]
+    return "\n".join(f"! {line}".rstrip() for line in wrapped)

@@ -1,0 +1,276 @@
+"""The procedures of a Fortran module that are the same for every network: ends, ensembles, checks, tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_NORMALISE = """\
+  pure subroutine normalise(m, samples, x, h)
+    integer, intent(in) :: m, samples
+    real(wp), intent(in) :: x(samples, num_inputs)
+    real(wp), intent(out) :: h(samples, num_inputs)
+    real(wp) :: difference, quotient
+    integer :: i, k
+    do i = 1, num_inputs
+      do k = 1, samples
+        difference = merge(0.0_wp, x(k, i), abs(x(k, i)) < sum_limit) - member_input_mean(i, m)
+        quotient = difference / member_input_std(i, m)
+        h(k, i) = merge(0.0_wp, quotient, abs(quotient) < value_limit)
+      end do
+    end do
+  end subroutine normalise
+
+  pure subroutine divide_by_std(m, samples, least, values, limit, quotients)
+    integer, intent(in) :: m, samples
+    real(wp), intent(in) :: least, values(samples, num_inputs), limit
+    real(wp), intent(out) :: quotients(samples, num_inputs)
+    real(wp) :: quotient
+    integer :: i, k
+    do i = 1, num_inputs
+      do k = 1, samples
+        quotient = merge(0.0_wp, values(k, i), abs(values(k, i)) < least) / member_input_std(i, m)
+        quotients(k, i) = merge(0.0_wp, quotient, abs(quotient) < limit)
+      end do
+    end do
+  end subroutine divide_by_std
+"""
+_TIMES_SLOPES = """\
+  pure subroutine times_slopes(count, sums, slopes, h)
+    integer, intent(in) :: count
+    real(wp), intent(in) :: sums(count), slopes(count)
+    real(wp), intent(out) :: h(count)
+    real(wp) :: term
+    integer :: k
+    do k = 1, count
+      term = sums(k) * slopes(k)
+      h(k) = merge(0.0_wp, term, abs(term) < value_limit)
+    end do
+  end subroutine times_slopes
+"""
+_OUTPUTS = """\
+  pure subroutine to_physical(m, samples, h, y)
+    integer, intent(in) :: m, samples
+    real(wp), intent(in) :: h(samples, num_outputs)
+    real(wp), intent(out) :: y(samples, num_outputs)
+    real(wp) :: term
+    integer :: o, k
+    do o = 1, num_outputs
+      do k = 1, samples
+        term = h(k, o) * member_output_std(o, m)
+        y(k, o) = merge(0.0_wp, term, abs(term) < sum_limit) + member_output_mean(o, m)
+      end do
+    end do
+  end subroutine to_physical
+
+  pure subroutine times_std(m, samples, least, values, limit, products)
+    integer, intent(in) :: m, samples
+    real(wp), intent(in) :: least, values(samples, num_outputs), limit
+    real(wp), intent(out) :: products(samples, num_outputs)
+    real(wp) :: term
+    integer :: o, k
+    do o = 1, num_outputs
+      do k = 1, samples
+        term = merge(0.0_wp, values(k, o), abs(values(k, o)) < least) * member_output_std(o, m)
+        products(k, o) = merge(0.0_wp, term, abs(term) < limit)
+      end do
+    end do
+  end subroutine times_std
+"""
+_PLAIN_OUTPUTS = """\
+  pure subroutine to_physical(samples, h, y)
+    integer, intent(in) :: samples
+    real(wp), intent(in) :: h(samples, num_outputs)
+    real(wp), intent(out) :: y(samples, num_outputs)
+    y = h
+  end subroutine to_physical
+
+  pure subroutine times_std(samples, least, values, limit, products)
+    integer, intent(in) :: samples
+    real(wp), intent(in) :: least, values(samples, num_outputs), limit
+    real(wp), intent(out) :: products(samples, num_outputs)
+    products = merge(0.0_wp, values, abs(values) < max(least, limit))
+  end subroutine times_std
+"""
+_OVER_MEMBERS = """\
+  ! Mean over the members, added in their order, and standard deviation.
+  pure subroutine over_members(count, values, mean, spread)
+    integer, intent(in) :: count
+    real(wp), intent(in) :: values(count, num_members)
+    real(wp), intent(out) :: mean(count)
+    real(wp), intent(out), optional :: spread(count)
+    real(wp) :: total, quotient, center, difference, deviation, square
+    integer :: k, m
+    do k = 1, count
+      total = merge(0.0_wp, values(k, 1), abs(values(k, 1)) < sum_limit)
+      do m = 2, num_members
+        total = total + merge(0.0_wp, values(k, m), abs(values(k, m)) < sum_limit)
+      end do
+      quotient = total / real(num_members, wp)
+      mean(k) = merge(0.0_wp, quotient, abs(quotient) < result_limit)
+    end do
+    if (.not. present(spread)) return
+    do k = 1, count
+      center = merge(0.0_wp, mean(k), abs(mean(k)) < sum_limit)
+      total = 0.0_wp
+      do m = 1, num_members
+        difference = merge(0.0_wp, values(k, m), abs(values(k, m)) < sum_limit) - center
+        deviation = merge(0.0_wp, difference, abs(difference) < deviation_limit)
+        square = deviation * deviation
+        total = total + square
+      end do
+      spread(k) = sqrt(total / real(num_members - 1, wp))
+    end do
+  end subroutine over_members
+"""
+_CHECKS = """\
+  ! How many samples have an input outside the range of the training data, or NaN.
+  pure integer function num_outside(samples, x)
+    integer, intent(in) :: samples
+    real(wp), intent(in) :: x(num_inputs, samples)
+    integer :: s
+    num_outside = 0
+    do s = 1, samples
+      if (.not. all(x(:, s) >= input_minimum .and. x(:, s) <= input_maximum)) num_outside = num_outside + 1
+    end do
+  end function num_outside
+
+  pure elemental real(wp) function not_a_number()
+    not_a_number = transfer(not(0_ip), 0.0_wp)
+  end function not_a_number
+
+  ! What a model's own packing makes of the probe: x(:, :) holds the probe in 2 samples or more, packed as the model
+  ! packs its fields. finding is is_inputs_first or is_samples_first, is_either where both would fit, or negative; input
+  ! is then the number of the first input that is wrong.
+  pure subroutine check_layout(x, finding, input)
+    real(wp), intent(in) :: x(:, :)
+    integer, intent(out) :: finding
+    integer, intent(out), optional :: input
+    integer :: by_inputs, by_samples, wrong, of_samples, i
+    real(wp) :: value, value_of_samples, expected, margin
+    call count_mismatches(x, inputs_first, by_inputs, wrong, value)
+    call count_mismatches(x, samples_first, by_samples, of_samples, value_of_samples)
+    if (present(input)) input = 0
+    if (by_inputs == 0 .and. by_samples == 0) then
+      finding = is_either
+    else if (by_inputs == 0) then
+      finding = is_inputs_first
+    else if (by_samples == 0) then
+      finding = is_samples_first
+    else
+      if (by_samples < by_inputs) then
+        wrong = of_samples
+        value = value_of_samples
+      end if
+      if (present(input)) input = wrong
+      finding = is_wrong
+      do i = 1, num_conversions
+        expected = probe(max(wrong, 1)) * conversion_factor(i)
+        margin = probe_tolerance(max(wrong, 1)) * (abs(conversion_factor(i)) + 1.0_wp)
+        if (abs(value - (expected + conversion_summand(i))) <= margin) finding = is_other_units
+      end do
+      do i = 1, num_inputs
+        if (abs(value - probe(i)) <= probe_tolerance(i)) finding = is_other_order
+      end do
+    end if
+  end subroutine check_layout
+
+  pure subroutine count_mismatches(x, layout, mismatches, input, value)
+    real(wp), intent(in) :: x(:, :)
+    integer, intent(in) :: layout
+    integer, intent(out) :: mismatches, input
+    real(wp), intent(out) :: value
+    real(wp) :: given
+    integer :: s, i
+    mismatches = 0
+    input = 0
+    value = 0.0_wp
+    if (size(x, layout) /= num_inputs) then
+      mismatches = huge(mismatches)
+      return
+    end if
+    do s = 1, size(x, 3 - layout)
+      do i = 1, num_inputs
+        if (layout == inputs_first) then
+          given = x(i, s)
+        else
+          given = x(s, i)
+        end if
+        if (abs(given - probe(i)) <= probe_tolerance(i)) cycle
+        if (mismatches == 0) then
+          input = i
+          value = given
+        end if
+        mismatches = mismatches + 1
+      end do
+    end do
+  end subroutine count_mismatches
+
+  pure function describe(finding) result(words)
+    integer, intent(in) :: finding
+    character(len=50) :: words
+    select case (finding)
+    case (is_inputs_first)
+      words = 'inputs first: x(inputs, samples)'
+    case (is_samples_first)
+      words = 'samples first: x(samples, inputs)'
+    case (is_either)
+      words = 'both layouts would fit'
+    case (is_other_order)
+      words = 'the inputs are in another order, or are shifted'
+    case (is_other_units)
+      words = 'an input is in other units'
+    case default
+      words = 'an input has another value, or the shape is wrong'
+    end select
+  end function describe
+
+  ! Whether this build computes the bits of mpitrain predict; not so where the compiler fused, or reordered.
+  pure logical function check_arithmetic()
+    real(wp) :: y(num_outputs), jac(num_inputs, num_outputs)
+    call jacobian_one(probe, y, jac)
+    check_arithmetic = all(transfer(y, [0_ip]) == transfer(probe_outputs, [0_ip])) .and. &
+      all(transfer(jac, [0_ip]) == transfer(probe_jacobian, [0_ip]))
+  end function check_arithmetic
+"""
+TILES = """\
+  ! Values (tile, num_values) of samples first, first + 1, ...; a short last tile repeats its last sample.
+  pure subroutine load_tile(layout, first, batch, values)
+    integer, intent(in) :: layout, first
+    real(wp), intent(in) :: batch(:, :)
+    real(wp), intent(out) :: values(:, :)
+    integer :: b, s
+    do b = 1, tile
+      s = min(first + b - 1, size(batch, 3 - layout))
+      if (layout == inputs_first) then
+        values(b, :) = batch(:, s)
+      else
+        values(b, :) = batch(s, :)
+      end if
+    end do
+  end subroutine load_tile
+
+  pure subroutine store_tile(layout, first, values, batch)
+    integer, intent(in) :: layout, first
+    real(wp), intent(in) :: values(:, :)
+    real(wp), intent(inout) :: batch(:, :)
+    integer :: b
+    do b = 1, min(tile, size(batch, 3 - layout) - first + 1)
+      if (layout == inputs_first) then
+        batch(:, first + b - 1) = values(b, :)
+      else
+        batch(first + b - 1, :) = values(b, :)
+      end if
+    end do
+  end subroutine store_tile
+"""
+
+
+def fixed_procedures(has_outputs: bool, is_ensemble: bool, has_slopes: bool) -> Iterator[str]:
+    """Yield what all networks with, or without, normalised outputs share."""
+    yield _NORMALISE
+    yield _OUTPUTS if has_outputs else _PLAIN_OUTPUTS
+    if has_slopes:
+        yield _TIMES_SLOPES
+    if is_ensemble:
+        yield _OVER_MEMBERS
+    yield _CHECKS

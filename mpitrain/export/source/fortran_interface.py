@@ -1,0 +1,192 @@
+"""The procedures that a model calls in Fortran: over all members, for one sample, a tile, a batch in both layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpitrain.export.source.fortran_fixed import TILES
+
+
+def member_procedures(suffix: str, has_slopes: bool, is_ensemble: bool) -> Iterator[str]:
+    """Yield the four functions over all members, for one sample or for a tile."""
+    first = "" if suffix == "one" else "tile, "
+    x, y = f"x({first}num_inputs)", f"y({first}num_outputs)"
+    dx, dy = f"dx({first}num_inputs)", f"dy({first}num_outputs)"
+    slopes = "slopes, " if has_slopes else ""
+    name = "_one" if suffix == "one" else "_tile"
+    texts = {
+        "forward": ("x, y", [x], [y], f"call forward_member_{suffix}(m, x, {{y}})", ("y", "num_outputs")),
+        "tangent_linear": ("x, dx, dy", [x, dx], [dy],
+                           f"call forward_member_{suffix}(m, x, unused, slopes)\n"
+                           f"      call tangent_member_{suffix}(m, {slopes}dx, {{dy}})", ("dy", "num_outputs")),
+        "adjoint": ("x, dy, dx", [x, dy], [dx],
+                    f"call forward_member_{suffix}(m, x, unused, slopes)\n"
+                    f"      call adjoint_member_{suffix}(m, {slopes}dy, {{dx}})", ("dx", "num_inputs")),
+    }  # fmt: skip
+    for function, (arguments, given, results, calls, (result, size)) in texts.items():
+        with_spread = is_ensemble and function == "forward"
+        yield _member_procedure(
+            function, name, arguments, given, results, calls, result, size, first, with_spread, is_ensemble
+        )
+    yield _jacobian(suffix, first, slopes, is_ensemble)
+
+
+def _status(function: str, suffix: str) -> tuple[str, str, str]:
+    if function != "forward" or suffix != "_one":
+        return "", "", ""
+    return (
+        ", status",
+        "    integer, intent(out), optional :: status\n",
+        ("    if (present(status)) status = num_outside(1, x)\n"),
+    )
+
+
+def _member_procedure(
+    function: str, suffix: str, arguments: str, given: list[str], results: list[str], calls: str, result: str,
+    size: str, first: str, with_spread: bool, is_ensemble: bool,
+) -> str:  # fmt: skip
+    more, declared_status, report = _status(function, suffix)
+    spread = ", spread" if with_spread else ""
+    lines = [f"  pure subroutine {function}{suffix}({arguments}{spread}{more})",
+             f"    real(wp), intent(in) :: {', '.join(given)}",
+             f"    real(wp), intent(out) :: {', '.join(results)}"]  # fmt: skip
+    lines += [f"    real(wp), intent(out), optional :: spread({first}{size})"] if with_spread else []
+    lines += [declared_status.rstrip("\n")] if declared_status else []
+    needs = function != "forward"
+    lines += [f"    real(wp) :: unused({first}num_outputs)", f"    type(slopes{suffix}) :: slopes"] if needs else []
+    if is_ensemble:
+        count = size if suffix == "_one" else f"tile * {size}"
+        comma = ", :" if first else ""
+        lines += [f"    real(wp) :: values({first}{size}, num_members)", "    integer :: m",
+                  "    do m = 1, num_members",
+                  f"      {calls.format(**{result: f'values(:{comma}, m)'})}", "    end do",
+                  f"    call over_members({count}, values, {result}{spread})"]  # fmt: skip
+    else:
+        lines += ["    integer, parameter :: m = 1", f"    {calls.format(**{result: result})}".replace("\n  ", "\n")]
+    return "\n".join([*lines, *([report.rstrip("\n")] if report else []), f"  end subroutine {function}{suffix}", ""])
+
+
+def _jacobian(suffix: str, first: str, slopes: str, is_ensemble: bool) -> str:
+    comma = ":, " if first else ""
+    lines = [f"  pure subroutine jacobian_{suffix}(x, y, jac{', spread' if is_ensemble else ''})",
+             f"    real(wp), intent(in) :: x({first}num_inputs)",
+             f"    real(wp), intent(out) :: y({first}num_outputs), jac({first}num_inputs, num_outputs)"]  # fmt: skip
+    if is_ensemble:
+        lines.append(f"    real(wp), intent(out), optional :: spread({first}num_inputs, num_outputs)")
+    lines += [
+        f"    real(wp) :: unit({first}num_outputs)",
+        f"    type(slopes_{suffix}) :: slopes{'(num_members)' if is_ensemble else ''}",
+    ]
+    if not is_ensemble:
+        lines += ["    integer, parameter :: m = 1", "    integer :: o",
+                  f"    call forward_member_{suffix}(m, x, y, slopes)", "    do o = 1, num_outputs",
+                  "      unit = 0.0_wp", f"      unit({comma}o) = 1.0_wp",
+                  f"      call adjoint_member_{suffix}(m, {slopes}unit, jac({comma}:, o))", "    end do"]  # fmt: skip
+    else:
+        count = "{0}" if suffix == "one" else "tile * {0}"
+        of_member = slopes.replace("slopes", "slopes(m)")
+        lines += [f"    real(wp) :: outputs({first}num_outputs, num_members), values({first}num_inputs, num_members)",
+                  "    integer :: m, o", "    do m = 1, num_members",
+                  f"      call forward_member_{suffix}(m, x, outputs({comma}:, m), slopes(m))", "    end do",
+                  f"    call over_members({count.format('num_outputs')}, outputs, y)", "    do o = 1, num_outputs",
+                  "      unit = 0.0_wp", f"      unit({comma}o) = 1.0_wp", "      do m = 1, num_members",
+                  f"        call adjoint_member_{suffix}(m, {of_member}unit, values({comma}:, m))", "      end do",
+                  "      if (present(spread)) then",
+                  f"        call over_members({count.format('num_inputs')}, values, jac({comma}:, o), "
+                  f"spread({comma}:, o))",
+                  "      else", f"        call over_members({count.format('num_inputs')}, values, jac({comma}:, o))",
+                  "      end if", "    end do"]  # fmt: skip
+    return "\n".join([*lines, f"  end subroutine jacobian_{suffix}", ""])
+
+
+def batch_procedures(is_ensemble: bool) -> Iterator[str]:
+    """Yield the four procedures of batches in both layouts."""
+    spread = ["spread"] if is_ensemble else []
+    yield _batch("forward", ["x"], ["y", *spread])
+    yield _batch("tangent_linear", ["x", "dx"], ["dy"])
+    yield _batch("adjoint", ["x", "dy"], ["dx"])
+    yield _batch("jacobian", ["x"], ["y", "jac", *spread])
+    yield TILES
+
+
+def _size(name: str) -> str:
+    return "num_inputs" if name in ("x", "dx") else "num_outputs"
+
+
+def _batch(function: str, given: list[str], results: list[str]) -> str:
+    is_jacobian = function == "jacobian"
+    cubes = {"jac", "spread"} if is_jacobian else set()
+    required = [name for name in results if name != "spread"]
+    rank = {name: "(:, :, :)" if name in cubes else "(:, :)" for name in [*given, *results]}
+    lines = [f"  pure subroutine {function}_batch(layout, {', '.join([*given, *results, 'status'])})",
+             "    integer, intent(in) :: layout",
+             f"    real(wp), intent(in) :: {', '.join(name + rank[name] for name in given)}",
+             f"    real(wp), intent(out) :: {', '.join(name + rank[name] for name in required)}"]  # fmt: skip
+    if "spread" in results:
+        lines.append(f"    real(wp), intent(out), optional :: spread{rank['spread']}")
+    lines += ["    integer, intent(out), optional :: status", *_tiles(given, results, cubes),
+              f"    integer :: first, n{', o' if cubes else ''}",
+              *_shape_check(given, results, required, cubes)]  # fmt: skip
+    lines += [
+        "    do first = 1, n, tile",
+        *(f"      call load_tile(layout, first, {name}, {name}_tile)" for name in given),
+    ]
+    lines.append(f"      call {function}_tile({', '.join(f'{name}_tile' for name in [*given, *results])})")
+    for name in results:
+        only = "if (present(spread)) " if name == "spread" else ""
+        if name not in cubes:
+            lines.append(f"      {only}call store_tile(layout, first, {name}_tile, {name})")
+    if cubes:
+        lines += ["      do o = 1, num_outputs", *_store_rows(results, cubes), "      end do"]
+    lines += ["    end do", f"  end subroutine {function}_batch", ""]
+    return "\n".join(lines)
+
+
+def _tiles(given: list[str], results: list[str], cubes: set[str]) -> list[str]:
+    shapes = [
+        f"{name}_tile(tile, {'num_inputs, num_outputs' if name in cubes else _size(name)})"
+        for name in [*given, *results]
+    ]
+    return [f"    real(wp) :: {shape}" for shape in shapes]
+
+
+def _store_rows(results: list[str], cubes: set[str]) -> Iterator[str]:
+    for name in (one for one in results if one in cubes):
+        only = "if (present(spread)) " if name == "spread" else ""
+        yield "        if (layout == inputs_first) then"
+        yield f"          {only}call store_tile(layout, first, {name}_tile(:, :, o), {name}(:, o, :))"
+        yield "        else"
+        yield f"          {only}call store_tile(layout, first, {name}_tile(:, :, o), {name}(:, :, o))"
+        yield "        end if"
+
+
+def _shape_check(given: list[str], results: list[str], required: list[str], cubes: set[str]) -> Iterator[str]:
+    """Yield the statements that refuse arrays that do not fit, before anything is read beyond their ends."""
+    yield "    n = -1"
+    yield "    if (layout == inputs_first .or. layout == samples_first) n = size(x, 3 - layout)"
+    for name in [*given, *results]:
+        present = "present(spread) .and. " if name == "spread" else ""
+        guard = f"    if (n >= 0{' .and. present(spread)' if present else ''}) then"
+        yield guard
+        if name in cubes:
+            yield "      if (layout == inputs_first) then"
+            yield f"        if (any(shape({name}) /= [num_inputs, num_outputs, n])) n = -1"
+            yield "      else"
+            yield f"        if (any(shape({name}) /= [n, num_inputs, num_outputs])) n = -1"
+            yield "      end if"
+        else:
+            yield f"      if (size({name}, layout) /= {_size(name)} .or. size({name}, 3 - layout) /= n) n = -1"
+        yield "    end if"
+    yield "    if (n < 0) then"
+    yield from (f"      {name} = not_a_number()" for name in required)
+    yield from (f"      if (present(spread)) {name} = not_a_number()" for name in results if name not in required)
+    yield "      if (present(status)) status = -1"
+    yield "      return"
+    yield "    end if"
+    yield "    if (present(status)) then"
+    yield "      if (layout == inputs_first) then"
+    yield "        status = num_outside(n, x)"
+    yield "      else"
+    yield "        status = num_outside(n, transpose(x))"
+    yield "      end if"
+    yield "    end if"

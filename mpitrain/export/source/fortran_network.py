@@ -1,0 +1,282 @@
+"""The functions of one network in Fortran: the statements of `portable.c_network`, with the sizes written into them.
+
+Constant sizes let compilers keep four sums in registers; `m` is the number of the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpitrain.export.source.fortran_numbers import FortranLanguage, names, statements
+from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
+from mpitrain.inference.portable.network import PortableNetwork
+from mpitrain.inference.portable.statements import write_down
+
+_DENSE_ONE = """\
+  ! sums(j) = start(j) + h(1) * {w}(j, 1) + h(2) * {w}(j, 2) + ..., for one sample.
+  pure subroutine {name}_one(m, {flag}h, sums)
+    integer, intent(in) :: m
+{declared}    real(wp), intent(in) :: h({num_in})
+    real(wp), intent(out) :: sums({num_out})
+    real(wp) :: term
+    integer :: i, j
+    {start_one}
+    do i = 1, {num_in}
+      do j = 1, {num_out}
+        term = {w}(j, i, m) * h(i)
+        sums(j) = sums(j) + term
+      end do
+    end do
+  end subroutine {name}_one
+"""
+_DENSE_TILE = """\
+  ! The same for a tile of samples, four sums at a time.
+  pure subroutine {name}_tile(m, {flag}h, sums)
+    integer, intent(in) :: m
+{declared}    real(wp), intent(in) :: h(tile, {num_in})
+    real(wp), intent(out) :: sums(tile, {num_out})
+    real(wp) :: {locals}
+    integer :: i, b{more_integers}
+{blocks}
+  end subroutine {name}_tile
+"""
+_FOUR = """\
+    do j = 1, {last_of_four}, 4
+      sum_1 = {start_1}
+      sum_2 = {start_2}
+      sum_3 = {start_3}
+      sum_4 = {start_4}
+      do i = 1, {num_in}
+        do b = 1, tile
+          product_1 = {w}(j, i, m) * h(b, i)
+          product_2 = {w}(j + 1, i, m) * h(b, i)
+          product_3 = {w}(j + 2, i, m) * h(b, i)
+          product_4 = {w}(j + 3, i, m) * h(b, i)
+          sum_1(b) = sum_1(b) + product_1
+          sum_2(b) = sum_2(b) + product_2
+          sum_3(b) = sum_3(b) + product_3
+          sum_4(b) = sum_4(b) + product_4
+        end do
+      end do
+      sums(:, j) = sum_1
+      sums(:, j + 1) = sum_2
+      sums(:, j + 2) = sum_3
+      sums(:, j + 3) = sum_4
+    end do"""
+_REST = """\
+    {loop}
+      sum_1 = {start_1}
+      do i = 1, {num_in}
+        do b = 1, tile
+          product_1 = {w}({j}, i, m) * h(b, i)
+          sum_1(b) = sum_1(b) + product_1
+        end do
+      end do
+      sums(:, {j}) = sum_1
+    {end}"""
+
+
+def network_procedures(network: PortableNetwork) -> Iterator[str]:
+    """Yield the procedures of activations, layers and members."""
+    for name in sorted({layer.activation for layer in network.layers} - {"none"}):
+        yield _activation(name, network.dtype)
+    for number, layer in enumerate(network.layers, 1):
+        num_in, num_out = layer.weight.shape
+        yield from _dense(f"dense_{number}", f"weight_{number}", f"bias_{number}", num_in, num_out)
+        yield from _dense(f"transposed_dense_{number}", f"transposed_{number}", None, num_out, num_in)
+    for suffix in ("one", "tile"):
+        yield _forward(network, suffix)
+        yield _tangent(network, suffix)
+        yield _adjoint(network, suffix)
+
+
+def slopes_types(network: PortableNetwork) -> Iterator[str]:
+    """Yield the types of the activations' slopes, for one sample and for a tile."""
+    for suffix, first in (("one", ""), ("tile", "tile, ")):
+        fields = [
+            f"    real(wp) :: layer_{number}({first}{len(layer.bias)})"
+            for number, layer in enumerate(network.layers, 1)
+            if layer.activation != "none"
+        ] or ["    real(wp) :: none = 0"]
+        yield "\n".join([f"  type :: slopes_{suffix}", *fields, f"  end type slopes_{suffix}"])
+
+
+def _activation(name: str, dtype: str) -> str:
+    function = ACTIVATIONS[name]
+    values, y = write_down(function.value, ["z(k)"], FortranLanguage(), dtype)
+    slopes, slope = write_down(function.slope, ["z(k)", "h(k)"], FortranLanguage(), dtype)
+    uses = {argument for argument in ("z", "h") if any(f"{argument}(k)" in text for _, text in slopes)}
+    given = ", ".join(sorted(uses, reverse=True))
+    return f"""\
+  ! h = {name}(z).
+  pure subroutine {name}_values(count, limit, z, h)
+    integer, intent(in) :: count
+    real(wp), intent(in) :: limit, z(count)
+    real(wp), intent(out) :: h(count)
+  {_variables(values)}
+    integer :: k
+    do k = 1, count
+{statements(_with_bits(values, dtype), "      ")}
+      h(k) = merge(0.0_wp, {y}, abs({y}) < limit)
+    end do
+  end subroutine {name}_values
+
+  ! Its derivative by z.
+  pure subroutine {name}_slopes(count, {given}, slope)
+    integer, intent(in) :: count
+    real(wp), intent(in) :: {", ".join(f"{one}(count)" for one in sorted(uses))}
+    real(wp), intent(out) :: slope(count)
+  {_variables(slopes)}
+    integer :: k
+    do k = 1, count
+{statements(_with_bits(slopes, dtype), "      ")}
+      slope(k) = {slope}
+    end do
+  end subroutine {name}_slopes
+"""
+
+
+def _slope_arguments(name: str, number: int, dtype: str) -> str:
+    slopes, _ = write_down(ACTIVATIONS[name].slope, ["z(k)", "h(k)"], FortranLanguage(), dtype)
+    return ", ".join(f"{one}{number}" for one in ("z", "h") if any(f"{one}(k)" in text for _, text in slopes))
+
+
+def _variables(lines: list[tuple[str, str]]) -> str:
+    return names("real(wp)", [name for name, _ in lines])
+
+
+def _with_bits(lines: list[tuple[str, str]], dtype: str) -> list[tuple[str, str]]:
+    c = COEFFICIENTS[dtype]
+    added = c.exponent_bias << c.mantissa_bits
+    return [
+        (name, f"transfer(ishft(transfer({text[13:-1]}, 0_ip), {c.mantissa_bits}) + {added}_ip, 0.0_wp)")
+        if text.startswith("power_of_two(") else (name, text)
+        for name, text in lines
+    ]  # fmt: skip
+
+
+def _dense(name: str, weight: str, bias: str | None, num_in: int, num_out: int) -> Iterator[str]:
+    common = {"name": name, "w": weight, "num_in": num_in, "num_out": num_out}
+    common["flag"] = "from_bias, " if bias else ""
+    common["declared"] = "    logical, intent(in) :: from_bias\n" if bias else ""
+    start_one = f"sums = merge({bias}(:, m), 0.0_wp, from_bias)" if bias else "sums = 0.0_wp"
+    yield _DENSE_ONE.format(**common, start_one=start_one)
+    starts = {
+        f"start_{k + 1}": f"merge({bias}(j{f' + {k}' if k else ''}, m), 0.0_wp, from_bias)" if bias else "0.0_wp"
+        for k in range(4)
+    }
+    last_of_four, blocks = num_out - num_out % 4, []
+    if last_of_four:
+        blocks.append(_FOUR.format(**common, **starts, last_of_four=last_of_four))
+    if num_out % 4 == 1:
+        first = starts["start_1"].replace("(j,", f"({num_out},")
+        blocks.append(_REST.format(w=weight, num_in=num_in, start_1=first, j=num_out, loop="", end="").strip("\n"))
+    elif num_out % 4:
+        loop = f"do j = {last_of_four + 1}, {num_out}"
+        blocks.append(_REST.format(w=weight, num_in=num_in, start_1=starts["start_1"], j="j", loop=loop, end="end do"))
+    count = 4 if last_of_four else 1
+    local = [f"sum_{k}(tile)" for k in range(1, count + 1)] + [f"product_{k}" for k in range(1, count + 1)]
+    more = ", j" if num_out > 1 else ""
+    lines = [line for line in "\n".join(blocks).splitlines() if line.strip()]
+    yield _DENSE_TILE.format(**common, locals=", ".join(local), more_integers=more, blocks="\n".join(lines))
+
+
+def _shape(suffix: str, size: object) -> str:
+    return f"({size})" if suffix == "one" else f"(tile, {size})"
+
+
+def _count(suffix: str, size: object) -> str:
+    return str(size) if suffix == "one" else f"{size} * tile"
+
+
+def _forward(network: PortableNetwork, suffix: str) -> str:
+    lines = [f"call normalise(m, {_samples(suffix)}, x, h0)"]
+    has_slopes = any(layer.activation != "none" for layer in network.layers)
+    for number, layer in enumerate(network.layers, 1):
+        count = _count(suffix, len(layer.bias))
+        limit = "result_limit" if number == len(network.layers) else "value_limit"
+        lines.append(f"call dense_{number}_{suffix}(m, .true., h{number - 1}, z{number})")
+        if layer.activation == "none":
+            lines.append(f"h{number} = merge(0.0_wp, z{number}, abs(z{number}) < {limit})")
+        else:
+            given = _slope_arguments(layer.activation, number, network.dtype)
+            slopes = f"call {layer.activation}_slopes({count}, {given}, slopes%layer_{number})"
+            lines += [f"call {layer.activation}_values({count}, {limit}, z{number}, h{number})",
+                      f"if (present(slopes)) {slopes}"]  # fmt: skip
+    member = "m, " if network.output_mean is not None else ""
+    lines.append(f"call to_physical({member}{_samples(suffix)}, h{len(network.layers)}, y)")
+    if not has_slopes:
+        lines.append("if (present(slopes)) slopes%none = 0")
+    sizes = network.sizes
+    local = [f"h{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
+    local += [f"z{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
+    declared = [
+        f"    real(wp), intent(in) :: x{_shape(suffix, 'num_inputs')}",
+        f"    real(wp), intent(out) :: y{_shape(suffix, 'num_outputs')}",
+        f"    type(slopes_{suffix}), intent(out), optional :: slopes",
+        "  " + names("real(wp)", local),
+    ]
+    return _subroutine(f"forward_member_{suffix}", "m, x, y, slopes", declared, lines)
+
+
+def _samples(suffix: str) -> str:
+    return "1" if suffix == "one" else "tile"
+
+
+def _tangent(network: PortableNetwork, suffix: str) -> str:
+    lines = [f"call divide_by_std(m, {_samples(suffix)}, result_limit, dx, value_limit, h0)"]
+    for number, layer in enumerate(network.layers, 1):
+        lines += [f"call dense_{number}_{suffix}(m, .false., h{number - 1}, z{number})",
+                  _times_slopes(layer.activation, suffix, len(layer.bias), number)]  # fmt: skip
+    member = "m, " if network.output_mean is not None else ""
+    lines.append(f"call times_std({member}{_samples(suffix)}, value_limit, h{len(network.layers)}, result_limit, dy)")
+    sizes = network.sizes
+    local = [f"h{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
+    local += [f"z{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
+    return _derivative(
+        network, suffix, f"tangent_member_{suffix}", ("dx", "num_inputs", "dy", "num_outputs"), local, lines
+    )
+
+
+def _adjoint(network: PortableNetwork, suffix: str) -> str:
+    last, member = len(network.layers), "m, " if network.output_mean is not None else ""
+    lines = [f"call times_std({member}{_samples(suffix)}, result_limit, dy, value_limit, z{last})"]
+    for number in range(last, 0, -1):
+        layer = network.layers[number - 1]
+        lines += [_times_slopes(layer.activation, suffix, len(layer.bias), number),
+                  f"call transposed_dense_{number}_{suffix}(m, h{number}, z{number - 1})"]  # fmt: skip
+    lines.append(f"call divide_by_std(m, {_samples(suffix)}, 0.0_wp, z0, result_limit, dx)")
+    sizes = network.sizes
+    local = [f"z{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
+    local += [f"h{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
+    return _derivative(
+        network, suffix, f"adjoint_member_{suffix}", ("dy", "num_outputs", "dx", "num_inputs"), local, lines
+    )
+
+
+def _times_slopes(activation: str, suffix: str, size: int, number: int) -> str:
+    if activation == "none":
+        return f"h{number} = merge(0.0_wp, z{number}, abs(z{number}) < value_limit)"
+    return f"call times_slopes({_count(suffix, size)}, z{number}, slopes%layer_{number}, h{number})"
+
+
+def _derivative(
+    network: PortableNetwork, suffix: str, name: str, names_and_sizes: tuple[str, str, str, str], local: list[str],
+    lines: list[str],
+) -> str:  # fmt: skip
+    given, given_size, result, result_size = names_and_sizes
+    has_slopes = any(layer.activation != "none" for layer in network.layers)
+    declared = [
+        *([f"    type(slopes_{suffix}), intent(in) :: slopes"] if has_slopes else []),
+        f"    real(wp), intent(in) :: {given}{_shape(suffix, given_size)}",
+        f"    real(wp), intent(out) :: {result}{_shape(suffix, result_size)}",
+        "  " + names("real(wp)", local),
+    ]
+    return _subroutine(name, f"m, {'slopes, ' if has_slopes else ''}{given}, {result}", declared, lines)
+
+
+def _subroutine(name: str, arguments: str, declared: list[str], lines: list[str]) -> str:
+    return "\n".join(
+        [f"  pure subroutine {name}({arguments})", "    integer, intent(in) :: m", *declared,
+         *(f"    {line}" for line in lines), f"  end subroutine {name}", ""]
+    )  # fmt: skip

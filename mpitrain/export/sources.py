@@ -1,0 +1,177 @@
+"""A run's network, or an ensemble's, as source code in C, C++ or Fortran, believed once its self-test has passed.
+
+F  input features
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpitrain.compiler import find_cpp_compiler
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import OutputError, UserError
+from mpitrain.export.request import ExportRequest, Say
+from mpitrain.export.samples import sample_inputs
+from mpitrain.export.source.c import c_files, cpp_files
+from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
+from mpitrain.export.source.fortran import fortran_files
+from mpitrain.export.source.words import FORTRAN_FLAG
+from mpitrain.inference.cf_variables import known_units
+from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
+from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
+from mpitrain.models.files.record import architecture_of
+from mpitrain.train.run_folder import RunFolder
+
+_NUM_TESTED = 32
+_FILES: dict[str, Callable[[Emulator], dict[str, str]]] = {
+    "c": c_files,
+    "c++": cpp_files,
+    "fortran": fortran_files,
+}
+_FLAGS = {"c": ["-std=c99", "-O2"], "c++": ["-std=c++17", "-O2"], "fortran": ["-std=f2008", "-O2", FORTRAN_FLAG]}
+_SUFFIXES = {"c": ".c", "c++": ".cpp", "fortran": ".f90"}
+_TIMEOUT_S = 600.0
+
+
+def export_sources(request: ExportRequest, say: Say) -> None:
+    """Write the sources next to `request.output_file`, compile and run their self-test, and `say` what was found.
+
+    Raises UserError for a network that is no chain of dense layers, OutputError where a file cannot be written or the
+    self-test fails.
+    """
+    torch.set_num_threads(1)
+    output = request.output_file
+    emulator = _emulator(request, output.stem, say)
+    files = _FILES[request.format](emulator)
+    for name, text in files.items():
+        _write(output.with_name(name), text)
+    say(f"{', '.join(str(output.with_name(name)) for name in files)}: {'; '.join(emulator.origin)}")
+    say(_self_test(request.format, files, os.environ))
+
+
+def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
+    networks, origin = [], []
+    for folder in (request.run, *request.members):
+        network, words = _network_of(folder, request, say)
+        networks.append(network)
+        origin.append(words)
+    run, config = load_run(request.run, request.trust_code)
+    weights = load_weights(run, config, request.weights, request.checkpoint)
+    source = open_run_data(run, config)
+    inputs, what = sample_inputs(weights.model, source, config)
+    samples = inputs.numpy()[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
+    say(f"self-test: {len(samples)} of {what}")
+    described = describe_run(run, config, weights.model, source)
+    found, network = _statistics(run), networks[0]
+    of_inputs = (network.input_mean, network.input_std)
+    of_outputs = None if network.output_mean is None else (network.output_mean, network.output_std)
+    return make_emulator(
+        name, networks,
+        _variables(described.input_names, described.input_units, found, of_inputs, inputs.numpy()),
+        _variables(described.target_names, described.target_units, found, of_outputs, None),
+        origin, samples,
+    )  # fmt: skip
+
+
+def _network_of(folder: Path, request: ExportRequest, say: Say) -> tuple[PortableNetwork, str]:
+    run, config = load_run(folder, request.trust_code)
+    weights = load_weights(run, config, request.weights, request.checkpoint)
+    for line in weights.notices:
+        say(f"note: {line}")
+    network = portable_network_of(weights.model)
+    if network is None:
+        known = architecture_of(weights.model)
+        raise UserError(
+            f"{run.config}: model.name={known.name if known else '?'} in {config.training.dtype} is no chain of dense "
+            f"layers in float32 or float64, which --format {request.format} writes; give --format torchscript, pt2 or "
+            "onnx"
+        )
+    tiny = find_tiny_input(network)
+    if tiny is not None:
+        raise UserError(
+            f"{folder}: the standard deviation of input {tiny + 1}, {network.input_std[tiny]}, is too small a number "
+            "for source code; give that variable in other units, or --format torchscript"
+        )
+    return network, weights.origin
+
+
+def _statistics(run: RunFolder) -> Mapping[str, Any]:
+    """Return the run's record of each variable by name; nothing where there is none."""
+    try:
+        record = json.loads(run.statistics.read_bytes())
+        return {str(one["name"]): one for one in record["variables"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _variables(
+    names: Sequence[str],
+    units: Sequence[str],
+    found: Mapping[str, Any],
+    moments: Sequence[Any] | None,
+    inputs: Any,
+) -> list[Variable]:
+    """Return names and statistics; the range of `inputs` (b, F) where the run has recorded none."""
+    variables = []
+    for number, (name, unit) in enumerate(zip(names, known_units(names, units), strict=True)):
+        record = found.get(name, {})
+        known = (record.get("mean", 0.0), record.get("std", 1.0))
+        mean, std = map(float, known if moments is None else (one[number] for one in moments))
+        column = inputs[:, number] if inputs is not None else np.array([mean - 4 * std, mean + 4 * std])
+        lowest, highest = (record.get(key) for key in ("minimum", "maximum"))
+        lowest = float(column.min()) if lowest is None else float(lowest)
+        highest = float(column.max()) if highest is None else float(highest)
+        variables.append(Variable(name, unit, lowest, highest, mean, std))
+    return variables
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_durably(path, text.encode())
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}); check the folder, its permissions and space"
+        ) from error
+
+
+def find_source_compiler(language: str, environ: Mapping[str, str]) -> str | None:
+    """Return a compiler of the language: $CC, $CXX or $FC, or the usual one on the PATH; None where there is none."""
+    if language == "c++":
+        return find_cpp_compiler(environ)
+    names = {"c": (environ.get("CC"), "cc", "gcc", "clang"), "fortran": (environ.get("FC"), "gfortran", "flang-new")}
+    found = (shutil.which(name, path=environ.get("PATH", "")) for name in names[language] if name)
+    return next(filter(None, found), None)
+
+
+def _self_test(language: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Compile and run the self-test; return what was found. Raises OutputError where it fails."""
+    compiler = find_source_compiler(language, environ)
+    if compiler is None:
+        return f"not checked: no {language} compiler on the PATH; compile and run the self-test where the model runs"
+    sources = [name for name in files if name.endswith(_SUFFIXES[language])]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text)
+        command = [compiler, *_FLAGS[language], *sources, "-o", "self_test", "-lm"]
+        for step in (command, [str(Path(folder, "self_test"))]):
+            done = subprocess.run(
+                step, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise OutputError(f"{' '.join(step)} failed: {_first_failure(done.stdout + done.stderr)}; report this")
+    return f"checked: the self-test passes, compiled by {' '.join(command[:-3])}"
+
+
+def _first_failure(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "rror" in line or "FAILED" in line), lines[0] if lines else "no message")

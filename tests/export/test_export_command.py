@@ -1,0 +1,158 @@
+"""`mpitrain export` to every format, of a real run: what it says and refuses, and that it looks at what it wrote."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import torch
+from conftest import REFERENCE_CASE, launch, train
+from export_cases import answers, compiled, emulator_of, networks, run_in, write_driver
+from history_samples import read_samples
+
+from mpitrain.errors import MissingDependencyError, OutputError, UserError
+from mpitrain.export import programs
+from mpitrain.export.command import run_export
+from mpitrain.export.request import ExportRequest
+from mpitrain.export.source.fortran import fortran_files
+from mpitrain.export.sources import _self_test
+
+HISTORY = REFERENCE_CASE / "cice_history.nc"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two members of an ensemble, one network of another size, and one of fields."""
+    folder = tmp_path_factory.mktemp("runs")
+    common = ("training.epochs=2", "model.name=mlp", "model.hidden_size=6")
+    for name, *settings in (("a", *common), ("b", *common, "seed=7"), ("wide", *common, "model.hidden_size=9"),
+                            ("cnn", "training.epochs=1", "model.name=cnn", "data.samples=fields")):  # fmt: skip
+        done = train(None, folder / name, f"data.data_path={HISTORY}", *settings)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def exported(run: Path, output: Path, kind: str, *members: Path) -> list[str]:
+    lines: list[str] = []
+    before = torch.get_num_threads()
+    try:
+        run_export(ExportRequest(run, output, format=kind, members=members), lines.append)
+    finally:
+        torch.set_num_threads(before)
+    return lines
+
+
+def test_a_model_in_fortran_predicts_the_bits_of_mpitrain_predict(runs: Path, tmp_path: Path) -> None:
+    """Through the public commands, for every sample of the history."""
+    commands = (["predict", str(runs / "a"), "--output", "p.nc"], ["export", str(runs / "a"), "--format", "fortran"])
+    for command in commands:
+        done = launch(["-m", "mpitrain", *command], None, tmp_path)
+        assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first == "self-test: 32 of 1513 samples of the run's data"
+    assert second.startswith("emulator.f90, emulator_test.f90: ")
+    assert third.startswith("checked: the self-test passes, compiled by ")
+    inputs = read_samples(HISTORY, "north", True).inputs
+    inputs.astype("f4").tofile(tmp_path / "x.bin")
+    emulator = emulator_of(networks(name="icenet"))  # of the same numbers of inputs and outputs
+    driver = write_driver(emulator, "fortran", tmp_path)
+    compiled("gfortran", tmp_path, ["emulator.f90", driver], "-O2", program="driver")
+    found = answers(emulator, tmp_path, len(inputs))
+    with netCDF4.Dataset(str(tmp_path / "p.nc")) as dataset:
+        predicted = np.asarray(dataset["aice_h_predicted"][:])
+        names = [name for name in dataset.variables if name.startswith("daice_h_d")]
+        jacobian = np.stack([np.asarray(dataset[name][:]) for name in names], axis=1)
+    assert jacobian.shape == (len(inputs), 7)
+    assert found == [predicted.tobytes(), predicted.tobytes(), jacobian.tobytes()]
+    text = (tmp_path / "emulator.f90").read_text()
+    assert "hi_h    m" in text  # units of CICE
+    assert max(map(len, text.splitlines())) <= 132
+
+
+def test_an_ensemble_of_runs_is_one_source(runs: Path, tmp_path: Path) -> None:
+    lines = exported(runs / "a", tmp_path / "ice.c", "c", runs / "b")
+    assert lines[-1].startswith("checked: the self-test passes")
+    assert "2 networks, of which the mean and spread are given" in (tmp_path / "ice.h").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ice.c", "ice.h", "ice_test.c"]
+    done = run_in(tmp_path, "gcc", "-std=c99", "ice.c", "ice_test.c", "-lm", "-o", "t")
+    assert done.returncode == 0
+    assert "2 member(s)" in run_in(tmp_path, str(tmp_path / "t")).stdout
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_programs_of_torch_and_onnx_are_read_again(runs: Path, tmp_path: Path, kind: str) -> None:
+    lines = exported(runs / "a", tmp_path / f"m.{kind}", kind)
+    assert lines[1].startswith("checked: read again, it gives the same")
+    assert lines[1].endswith("for 1513 samples of the run's data")
+    assert [path.name for path in tmp_path.iterdir()] == [f"m.{kind}"]
+    assert exported(runs / "cnn", tmp_path / f"cnn.{kind}", kind)[1].startswith(
+        "checked: read again, it gives the same"
+    )
+
+
+def test_a_program_that_answers_otherwise_is_not_believed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = programs._run_pt2
+    monkeypatch.setattr(programs, "_run_pt2", lambda path, inputs: run(path, inputs) + 1e-3)
+    with pytest.raises(OutputError, match=r"answers otherwise than the model, by up to 0\.001"):
+        exported(runs / "a", tmp_path / "m.pt2", "pt2")
+
+
+def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_ONNX_PACKAGES", ("onnx", "no_such_package"))
+    with pytest.raises(MissingDependencyError, match=r"pip install 'mpitrain\[onnx\]'"):
+        exported(runs / "a", tmp_path / "m.onnx", "onnx")
+
+
+@pytest.mark.parametrize(
+    ("run", "members", "output", "kind", "message"),
+    [
+        (
+            "cnn",
+            (),
+            "e.f90",
+            "fortran",
+            "model.name=cnn in float32 is no chain .* give --format torchscript, pt2 or onnx",
+        ),
+        ("a", ("wide",), "e.c", "c", "different sizes or activations; an ensemble needs one architecture"),
+        ("a", ("b",), "m.pt", "torchscript", "--format torchscript: holds one network"),
+        ("a", (), "e.cpp", "fortran", r"--format fortran writes .f90 or .F90 or .f08; give e.f90"),
+        ("a", (), "sea-ice.f90", "fortran", "its stem names the module"),
+        ("a", (), "no/where.c", "c", "no/where.h: cannot be written"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_one_line(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, members: tuple[str, ...], output: str,
+    kind: str, message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
+        exported(runs / run, Path(output), kind, *(runs / member for member in members))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_self_test_that_fails_is_an_error_and_no_compiler_is_said(tmp_path: Path) -> None:
+    files = fortran_files(emulator_of(networks(name="icenet")))
+    gfortran = shutil.which("gfortran")
+    assert gfortran
+    assert _self_test("fortran", files, {"PATH": ""}).startswith("not checked: no fortran compiler on the PATH")
+    text = files["emulator_test.f90"]
+    first = text.index("real(z'", text.index("all_outputs")) + len("real(z'")
+    spoilt = {
+        **files,
+        "emulator_test.f90": text[: first + 7] + ("0" if text[first + 7] != "0" else "1") + text[first + 8 :],
+    }
+    with pytest.raises(OutputError, match="self_test failed: FAILED  forward: the bits of mpitrain predict"):
+        _self_test("fortran", spoilt, {"FC": gfortran})
+
+
+def test_sources_are_functions_of_the_description_alone() -> None:
+    texts = [fortran_files(emulator_of(networks(name="icenet", num_members=2))) for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert len(set(itertools.chain.from_iterable(texts))) == 2
