@@ -79,8 +79,13 @@ def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 def _write_pt2(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
     batch = torch.export.Dim("samples")
-    program = torch.export.export(model, (inputs[:2],), dynamic_shapes=({0: batch},))
+    program = torch.export.export(model, (_two(inputs),), dynamic_shapes=({0: batch},))
     torch.export.save(program, str(path), extra_files={_DESCRIPTION: json.dumps(asdict(description))})
+
+
+def _two(inputs: torch.Tensor) -> torch.Tensor:
+    """Return two samples: of one alone the exporter would take the number for part of the network."""
+    return torch.cat([inputs[:1], inputs[-1:]])
 
 
 def _run_pt2(path: Path, inputs: torch.Tensor) -> torch.Tensor:
@@ -96,7 +101,7 @@ def _write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescri
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     batch = torch.export.Dim("samples")
     program: Any = torch.onnx.export(
-        model, (inputs[:2],), dynamo=True, dynamic_shapes=({0: batch},), input_names=["inputs"],
+        model, (_two(inputs),), dynamo=True, dynamic_shapes=({0: batch},), input_names=["inputs"],
         output_names=["outputs"], verbose=False,
     )  # fmt: skip
     stored = program.model_proto
