@@ -54,6 +54,9 @@ install_system_packages() {
     dpkg -s libpmix-dev >/dev/null 2>&1 || ! command -v dpkg >/dev/null || missing+=(libpmix-dev)
     # CPUs of other makers and without AVX-512, for tests/machines
     [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || missing+=(qemu-user)
+    # other compilers, whose kernels must compute the same
+    command -v clang++ >/dev/null || missing+=(clang)
+    [[ $(uname -m) != x86_64 ]] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
     pkg-config --exists netcdf 2>/dev/null || missing+=(libnetcdf-dev)
     "$PYTHON" -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0

@@ -28,7 +28,8 @@ from mpitrain.train.compiled.structs import check_sizes
 Say = Callable[[str], None]
 _KERNELS = Path(__file__).with_name("kernels")
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
-_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+# Nothing is fused but what the sources fuse: else the bits would follow compiler, optimisation level and CPU.
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const st
     for (int r = 0; r < R; ++r)
         for (int f = 0; f < F; ++f) work.after[0][r][f] = rows.inputs[order[r] * F + f];
     for (int r = 0; r < R; ++r)
-        for (int f = 0; f < width(F); f += lanes) {
+        for (int f = 0; f < width(F); f += register_lanes) {
             Real* x = work.after[0][r] + f;
             store(x, (load(x) - load(work.input_mean + f)) * load(work.input_factor + f));
         }
@@ -63,7 +63,7 @@ void start_backward(Workspace& work, int R, const SampleAddresses& rows, const s
             const Real y = work.after[num_layers][r][o], error = error_of(work, r, o, rows, order[r], statistics);
             loss_sum += weight * loss_of(error);
             work.delta[(num_layers - 1) % 2][r][o] =
-                weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y);
+                without_tiny(weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y));
         }
     }
 }

@@ -4,20 +4,12 @@
 //
 // Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
 // for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
-// The compiler's command line gives the macros REAL, LAYER_SIZES, HIDDEN, OUTPUT and LOSS.
+// The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS.
 #pragma once
 
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
-#ifdef __SSE__
-#include <xmmintrin.h>
-#endif
+#include "functions.hpp"
 
-#ifndef REAL  // an editor reads this file: as for the sea-ice network
-#define REAL float
+#ifndef LAYER_SIZES  // an editor reads this file: as for the sea-ice network
 #define LAYER_SIZES 7, 16, 1
 #define HIDDEN identity
 #define OUTPUT sigmoid
@@ -26,7 +18,6 @@
 
 namespace {
 
-using Real = REAL;
 enum Activation { identity, sigmoid, tanh, relu, gelu };
 enum Loss { mse, mae, huber };
 
@@ -35,14 +26,6 @@ constexpr int num_layers = sizeof(sizes) / sizeof(sizes[0]) - 1;
 constexpr Activation hidden_activation = HIDDEN;
 constexpr Activation output_activation = OUTPUT;
 constexpr Loss loss_kind = LOSS;
-
-#ifdef __AVX512F__
-constexpr int vector_bytes = 64, row_block = 8;
-#else
-constexpr int vector_bytes = 32, row_block = 4;
-#endif
-constexpr int lanes = vector_bytes / static_cast<int>(sizeof(Real));
-typedef Real Vector __attribute__((vector_size(vector_bytes), aligned(sizeof(Real)), may_alias));
 
 constexpr int tile_rows = 64;
 constexpr int width(int features) { return (features + lanes - 1) / lanes * lanes; }
@@ -58,20 +41,8 @@ constexpr int num_parameters() {
 }
 constexpr int extra_entries = 3;  // behind the gradient: loss sum, weight sum, stop flag
 
-/// Numbers too small to be normal, such as the moments of a unit that is dead, count as 0 while this lives: arithmetic
-/// with them takes a hundred times as long. Never around sums of several slices, which other code adds too.
-struct FlushToZero {
-#ifdef __SSE__
-    const unsigned int before = _mm_getcsr();
-    FlushToZero() { _mm_setcsr(before | 0x8040); }
-    ~FlushToZero() { _mm_setcsr(before); }
-#endif
-};
-
-Vector load(const Real* from) { return *reinterpret_cast<const Vector*>(from); }
-void store(Real* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-
 /// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
+/// Each sum runs over k in order, product by product fused.
 /// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
 template <int K>
 void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
@@ -82,22 +53,23 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
         Vector sum[rows][vectors];
         for (int r = 0; r < rows; ++r)
             for (int v = 0; v < vectors; ++v)
-                sum[r][v] = start ? load(start + (m + r) * start_row + n + v * lanes) : Vector{};
+                sum[r][v] = start ? load(start + (m + r) * start_row + n + v * register_lanes) : Vector{};
         for (int k = 0; k < depth; ++k) {
             Vector row[vectors];
-            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * lanes);
+            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
             for (int r = 0; r < rows; ++r) {
-                const Real factor = a[(m + r) * a_row + k * a_column];
-                for (int v = 0; v < vectors; ++v) sum[r][v] += factor * row[v];
+                const Vector factor = spread(a[(m + r) * a_row + k * a_column]);
+                for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
             }
         }
         for (int r = 0; r < rows; ++r)
-            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * lanes, sum[r][v]);
+            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, sum[r][v]);
     };
     const auto columns = [&](auto rows_constant, int m) {
         int n = 0;
-        for (; n + 2 * lanes <= N; n += 2 * lanes) block(rows_constant, std::integral_constant<int, 2>{}, m, n);
-        for (; n < N; n += lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
+        for (; n + 2 * register_lanes <= N; n += 2 * register_lanes)
+            block(rows_constant, std::integral_constant<int, 2>{}, m, n);
+        for (; n < N; n += register_lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
     };
     int m = 0;
     for (; m + row_block <= M; m += row_block) columns(std::integral_constant<int, row_block>{}, m);
@@ -105,45 +77,22 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
     for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
 }
 
-/// The sum of all lanes, half and half: four additions in a row where one after the other were fifteen.
-template <int num_lanes>
-Real sum_of_lanes(const Real* from) {
-    if constexpr (num_lanes == 1) {
-        return *from;
-    } else {
-        constexpr int half = num_lanes / 2;
-        Real folded[half];
-        for (int lane = 0; lane < half; ++lane) folded[lane] = from[lane] + from[lane + half];
-        return sum_of_lanes<half>(folded);
-    }
+/// The sum of the products of `count` numbers, a multiple of the lanes, each lane's in order and then half and half.
+inline Real dot(const Real* a, const Real* b, int count) {
+    constexpr int vectors = lanes / register_lanes;
+    Vector sum[vectors] = {};
+    for (int i = 0; i < count; i += lanes)
+        for (int v = 0; v < vectors; ++v)
+            sum[v] = fused(load(a + i + v * register_lanes), load(b + i + v * register_lanes), sum[v]);
+    return sum_of_lanes<lanes>(reinterpret_cast<const Real*>(sum));
 }
-
-/// e to the power of x, for x from -87 to 88 and nearest to that outside: to 2 units in the last place, and in a form
-/// of which compilers make vectors. The polynomial is that of Cephes' expf (S. Moshier).
-inline float exponential(float x) {
-    x = x < -87.33f ? -87.33f : (x > 88.37f ? 88.37f : x);  // a NaN stays one
-    const float n = std::nearbyint(x * 1.44269504f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1;
-    const std::uint32_t bits = (static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, sizeof(power));
-    return p * power;
-}
-inline double exponential(double x) { return std::exp(x); }
 
 template <Activation kind>
 Real activate(Real z) {
     if constexpr (kind == sigmoid) return 1 / (1 + exponential(-z));
-    if constexpr (kind == tanh) return std::tanh(z);
+    if constexpr (kind == tanh) return hyperbolic_tangent(z);
     if constexpr (kind == relu) return z < 0 ? 0 : z;  // a NaN stays one
-    if constexpr (kind == gelu) return z * Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440)));
+    if constexpr (kind == gelu) return z * Real(0.5) * (1 + error_function(z * Real(0.70710678118654752440)));
     return z;
 }
 
@@ -154,8 +103,8 @@ Real slope(Real z, Real y) {
     if constexpr (kind == tanh) return 1 - y * y;
     if constexpr (kind == relu) return z > 0 ? 1 : 0;
     if constexpr (kind == gelu) {
-        const Real density = std::exp(Real(-0.5) * z * z) * Real(0.39894228040143267794);
-        return Real(0.5) * (1 + std::erf(z * Real(0.70710678118654752440))) + z * density;
+        const Real density = exponential(Real(-0.5) * z * z) * Real(0.39894228040143267794);
+        return Real(0.5) * (1 + error_function(z * Real(0.70710678118654752440))) + z * density;
     }
     return 1;
 }
@@ -225,20 +174,15 @@ void forward_layer(Workspace& work, int R) {
     const Layer& layer = work.layers[l];
     if constexpr (J <= 2) {  // a vector along the outputs would be nearly empty: along the inputs instead
         for (int r = 0; r < R; ++r)
-            for (int j = 0; j < J; ++j) {
-                Vector sum{};
-                for (int i = 0; i < width(I); i += lanes)
-                    sum += load(work.after[l][r] + i) * load(layer.backward[j] + i);
-                z[r][j] = layer.bias[j] + sum_of_lanes<lanes>(reinterpret_cast<const Real*>(&sum));
-            }
+            for (int j = 0; j < J; ++j) z[r][j] = layer.bias[j] + dot(work.after[l][r], layer.backward[j], width(I));
     } else {
         multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
     }
     if constexpr (J <= 2 && kind != identity) {  // behind one another, for vectors along the rows
-        Real outputs[tile_rows * J];
+        Real outputs[tile_rows * J] = {};
         for (int r = 0; r < R; ++r)
             for (int j = 0; j < J; ++j) outputs[r * J + j] = z[r][j];
-        for (int i = 0; i < R * J; ++i) outputs[i] = activate<kind>(outputs[i]);
+        for (int i = 0; i < width(R * J); ++i) outputs[i] = activate<kind>(outputs[i]);
         for (int r = 0; r < R; ++r)
             for (int j = 0; j < J; ++j) y[r][j] = outputs[r * J + j];
     } else {
@@ -270,8 +214,11 @@ void backward_layer(Workspace& work, int R, bool is_first) {
         multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, 0, below[0], stride);
         if constexpr (hidden_activation != identity) {
             for (int r = 0; r < R; ++r)
-                for (int i = 0; i < I; ++i)
-                    below[r][i] *= slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
+                for (int i = 0; i < I; ++i) {
+                    const Real delta =
+                        below[r][i] * slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
+                    below[r][i] = hidden_activation == relu ? delta : without_tiny(delta);  // 0, or as large as before
+                }
         }
         backward_layer<l - 1>(work, R, is_first);
     }

@@ -3,6 +3,42 @@
 //   n parameters      k slices      b rows a slice
 #include "optimizer_updates.hpp"
 
+namespace {
+
+/// Takes the parameters as they are into the digest, if there is one.
+void digest_parameters(const Step& step) {
+    if (step.digest) add_to_digest(*step.digest, step.parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
+}
+
+/// The k partials of a batch, combined; order [k][b] says which rows, `slice_stride` numbers apart.
+void write_partials(const Step& step, const std::int64_t* order, double stop_flag) {
+    digest_parameters(step);
+    spread_weights(*step.work, step.parameters);
+    spread_statistics(*step.work, {step.statistics});
+    std::int64_t num_held = 0;
+    for (std::int64_t s = 0; s < step.num_slices; ++s) {
+        Real* partial = step.partials + num_held * partial_length;
+        write_partial(*step.work, step, step.addresses[s], order + s * step.slice_stride, static_cast<Real>(stop_flag),
+                      partial);
+        for (int i = 0; i < 2; ++i) step.epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
+        ++num_held;
+        if (step.combination == 1) num_held = add_in_tree_so_far(step, s, num_held);
+    }
+    if (step.combination == 1)  // k was no power of two
+        for (; num_held > 1; --num_held) add_partial(step.partials, num_held - 2, num_held - 1);
+}
+
+void update(const Step& step, Real* total, double learning_rate) {
+    average_gradient(step, total);
+    if (step.optimizer == 2) {
+        descent_step(step, total, learning_rate);
+    } else {
+        adam_step(step, total, learning_rate);
+    }
+}
+
+}  // namespace
+
 extern "C" {
 
 std::int64_t sizeof_Step() { return sizeof(Step); }
@@ -10,42 +46,18 @@ std::int64_t sizeof_SharedSum() { return sizeof(SharedSum); }
 
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
 
-/// Takes the parameters as they are into the digest, if there is one.
-void add_parameters_to_digest(const Step* step) {
-    if (step->digest)
-        add_to_digest(*step->digest, step->parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
-}
+void add_parameters_to_digest(const Step* step) { digest_parameters(*step); }
 
 /// Computes the k partials of a batch and combines them; order [k][b] says which rows, `slice_stride` numbers apart.
 void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
-    add_parameters_to_digest(step);
-    spread_weights(*step->work, step->parameters);
-    spread_statistics(*step->work, {step->statistics});
-    std::int64_t num_held = 0;
-    for (std::int64_t s = 0; s < step->num_slices; ++s) {
-        Real* partial = step->partials + num_held * partial_length;
-        {
-            const FlushToZero here;
-            write_partial(*step->work, *step, step->addresses[s], order + s * step->slice_stride,
-                          static_cast<Real>(stop_flag), partial);
-        }
-        for (int i = 0; i < 2; ++i) step->epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
-        ++num_held;
-        if (step->combination == 1) num_held = add_in_tree_so_far(*step, s, num_held);
-    }
-    if (step->combination == 1)  // k was no power of two
-        for (; num_held > 1; --num_held) add_partial(step->partials, num_held - 2, num_held - 1);
+    const IeeeArithmetic here;
+    write_partials(*step, order, stop_flag);
 }
 
 /// Updates the parameters by total [n + 3], the sum over all ranks.
 void apply_sum(const Step* step, Real* total, double learning_rate) {
-    const FlushToZero here;
-    average_gradient(*step, total);
-    if (step->optimizer == 2) {
-        descent_step(*step, total, learning_rate);
-    } else {
-        adam_step(*step, total, learning_rate);
-    }
+    const IeeeArithmetic here;
+    update(*step, total, learning_rate);
 }
 
 std::int64_t most_shared_rows() { return largest_tree_rows; }
@@ -59,10 +71,11 @@ std::int64_t shared_bytes(std::int64_t num_rows) {
 /// `shared` is null for one rank that has all slices; else collective over its ranks.
 std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t step_stride,
                         std::int64_t num_steps, double stop_flag, double learning_rate, double* losses) {
+    const IeeeArithmetic here;
     for (std::int64_t taken = 0; taken < num_steps;) {
-        sum_slices(step, order + taken * step_stride, stop_flag);
+        write_partials(*step, order + taken * step_stride, stop_flag);
         if (shared) add_among_ranks(*step, *shared);
-        apply_sum(step, step->partials, learning_rate);
+        update(*step, step->partials, learning_rate);
         losses[taken] = step->loss_and_stop[0];
         *step->steps_done = ++taken;
         if (!std::isfinite(step->loss_and_stop[0]) || step->loss_and_stop[1] > 0) return taken;
@@ -72,7 +85,7 @@ std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::in
 
 /// Adds the losses and weights of the first `num_rows` rows, by the parameters as they are, to sums [2].
 void add_losses(const Step* step, const SampleAddresses* rows, std::int64_t num_rows, double* sums) {
-    const FlushToZero here;
+    const IeeeArithmetic here;
     const Statistics statistics{step->statistics};
     Workspace& work = *step->work;
     spread_weights(work, step->parameters);

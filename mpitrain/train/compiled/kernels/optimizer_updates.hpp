@@ -23,24 +23,27 @@ void average_gradient(const Step& step, Real* total) {
     for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
 }
 
+constexpr Real smallest_with_square = is_float ? Real(1.0842022e-19) : Real(1.4916681462400413e-154);  // is normal
+
 /// Adam (Kingma and Ba, 2015); the weight decay is L2, or decoupled as in AdamW (Loshchilov and Hutter, 2019).
 void adam_step(const Step& step, const Real* gradient, double learning_rate) {
-    const double t = static_cast<double>(*step.step_count += 1);
+    const auto t = static_cast<std::int64_t>(*step.step_count += 1);
     const bool is_decoupled = step.optimizer == 1;
     const Real l2 = static_cast<Real>(is_decoupled ? 0 : step.weight_decay);
     const Real shrink = static_cast<Real>(is_decoupled ? 1 - learning_rate * step.weight_decay : 1);
     const Real keep = static_cast<Real>(step.beta2), one_minus_beta1 = static_cast<Real>(1 - step.beta1);
     const Real one_minus_beta2 = static_cast<Real>(1 - step.beta2), eps = static_cast<Real>(step.epsilon);
-    const Real correction = static_cast<Real>(std::sqrt(1 - std::pow(step.beta2, t)));
-    const Real step_size = static_cast<Real>(learning_rate / (1 - std::pow(step.beta1, t)));
+    const Real correction = static_cast<Real>(1 / std::sqrt(1 - power_of(step.beta2, t)));
+    const Real step_size = static_cast<Real>(learning_rate / (1 - power_of(step.beta1, t)));
     Real* __restrict m = step.first_moment;
     Real* __restrict v = step.second_moment;
     Real* __restrict parameters = step.parameters;
     for (int i = 0; i < num_parameters(); ++i) {
         const Real g = gradient[i] + l2 * parameters[i];
-        m[i] += one_minus_beta1 * (g - m[i]);
-        v[i] = keep * v[i] + one_minus_beta2 * g * g;
-        parameters[i] = shrink * parameters[i] - step_size * m[i] / (std::sqrt(v[i]) / correction + eps);
+        const Real squared = std::fabs(g) < smallest_with_square ? 0 : g * g;
+        m[i] = without_tiny(m[i] + one_minus_beta1 * (g - m[i]));
+        v[i] = without_tiny(keep * v[i] + one_minus_beta2 * squared);
+        parameters[i] = shrink * parameters[i] - step_size * m[i] / (std::sqrt(v[i]) * correction + eps);
     }
 }
 
@@ -51,7 +54,7 @@ void descent_step(const Step& step, const Real* gradient, double learning_rate) 
     Real* __restrict velocity = step.first_moment;
     Real* __restrict parameters = step.parameters;
     for (int i = 0; i < num_parameters(); ++i) {
-        velocity[i] = keep * velocity[i] + gradient[i] + l2 * parameters[i];
+        velocity[i] = without_tiny(keep * velocity[i] + gradient[i] + l2 * parameters[i]);
         parameters[i] -= rate * velocity[i];
     }
 }

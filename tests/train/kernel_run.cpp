@@ -1,0 +1,83 @@
+// Trains a network by the kernels alone, on made-up samples, and prints a hash of its weights, losses and moments:
+// what must be the same however and for whatever CPU this is compiled.
+#include <cinttypes>
+#include <cstdio>
+#include <vector>
+
+#include "dense_network.cpp"
+
+namespace {
+
+constexpr std::int64_t num_slices = 8, slice_rows = 9, num_rows = num_slices * slice_rows, num_steps = 60;
+constexpr int F = sizes[0], O = sizes[num_layers];
+
+std::uint64_t random_state = 88172645463325252u;
+/// A number in [-1, 1) of 20 bits.
+Real random_number() {
+    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+    return static_cast<Real>(static_cast<std::int64_t>(random_state >> 44) - 524288) / 524288;
+}
+
+std::vector<Real> random_numbers(std::int64_t count) {
+    std::vector<Real> numbers(static_cast<std::size_t>(count));
+    for (Real& number : numbers) number = random_number();
+    return numbers;
+}
+
+template <typename Number>
+std::uint64_t hashed(std::uint64_t hash, const std::vector<Number>& numbers) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(numbers.data());
+    for (std::size_t i = 0; i < numbers.size() * sizeof(Number); ++i) hash = (hash ^ bytes[i]) * 1099511628211u;
+    return hash;
+}
+
+}  // namespace
+
+int main() {
+    std::vector<Real> parameters = random_numbers(num_parameters()), inputs = random_numbers(num_rows * F);
+    std::vector<Real> targets = random_numbers(num_rows * O), weights(num_rows, 1), statistics(2 * F + 2 * O);
+    for (Real& parameter : parameters) parameter /= 4;
+    parameters[1] = inputs[2] = static_cast<Real>(1e-39);  // no number in float32 that has all its digits
+    for (int f = 0; f < F; ++f) statistics[f] = random_number(), statistics[F + f] = Real(1.5) + random_number();
+    for (int o = 0; o < O; ++o) statistics[2 * F + o] = random_number(), statistics[2 * F + O + o] = Real(0.75);
+    std::vector<Real> partials(num_slices * partial_length), m(num_parameters()), v(num_parameters());
+    std::vector<double> epoch_sums(2 * num_slices), loss_and_stop(2), losses(num_steps), validation(2);
+    std::vector<std::int64_t> order(num_rows);
+    std::vector<SampleAddresses> addresses(num_slices, {inputs.data(), targets.data(), weights.data()});
+    for (std::int64_t row = 0; row < num_rows; ++row) order[row] = num_rows - 1 - row;
+    std::vector<unsigned char> memory(sizeof(Workspace) + 64);
+    const auto start = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
+    float step_count = 0;
+    volatile std::int64_t steps_done = 0;
+    const Step step{reinterpret_cast<Workspace*>(start),
+                    parameters.data(),
+                    statistics.data(),
+                    addresses.data(),
+                    partials.data(),
+                    epoch_sums.data(),
+                    loss_and_stop.data(),
+                    m.data(),
+                    v.data(),
+                    &step_count,
+                    &steps_done,
+                    nullptr,
+                    slice_rows,
+                    num_slices,
+                    slice_rows,
+                    1,
+                    1,
+                    0.5,
+                    0.9,
+                    0.999,
+                    1e-8,
+                    0.01,
+                    0};
+    // The same batch in every step: the stride of the orders is 0.
+    const std::int64_t taken = take_steps(&step, nullptr, order.data(), 0, num_steps, 0, 0.003, losses.data());
+    add_losses(&step, addresses.data(), num_rows, validation.data());
+    std::uint64_t hash = 14695981039346656037u;
+    hash = hashed(hashed(hashed(hash, parameters), m), v);
+    hash = hashed(hashed(hashed(hash, losses), epoch_sums), validation);
+    std::printf("%016" PRIx64 " loss %.9g to %.9g in %d steps\n", hash, losses[0], losses[num_steps - 1],
+                static_cast<int>(taken));
+}

@@ -1,0 +1,91 @@
+"""The kernels' own arithmetic: one result for every compiler, level and CPU, and functions as exact as they claim."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.train.compiled import build
+
+HERE = Path(__file__).parent
+# In units in the last place, as functions.hpp states them.
+STATED = {"exponential": 1.0, "tanh": 1.4, "erf": 1.7}
+NETWORKS = {
+    "gelu": ("float", "7,64,64,1", "gelu", "identity", "mse"),
+    "tanh, float64": ("double", "5,19,2", "tanh", "sigmoid", "huber"),
+}
+QEMU = {"Haswell": "qemu-x86_64 -cpu Haswell", "EPYC": "qemu-x86_64 -cpu EPYC", "aarch64": "qemu-aarch64"}
+# compiler, level, instructions, emulator: with and without fused multiply-add, wide and narrow registers
+FEW = [
+    ("g++", "-O3", "native", None),
+    ("g++", "-O1", "x86-64", None),
+    ("clang++", "-O3", "x86-64-v3", "Haswell"),
+    ("aarch64-linux-gnu-g++", "-O3", "armv8-a", "aarch64"),
+]
+LEVELS = ("-O1", "-O3")
+ALL = [
+    *(("g++", level, "x86-64-v3", "EPYC") for level in LEVELS),
+    *(("clang++", level, cpu, None) for level in LEVELS for cpu in ("x86-64", "x86-64-v3", "native")),
+    ("g++", "-O1", "native", None),
+    ("g++", "-O3", "x86-64", "Haswell"),
+    ("aarch64-linux-gnu-g++", "-O1", "armv8-a", "aarch64"),
+]
+
+
+def compiled(source, target, compiler, network, *flags):
+    """Build a program of the tests with the flags of the kernels, but for level and instructions."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    names = ("REAL", "LAYER_SIZES", "HIDDEN", "OUTPUT", "LOSS")
+    macros = [f"-D{name}={value}" for name, value in zip(names, NETWORKS[network], strict=True)]
+    own = [flag for flag in build._FLAGS if flag not in ("-O3", "-shared", "-fPIC")]
+    command = [compiler, *own, *flags, *macros, f"-I{build._KERNELS}", str(HERE / source), "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def trained(folder, network, compiler, level, cpu, where):
+    flags = (level, f"-march={cpu}", *(("-static",) if "aarch64" in compiler else ()))
+    program = compiled("kernel_run.cpp", folder / f"{compiler}{level}{cpu}", compiler, network, *flags)
+    emulator = QEMU[where].split() if where else []
+    if emulator and shutil.which(emulator[0]) is None:
+        pytest.skip(f"no {emulator[0]}")
+    return subprocess.run([*emulator, program], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(detect_cpu().architecture != "x86_64", reason="the programs are for x86-64, or emulated on it")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_result_however_the_kernels_are_built(network, tmp_path, request):
+    few = FEW if network == "gelu" else FEW[:2]
+    cases = [*FEW, *ALL] if request.config.getoption("--full") else few
+    results = {case: trained(tmp_path, network, *case) for case in cases}
+    assert len(set(results.values())) == 1, results
+    first, last = map(float, re.findall(r"(?:loss|to) ([\d.]+)", results[cases[0]]))
+    assert 0.1 < last < 0.8 * first  # it learns: no hash of infinities
+
+
+def test_the_programs_hash_sees_one_fused_product(tmp_path):
+    """With contraction left to the compiler the result is another one."""
+    one = trained(tmp_path, "gelu", "g++", "-O3", "native", None)
+    flags = ("-O3", "-march=native", "-ffp-contract=fast")
+    if "fma" not in (detect_cpu().instruction_sets or ()):
+        pytest.skip("this CPU has no such instruction")
+    program = compiled("kernel_run.cpp", tmp_path / "contracted", "g++", "gelu", *flags)
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout != one
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_functions_are_as_exact_as_stated(network, tmp_path, request):
+    program = compiled("kernel_functions.cpp", tmp_path / "functions", "g++", network, "-O2", "-march=native")
+    stride = "1" if request.config.getoption("--full") else "997"
+    words = subprocess.run([program, stride], capture_output=True, text=True, check=True).stdout.split()
+    errors = dict(zip(words[:6:2], map(float, words[1:6:2]), strict=True))
+    assert {name: error <= STATED[name] for name, error in errors.items()} == dict.fromkeys(STATED, True), errors
+    assert all(error > 0.5 for error in errors.values())  # else nothing was measured
+    name, mismatches, tried = words[6:]
+    assert (name, int(mismatches)) == ("fused", 0)
+    assert int(tried) > 40_000
