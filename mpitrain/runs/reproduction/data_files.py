@@ -64,19 +64,27 @@ def files_of(record: Mapping[str, Any]) -> list[FileRecord]:
 
 
 def hash_file(path: Path) -> str:
-    """Return a file's SHA-256. Raises DataError."""
+    """Return a file's SHA-256, of a folder that of its files' names and contents. Raises DataError."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+        for part in _parts(path):
+            if part != path:
+                digest.update(f"{part.relative_to(path).as_posix()}\0".encode())
+            with part.open("rb") as file:
+                while block := file.read(_BLOCK_BYTES):
+                    digest.update(block)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     return digest.hexdigest()
 
 
+def _parts(path: Path) -> list[Path]:
+    """Return the file itself, or the files of a Zarr store in the order of their names."""
+    return sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]
+
+
 def _size_of(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return sum(part.stat().st_size for part in _parts(path))
     except OSError as error:
         raise DataError(f"{path}: cannot be found ({error.strerror}); put it back") from error
