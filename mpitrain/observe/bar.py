@@ -71,7 +71,7 @@ def _columns(standing: Standing, width: int) -> list[TextColumn | BarColumn]:
     steps, rate = f"{standing.step}/{standing.total_steps}", render_rate(standing.rate)
     texts = [steps, rate.replace(" steps", ""), losses, left]
     if width >= _WIDE_COLUMNS:
-        texts = [f"step {steps}", rate, losses, f"lr {standing.learning_rate:.1e}", left]
+        texts = [f"step {steps}", rate, losses, f"lr {standing.learning_rate:.1e}", left, standing.remark]
     elif width < _WIDE_COLUMNS // 2:
         texts = [f"loss {standing.train_loss:.2e}", left]
     bar = BarColumn(bar_width=None, style="bright_black", complete_style="cyan", finished_style="green")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError, TrainingError
 
-Metric = float | int | str | list[float] | None
+Metric = float | int | str | list[float] | dict[str, Any] | None
 
 
 class MetricsFile:

@@ -12,7 +12,9 @@ from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.progress import render_duration
+from mpitrain.observe.step_times import timing_record
 from mpitrain.observe.summary import RunSummary
+from mpitrain.observe.timing_table import render_timing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +38,8 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .35rem .5rem .35rem 0; border-top: 1px solid var(--line); vertical-align: top; }
 tr:first-child > * { border-top: 0; }
 td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
+section p { margin: 0 0 .75rem; }
 pre { margin: 0; overflow-x: auto; font-size: .85rem; }
 """
 
@@ -53,12 +57,17 @@ def write_report(
     others are shown in the table too. Raises OutputError, MissingDependencyError (matplotlib).
     """
     values = dataclasses.asdict(summary) if isinstance(summary, RunSummary) else dict(summary)
+    of_whole = summary.timing if isinstance(summary, RunSummary) else None
+    values.pop("timing", None)  # it has a section of its own
     metrics, config = run_folder / "metrics.jsonl", run_folder / "config.yaml"
     records = read_metrics(metrics) if metrics.exists() else []
     config_text = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
     plots = _draw_plots(records, values, truth, prediction)
     path = run_folder / "report.html"
-    page = render_report(run_folder.resolve().name, values, plots, config_text)
+    timing = (
+        timing_record(of_whole) if of_whole else next((it["timing"] for it in records[::-1] if "timing" in it), None)
+    )
+    page = render_report(run_folder.resolve().name, values, plots, config_text, timing)
     try:
         write_durably(path, page.encode())
     except OSError as error:
@@ -66,9 +75,17 @@ def write_report(
     return path
 
 
-def render_report(name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str) -> str:
-    """Render the page; `plots` maps a heading to SVG, which is trusted, while all other text is escaped."""
+def render_report(
+    name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str,
+    timing: Mapping[str, Any] | None = None,
+) -> str:  # fmt: skip
+    """Render the page; `plots` maps a heading to SVG, which is trusted, while all other text is escaped.
+
+    `timing` is a record as `timing_record` makes it.
+    """
     sections = [_section(heading, svg) for heading, svg in plots.items()]
+    if timing is not None:
+        sections.append(_section("Where the time goes", render_timing(timing)))
     sections.append(_section("Summary", _render_table(values)))
     if config_text:
         sections.append(_section("Resolved settings", f"<pre>{escape(config_text)}</pre>"))

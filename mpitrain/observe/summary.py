@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.observe.progress import render_duration
+from mpitrain.observe.step_times import StepTiming, describe_slowest, describe_timing
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class RunSummary:
     best_epoch: int | None = None
     """Epoch with the least validation loss, counted from 1."""
     is_synthetic_data: bool | None = None
+    timing: StepTiming | None = None
+    """Where the time of the steps went."""
 
 
 def render_summary(summary: RunSummary) -> str:
@@ -55,6 +58,7 @@ def render_summary(summary: RunSummary) -> str:
     rows = [
         ("Trained", _render_work(summary)),
         ("Samples", _render_samples(summary)),
+        *(("Time" if number == 0 else "", text) for number, text in enumerate(_timing_lines(summary))),
         ("Loss", _render_loss(summary)),
         ("", _render_comparison(summary)),
         ("", _render_failure(summary)),
@@ -90,6 +94,13 @@ def _render_samples(summary: RunSummary) -> str:
         (summary.num_dropped_samples, "dropped"),
     ]
     return ", ".join(f"{count:,} {use}" for count, use in counts if count is not None)
+
+
+def _timing_lines(summary: RunSummary) -> list[str]:
+    if summary.timing is None:
+        return []
+    memory = f"; at most {max(summary.timing.memory_mib):,.0f} MiB a rank"
+    return [f"{describe_timing(summary.timing)}{memory}", describe_slowest(summary.timing)]
 
 
 def _render_loss(summary: RunSummary) -> str:

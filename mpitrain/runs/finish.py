@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.errors import TrainingError
 from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
+from mpitrain.observe.step_times import StepTiming
 from mpitrain.observe.summary import RunSummary, render_summary
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.synthetic.history import read_noise_mse
@@ -31,12 +33,12 @@ DoubleArray = npt.NDArray[np.float64]
 
 def finish_run(
     ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
-    wall_time_s: float,
+    timing: StepTiming | None, wall_time_s: float,
 ) -> RunSummary:  # fmt: skip
     """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective."""
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
-    summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
+    summary = replace(_summarise(ranks, prepared, trainer, files, folder, wall_time_s), timing=timing)
     ranks.on_root(lambda: _write(folder, prepared, summary))
     ranks.say(render_summary(summary).rstrip("\n"))
     return summary

@@ -31,7 +31,7 @@ def find_resumed_run(path: Path | None, overrides: Sequence[str]) -> ResumedRun:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
         if not folder.config.exists():
             raise ConfigError(
-                f"--resume: {folder.path} holds no run; name its folder: --resume FOLDER (or output.model_dir=FOLDER)"
+                f"--resume: {folder.path} holds no run; name its folder with --resume FOLDER or output.model_dir=FOLDER"
             )
         return ResumedRun(folder)
     if RunFolder(path).config.exists():

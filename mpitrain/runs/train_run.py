@@ -64,15 +64,18 @@ def _train(
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
     log_into_folder(logger, ranks, folder)
     _announce(ranks, logger, prepared, source.notices, files, folder)
-    with watching(prepared, ranks, folder, checkpoint, logger) as watcher, closing(prepared.engine):
+    with watching(prepared, ranks, folder, checkpoint, logger) as (watcher, meter), closing(prepared.engine):
         save = checkpoint_saver(ranks, folder, prepared.settings, logger)
-        trainer = Trainer(config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch)
+        trainer = Trainer(
+            config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch, meter=meter
+        )
         if checkpoint is not None:
             trainer.resume(checkpoint)
         ranks.starting.done()
         log_start(logger, ranks)
         trainer.fit()  # 8
-    summary = finish_run(ranks, prepared, trainer, files, folder, time.monotonic() - started_s)  # 9
+        timing = meter.whole()
+    summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s)  # 9
     recorder.end(summary, time.monotonic() - started_s)
     predict_finally(ranks, prepared, files, folder)
 

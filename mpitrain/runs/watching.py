@@ -16,6 +16,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import MpitrainError
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.open_progress import open_progress
+from mpitrain.observe.step_times import StepMeter
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
 from mpitrain.train.engines.contract import StepEngine
@@ -27,11 +28,14 @@ from mpitrain.train.watchers import RankWatcher, RootWatcher, profiled_steps
 @contextmanager
 def watching(
     prepared: PreparedRun, ranks: Ranks, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger
-) -> Iterator[Watcher]:
-    """Open what follows the training: on the root metrics and progress, else the log. Not collective."""
-    config = prepared.config
+) -> Iterator[tuple[Watcher, StepMeter]]:
+    """Open what follows the training: on the root metrics and progress, else the log; and the meter of its steps.
+
+    Not collective.
+    """
+    config, meter = prepared.config, StepMeter(ranks, prepared.engine.spent, prepared.engine.global_batch_size)
     if not ranks.is_root:
-        yield RankWatcher(logger)
+        yield RankWatcher(logger), meter
         return
     first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
     total_steps = config.training.epochs * prepared.engine.steps_per_epoch
@@ -43,7 +47,7 @@ def watching(
             ) as progress,
             profiled_steps(folder.profile if config.training.profile_training else None) as note_step,
         ):
-            yield RootWatcher(progress, metrics, logger, config.training, note_step)
+            yield RootWatcher(progress, metrics, logger, config.training, note_step, meter), meter
 
 
 def checkpoint_saver(

@@ -14,6 +14,7 @@ from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.errors import StoppedError, TrainingError
+from mpitrain.observe.step_times import StepMeter
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.drift.watch import DriftWatch
 from mpitrain.train.engines.contract import StepEngine
@@ -42,9 +43,12 @@ class Trainer:
     def __init__(
         self, config: RunConfig, ranks: Ranks, model: nn.Module, engine: StepEngine, save: SaveCheckpoint,
         watcher: Watcher, stop_request: StopRequest, jacobian_watch: JacobianWatch | None = None,
-        one_by_one: bool = False,
+        one_by_one: bool = False, meter: StepMeter | None = None,
     ) -> None:  # fmt: skip
-        """`one_by_one`, or a profile: the watcher hears of each step before the next one, and sees the model then."""
+        """`meter` is told when steps begin and end.
+
+        `one_by_one`, or a profile: the watcher hears of each step before the next one, and sees the model then.
+        """
         self.state = TrainingState()
         self.steps_before = 0  # of the run that is resumed
         self.best_weights: dict[str, torch.Tensor] | None = None
@@ -53,6 +57,7 @@ class Trainer:
         self._jacobian_watch, self._best_is_saved = jacobian_watch, True
         self._one_by_one, self._stop_was_asked = one_by_one or config.training.profile_training, False
         self._drift = DriftWatch(ranks, model, engine)
+        self._meter = meter
         self._names = [name for name, _ in model.named_parameters()]
 
     def fit(self) -> None:
@@ -72,6 +77,8 @@ class Trainer:
 
     def _run_steps(self, learning_rate: float) -> None:
         state = self.state
+        if self._meter is not None:
+            self._meter.begin()
         if state.step_in_epoch == 0:  # else the order and the losses so far came with the checkpoint
             self._engine.start_epoch(state.epoch)
         while state.step_in_epoch < self._engine.steps_per_epoch:
@@ -79,10 +86,14 @@ class Trainer:
                 state.step_in_epoch, self._steps_at_once(), learning_rate, self._stop_request.is_set
             )
             self._count_steps(taken.losses, learning_rate)
+            if self._meter is not None:
+                self._meter.count(len(taken.losses))
             self._stop_was_asked = taken.stop_requested
             # After an epoch's last step the epoch is finished first, so that no checkpoint lies between the two.
             if state.step_in_epoch < self._engine.steps_per_epoch:
                 self._stop_if_asked(taken.stop_requested)
+        if self._meter is not None:
+            self._meter.end(is_last=state.epoch + 1 == self._config.training.epochs)
 
     def _steps_at_once(self) -> int:
         if self._one_by_one:

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import Metric, MetricsFile
 from mpitrain.observe.progress import Progress
+from mpitrain.observe.step_times import StepMeter, describe_slowest, timing_record
 from mpitrain.train.state import TrainingState
 
 
@@ -46,14 +47,16 @@ class RootWatcher:
 
     def __init__(
         self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, training: TrainingSection,
-        note_profiled_step: Callable[[], None],
+        note_profiled_step: Callable[[], None], meter: StepMeter | None = None,
     ) -> None:  # fmt: skip
         self._progress, self._metrics, self._logger, self._training = progress, metrics, logger, training
-        self._note_profiled_step, self._last_loss = note_profiled_step, 0.0
+        self._note_profiled_step, self._last_loss, self._meter = note_profiled_step, 0.0, meter
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
         """See `Watcher.on_steps`; `losses` are the batches'."""
         self._note_profiled_step()
+        if self._meter is not None and self._meter.latest is not None:
+            self._progress.remark = describe_slowest(self._meter.latest)
         self._last_loss = losses[-1]
         self._progress.update(
             state.global_step, state.epoch + 1, self._training.epochs, losses[-1], state.validation_loss, learning_rate
@@ -73,6 +76,9 @@ class RootWatcher:
                 learning_rate,
             )  # fmt: skip
         record = epoch_record(state, learning_rate, wall_time_s, self._training)
+        timing = self._meter.take_record() if self._meter is not None else None
+        if timing is not None:
+            record["timing"] = timing_record(timing)
         self._metrics.append(record)
         self._logger.info("epoch %s", record)
         if self._training.log_gpu_memory and torch.cuda.is_available():

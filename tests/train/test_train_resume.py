@@ -28,7 +28,7 @@ from mpitrain.train.checkpoint.store import load_checkpoint
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     """Every record of a run, without its wall times."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key != "wall_time_s"} for record in records]
+    return [{key: value for key, value in record.items() if key not in ("wall_time_s", "timing")} for record in records]
 
 
 def bits_of(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, TypeVar, cast
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -18,11 +19,12 @@ class CollectiveNotes:
     means the same on all ranks, since all call the same collectives in the same order.
     """
 
-    __slots__ = ("collective", "count", "step_at_call", "steps_in_call")
+    __slots__ = ("collective", "count", "seconds", "step_at_call", "steps_in_call")
 
     def __init__(self) -> None:
         self.count = 0
         self.collective: str | None = None
+        self.seconds = 0.0  # in collectives that have ended
         self.step_at_call = 0
         # Compiled code that takes many steps in one call counts them here.
         self.steps_in_call = ctypes.c_int64(0)
@@ -48,7 +50,7 @@ def waiting_in(name: str, notes: CollectiveNotes) -> Iterator[None]:
 
 
 def noted(verb: Verb) -> Verb:
-    """Note entry to and return from a collective method, in the `notes` of its communicator (about 0.2 us)."""
+    """Note entry to and return from a collective method, in the `notes` of its communicator (about 0.3 us)."""
     name = verb.__name__
 
     @functools.wraps(verb)
@@ -56,7 +58,9 @@ def noted(verb: Verb) -> Verb:
         notes = self.notes
         notes.count += 1
         notes.collective = name
+        started_s = perf_counter()
         result = verb(self, *arguments, **options)
+        notes.seconds += perf_counter() - started_s
         # Not after an exception: the rank is then on its way out, and whoever waits for it there is waiting still.
         notes.collective = None
         return result

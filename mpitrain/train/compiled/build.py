@@ -63,6 +63,7 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     address, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
         ("workspace_bytes", count, ()),
+        ("clock_ticks", ctypes.c_uint64, ()),
         ("most_shared_rows", count, ()),
         ("shared_bytes", count, (count,)),
         ("add_parameters_to_digest", None, (address,)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.compiled.structs import Combination, KernelStep, OptimizerKind
 from mpitrain.train.compiled.weights_digest import KernelDigest
-from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
@@ -113,7 +114,10 @@ class CompiledEngine(StandardEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`. Collective."""
-        order = self._addresses.order_address(first_step)  # from files: read before the others are waited for
+        # From files: read before the others are waited for.
+        started_s = perf_counter()
+        order = self._addresses.order_address(first_step)
+        self.seconds_reading += perf_counter() - started_s
         if not self._is_self_contained:
             return self._take_one_step(order, learning_rate, stop_requested)
         shared = self._node_sum.address if self._node_sum is not None else None
@@ -123,6 +127,11 @@ class CompiledEngine(StandardEngine):
                 stop_requested, learning_rate, self._losses.data_ptr(),
             )  # fmt: skip
         return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
+
+    def spent(self) -> Spent:
+        """See `StepEngine.spent`."""
+        waited, worked = self._node_sum.seconds() if self._node_sum is not None else (0.0, 0.0)
+        return Spent(self.seconds_reading, waited, worked)
 
     def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Take a step whose sums travel as messages. Collective."""

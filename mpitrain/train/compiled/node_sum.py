@@ -6,6 +6,7 @@ P  ranks      R  rows that the ranks contribute      n  numbers a row
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.errors import LaunchError
-from mpitrain.train.compiled.structs import KernelSharedSum
+from mpitrain.train.compiled.structs import KernelSharedSum, KernelSumTimes
 
 if TYPE_CHECKING:
     from mpitrain.comm.communicator import NodeSharedTensor
@@ -35,6 +36,8 @@ class NodeSum:
             self._memory.tensor.zero_()
         self._memory.publish()
         num_ranks = ranks.world_size
+        self._times, self._read_clock = KernelSumTimes(), kernel.clock_ticks
+        self._started = self._read_clock(), time.perf_counter()
         self._description = KernelSharedSum(
             meeting=self._memory.tensor.data_ptr(),
             num_ranks=num_ranks,
@@ -42,8 +45,17 @@ class NodeSum:
             first_row=first_row,
             num_own_rows=num_own_rows,
             shares_cores=num_ranks > ranks.node_cores,
+            times=ctypes.addressof(self._times),
         )
         self.address = ctypes.addressof(self._description)
+
+    def seconds(self) -> tuple[float, float]:
+        """Return the seconds that this rank has waited for later ones, and worked for the sums, since it was made."""
+        ticks, started_s = self._started
+        tick_s = (time.perf_counter() - started_s) / max(self._read_clock() - ticks, 1)
+        times = self._times
+        worked = times.worked * times.num_sums / times.num_timed if times.num_timed else 0.0
+        return times.waited * tick_s, worked * tick_s
 
     def close(self) -> None:
         """Give the memory back. Collective."""

@@ -43,18 +43,25 @@ class KernelStep(ctypes.Structure):
     )  # fmt: skip
 
 
+class KernelSumTimes(ctypes.Structure):
+    """What a rank's sums took, in ticks; the fields are those of `SumTimes` in dense_step.hpp, in their order."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("waited", "worked", "num_timed", "num_sums"))
+
+
 class KernelSharedSum(ctypes.Structure):
     """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_step.hpp, in their order."""
 
     _fields_ = (
         ("meeting", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
+        ("times", ctypes.c_void_p),
     )
 
 
 def check_sizes(kernel: ctypes.CDLL) -> None:
     """Raise MpitrainError where the kernel was compiled for other structures than these: it would read wrong memory."""
-    for structure, name in ((KernelStep, "Step"), (KernelSharedSum, "SharedSum")):
+    for structure, name in ((KernelStep, "Step"), (KernelSharedSum, "SharedSum"), (KernelSumTimes, "SumTimes")):
         size = getattr(kernel, f"sizeof_{name}")()
         if size != ctypes.sizeof(structure):
             raise MpitrainError(

@@ -22,6 +22,18 @@ class StepResult:
     stop_requested: bool
 
 
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of this rank since its engine was made, besides those in the collectives of its communicators."""
+
+    reading: float = 0.0
+    """Waiting for, or gathering, the samples of a step."""
+    waiting: float = 0.0
+    """For later ranks, inside the engine's own sums."""
+    adding: float = 0.0
+    """Working for those sums."""
+
+
 class StepEngine(Protocol):
     """Forward, backward, reduction over all ranks and optimiser step, on this rank's part of each batch."""
 
@@ -45,6 +57,9 @@ class StepEngine(Protocol):
         Ends early after a loss that is not finite, and when a rank asks to stop. Collective; all but `stop_requested`
         must agree on all ranks.
         """
+
+    def spent(self) -> Spent:
+        """Return what this rank's steps have spent on other things than computing."""
 
     def close(self) -> None:
         """Give back what the engine holds besides memory of its own; no step comes after it. Collective."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.optimizers import build_optimizer
@@ -67,6 +67,10 @@ class ReferenceEngine:
         self._root_loss[0] = losses[0]
         all_finite = all(map(math.isfinite, losses))
         return StepResult([losses[0] if all_finite else math.nan], any(stop for _, stop, _ in reports))
+
+    def spent(self) -> Spent:
+        """See `StepEngine.spent`: its share is in memory, and its sums are the library's."""
+        return Spent()
 
     def close(self) -> None:
         """See `StepEngine.close`."""

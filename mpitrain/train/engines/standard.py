@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
 from mpitrain.train.engines.agreement import are_equal, columns_of
-from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.engines.contract import Spent, StepEngine
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
@@ -56,6 +57,7 @@ class StandardEngine(StepEngine):
         self.weights_digest = self.make_weights_digest()
         self.has_drifted = False
         self.epoch = 0
+        self.seconds_reading = 0.0
         # With "any" a rank's slices are one.
         self.joins_slices = self.ranks.reduction == "any"
         self.fixed_tree = FixedTreeReducer(inputs.ranks.tensors, inputs.virtual_ranks)
@@ -89,7 +91,14 @@ class StandardEngine(StepEngine):
 
     def slices(self, step: int) -> list[Slice]:
         """Return the owned virtual ranks' slices of a step."""
-        return [source.slice(step) for source in self.inputs.batches]
+        started_s = perf_counter()
+        pieces = [source.slice(step) for source in self.inputs.batches]
+        self.seconds_reading += perf_counter() - started_s
+        return pieces
+
+    def spent(self) -> Spent:
+        """See `StepEngine.spent`."""
+        return Spent(reading=self.seconds_reading)
 
     def close(self) -> None:
         """See `StepEngine.close`."""

@@ -43,6 +43,8 @@ extern "C" {
 
 std::int64_t sizeof_Step() { return sizeof(Step); }
 std::int64_t sizeof_SharedSum() { return sizeof(SharedSum); }
+std::int64_t sizeof_SumTimes() { return sizeof(SumTimes); }
+std::uint64_t clock_ticks() { return ticks(); }
 
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
 

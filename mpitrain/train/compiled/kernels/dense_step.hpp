@@ -62,12 +62,21 @@ std::int64_t add_in_tree_so_far(const Step& step, std::int64_t s, std::int64_t n
     return num_held;
 }
 
+/// What this rank's sums among the ranks took so far, in ticks; the fields are those of `KernelSumTimes` in structs.py.
+struct SumTimes {
+    std::uint64_t waited;               // for later ranks, in all sums
+    std::uint64_t worked;               // copying and adding, in those sums of which it was measured
+    std::uint64_t num_timed, num_sums;  // how many those are, of how many
+};
+constexpr std::uint64_t timed_every = 16;  // two more looks at the clock in each step would be one part in a hundred
+
 /// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in structs.py, in their order.
 struct SharedSum {
     Meeting* meeting;
     std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
     std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
     std::int64_t shares_cores;             // whether the ranks outnumber them, see wait_for_end()
+    SumTimes* times;
 };
 
 constexpr int largest_tree_rows = 64;
@@ -90,12 +99,20 @@ void add_in_tree(const Real* rows, std::int64_t num_rows, Real* total) {
 
 /// Replaces row 0 of this rank's partials by the sum over all ranks. Collective over the ranks of `shared`.
 void add_among_ranks(const Step& step, const SharedSum& shared) {
+    SumTimes& times = *shared.times;
+    const bool is_timed = times.num_sums++ % timed_every == 0;
+    const std::uint64_t start = is_timed ? ticks() : 0;
     const std::uint32_t buffer = shared.meeting->round.load(std::memory_order_acquire) % 2;
     Real* rows = reinterpret_cast<Real*>(shared.meeting->rows) + buffer * shared.num_rows * partial_length;
     std::memcpy(rows + shared.first_row * partial_length, step.partials,
                 sizeof(Real) * static_cast<std::size_t>(shared.num_own_rows * partial_length));
-    meet(*shared.meeting, static_cast<std::uint32_t>(shared.num_ranks), shared.shares_cores != 0);
+    const std::uint64_t waited =
+        meet(*shared.meeting, static_cast<std::uint32_t>(shared.num_ranks), shared.shares_cores != 0);
     add_in_tree(rows, shared.num_rows, step.partials);
+    times.waited += waited;
+    if (!is_timed) return;
+    times.worked += ticks_between(start + waited, ticks());
+    ++times.num_timed;
 }
 
 }  // namespace

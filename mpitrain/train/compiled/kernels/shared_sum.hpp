@@ -14,6 +14,8 @@
 #include <unistd.h>
 #endif
 
+#include "clock.hpp"
+
 /// At the start of the shared memory, all zero at first; behind it lie two buffers of R rows, used in turn: a rank that
 /// is already in the next sum writes to the other one, and comes back to this one only when all have left it.
 struct Meeting {
@@ -48,25 +50,31 @@ inline void wake_all(std::atomic<std::uint32_t>& round) {
 }
 
 /// Returns when round `current` has ended: looks for a while, about 100 us, before it goes to sleep, which costs a late
-/// one more. Where ranks share cores, each look gives the core to a rank that has something to do.
-inline void wait_for_end(Meeting& meeting, std::uint32_t current, bool shares_cores) {
+/// one more. Where ranks share cores, each look gives the core to a rank that has something to do. Returns the ticks
+/// that it waited; the clock is read between two looks, when there is nothing else to do.
+inline std::uint64_t wait_for_end(Meeting& meeting, std::uint32_t current, bool shares_cores) {
+    const std::uint64_t start = ticks();
+    std::uint64_t seen = start;
     for (int look = 0; look < (shares_cores ? 4 : 4000); ++look) {
-        if (meeting.round.load(std::memory_order_acquire) != current) return;
+        if (meeting.round.load(std::memory_order_acquire) != current) return ticks_between(start, seen);
         shares_cores ? static_cast<void>(sched_yield()) : relax();
+        seen = ticks();
     }
     meeting.num_asleep.fetch_add(1);
     while (meeting.round.load() == current) sleep_while(meeting.round, current);
     meeting.num_asleep.fetch_sub(1);
+    return ticks_between(start, ticks());
 }
 
-/// Returns when all `num_ranks` have called it in this round.
-inline void meet(Meeting& meeting, std::uint32_t num_ranks, bool shares_cores) {
+/// Returns when all `num_ranks` have called it in this round: the ticks that this rank waited, 0 for the last to
+/// arrive.
+inline std::uint64_t meet(Meeting& meeting, std::uint32_t num_ranks, bool shares_cores) {
     const std::uint32_t current = meeting.round.load(std::memory_order_acquire);
     if (meeting.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < num_ranks) {
-        wait_for_end(meeting, current, shares_cores);
-        return;
+        return wait_for_end(meeting, current, shares_cores);
     }
     meeting.num_arrived.store(0, std::memory_order_relaxed);
     meeting.round.fetch_add(1);  // before looking for sleepers, who look at it after saying that they sleep
     if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
+    return 0;
 }

@@ -1,0 +1,280 @@
+"""Where the time of the steps goes: measured on each rank at nearly no cost, gathered now and then, told in one place.
+
+Each rank counts the seconds of its steps, of reading, of messages and of waiting. Waiting inside the compiled engine's
+own sums is measured; in a library's collective, work and waiting cannot be told apart on one rank: what the rank that
+spends least there spends is the message, what the others spend above it is waiting for that rank.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from mpitrain.comm.ranks import Ranks
+from mpitrain.observe.gpu import gpu_use
+
+_GATHER_EVERY_S = 1.0
+_MOST_RANKS_LISTED = 64
+KINDS = ("computing", "reading", "communicating")
+"""What a rank may be slow in; the rest of a step is waiting for others."""
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's seconds so far; `messages` is work and waiting together, `waiting` and `adding` are apart."""
+
+    steps: int = 0
+    total: float = 0.0
+    reading: float = 0.0
+    waiting: float = 0.0
+    adding: float = 0.0
+    messages: float = 0.0
+
+    def since(self, before: RankTimes) -> RankTimes:
+        """Return what came after `before`."""
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return RankTimes(*(now - then for now, then in pairs))
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The rank that the others wait for most: `behind_s` seconds a step above the middle one, in `cause`."""
+
+    rank: int
+    host: str
+    node: int
+    cause: str
+    behind_s: float
+    share: float
+    """Of the step's time."""
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """Seconds a step of each rank, in rank order, by what they went into; memory in MiB, the most so far."""
+
+    num_steps: int
+    step_s: float
+    samples_per_s: float
+    computing_s: tuple[float, ...]
+    reading_s: tuple[float, ...]
+    communicating_s: tuple[float, ...]
+    waiting_s: tuple[float, ...]
+    memory_mib: tuple[float, ...]
+    gpus: tuple[dict[str, float] | None, ...]
+    hosts: tuple[str, ...]
+    nodes: tuple[int, ...]
+
+    def share(self, kind: str) -> float:
+        """Return the mean over the ranks of a kind's part of the step, 0 to 1."""
+        values: tuple[float, ...] = getattr(self, f"{kind}_s")
+        return statistics.fmean(values) / self.step_s if self.step_s else 0.0
+
+    @property
+    def slowest(self) -> Slowest | None:
+        """The rank that is busy longest, where there are several."""
+        if len(self.hosts) == 1:
+            return None
+        busy = [self.step_s - waiting for waiting in self.waiting_s]
+        rank = max(range(len(busy)), key=busy.__getitem__)
+        behind = {kind: _above_others(getattr(self, f"{kind}_s"), rank) for kind in KINDS}
+        cause = max(KINDS, key=behind.__getitem__)
+        behind_s = _above_others(busy, rank)
+        share = behind_s / self.step_s if self.step_s else 0.0
+        return Slowest(rank, self.hosts[rank], self.nodes[rank], cause, behind_s, share)
+
+    @property
+    def slowest_node(self) -> int | None:
+        """The node whose ranks are busy longest, where there are several."""
+        nodes = sorted(set(self.nodes))
+        if len(nodes) == 1:
+            return None
+        waiting = {node: [s for s, n in zip(self.waiting_s, self.nodes, strict=True) if n == node] for node in nodes}
+        return min(nodes, key=lambda node: statistics.fmean(waiting[node]))
+
+
+class StepMeter:
+    """Counts this rank's steps, and gathers all ranks' counts about once a second, at steps that all of them know."""
+
+    def __init__(self, ranks: Ranks, spent: Any, samples_per_step: int) -> None:
+        """`spent` returns the engine's `Spent`; `samples_per_step` are those of all ranks together."""
+        self._ranks, self._spent, self._samples_per_step = ranks, spent, samples_per_step
+        self._notes = list({id(it): it for it in (ranks.cpu.notes, ranks.tensors.notes)}.values())
+        self._times = RankTimes()
+        self._before: tuple[float, float, Any] = (0.0, 0.0, None)
+        self._next_step, self._counted = 1, 0
+        self._gathered: list[tuple[Any, ...]] = []
+        self.latest: StepTiming | None = None
+        """What was gathered last, since the time before; None once `take_record` has been called."""
+        self._last_gather = self._last_record = [RankTimes()] * ranks.world_size
+
+    def begin(self) -> None:
+        """Count from here: the steps of an epoch begin. Not collective."""
+        self._counted = 0
+        self._before = (time.perf_counter(), self._seconds_in_messages(), self._spent())
+
+    def count(self, num_steps: int) -> None:
+        """Note that steps were taken, the same number on all ranks; gather if it is time to. Collective."""
+        self._counted += num_steps
+        if self._times.steps + self._counted >= self._next_step:
+            self._add()
+            self.gather()
+            self.begin()
+
+    def end(self, is_last: bool) -> None:
+        """Note the end of an epoch's steps; of the last epoch's, gather. Collective; `is_last` must agree."""
+        self._add()
+        if is_last:
+            self.gather()
+
+    def _add(self) -> None:
+        started_s, messages_s, spent = self._before
+        now = self._spent()
+        self._times = RankTimes(
+            self._times.steps + self._counted,
+            self._times.total + time.perf_counter() - started_s,
+            self._times.reading + now.reading - spent.reading,
+            self._times.waiting + now.waiting - spent.waiting,
+            self._times.adding + now.adding - spent.adding,
+            self._times.messages + self._seconds_in_messages() - messages_s,
+        )
+
+    def gather(self) -> StepTiming:
+        """Return how the steps since the last call went, the same on all ranks. Collective."""
+        before, self._last_gather = self._last_gather, self._gather()
+        timing = self._timing(before)
+        # From numbers that all ranks have alike, so that all gather next at the same step.
+        self._next_step = self._last_gather[0].steps + max(1, int(_GATHER_EVERY_S / max(timing.step_s, 1e-9)))
+        # A first call is slow: what it tells of the next ones is not trusted far.
+        self._next_step = min(self._next_step, self._last_gather[0].steps + 100 * max(timing.num_steps, 1))
+        self.latest = timing
+        return timing
+
+    def take_record(self) -> StepTiming | None:
+        """Return how the steps since the last record went, None where nothing was gathered since. Not collective."""
+        if self.latest is None:
+            return None
+        self.latest = None
+        before, self._last_record = self._last_record, self._last_gather
+        return self._timing(before)
+
+    def whole(self) -> StepTiming | None:
+        """Return how all steps so far went; None where there were none. Collective."""
+        self._last_gather = self._gather()
+        if self._last_gather[0].steps == 0:
+            return None
+        return self._timing([RankTimes()] * self._ranks.world_size)
+
+    def _gather(self) -> list[RankTimes]:
+        ranks = self._ranks
+        mine = (astuple(self._times), memory_mib(), gpu_use(ranks.device), ranks.host, ranks.node_rank)
+        self._gathered = ranks.gather_object(mine)
+        return [RankTimes(*times) for times, *_ in self._gathered]
+
+    def _timing(self, before: Sequence[RankTimes]) -> StepTiming:
+        spent = [now.since(then) for now, then in zip(self._last_gather, before, strict=True)]
+        _, memory, gpus, hosts, nodes = zip(*self._gathered, strict=True)
+        return timing_of(spent, self._samples_per_step, memory, gpus, hosts, nodes)
+
+    def _seconds_in_messages(self) -> float:
+        return sum(notes.seconds for notes in self._notes)
+
+
+def timing_of(
+    spent: Sequence[RankTimes], samples_per_step: int, memory_mib: Sequence[float], gpus: Sequence[Any],
+    hosts: Sequence[str], nodes: Sequence[int],
+) -> StepTiming:  # fmt: skip
+    """Return the ranks' seconds a step from what they counted. Pure."""
+    steps = max(spent[0].steps, 1)
+    # All ranks take a step together; what their clocks say of it differs by less than a step.
+    step_s = max(one.total for one in spent) / steps
+    message_s = min(one.messages for one in spent) / steps
+    communicating = [message_s + one.adding / steps for one in spent]
+    waiting = [one.waiting / steps + one.messages / steps - message_s for one in spent]
+    reading = [one.reading / steps for one in spent]
+    computing = [
+        max(step_s - of_messages - of_waiting - of_reading, 0.0)
+        for of_messages, of_waiting, of_reading in zip(communicating, waiting, reading, strict=True)
+    ]
+    return StepTiming(
+        spent[0].steps, step_s, samples_per_step / step_s if step_s else 0.0, tuple(computing), tuple(reading),
+        tuple(communicating), tuple(waiting), tuple(memory_mib), tuple(gpus), tuple(hosts), tuple(nodes),
+    )  # fmt: skip
+
+
+def timing_record(timing: StepTiming) -> dict[str, Any]:
+    """Return a timing as a record of `metrics.jsonl`: seconds a step of each rank, up to 64, else of least and most."""
+    slowest = timing.slowest
+    of_ranks = {kind: getattr(timing, f"{kind}_s") for kind in (*KINDS, "waiting")} | {"memory_mib": timing.memory_mib}
+    record: dict[str, Any] = {
+        "steps": timing.num_steps,
+        "step_s": _rounded(timing.step_s),
+        "samples_per_s": _rounded(timing.samples_per_s),
+        "samples_per_s_per_rank": _rounded(timing.samples_per_s / len(timing.hosts)),
+        "shares": {kind: round(timing.share(kind), 4) for kind in (*KINDS, "waiting")},
+        "ranks": {name: _listed(values) for name, values in of_ranks.items()},
+    }
+    if any(gpu is not None for gpu in timing.gpus):
+        record["gpus"] = list(timing.gpus[:_MOST_RANKS_LISTED])
+    if slowest is not None:
+        record["slowest"] = {"rank": slowest.rank, "host": slowest.host, "node": slowest.node, "cause": slowest.cause,
+                             "behind_s": _rounded(slowest.behind_s), "share": round(slowest.share, 4)}  # fmt: skip
+    if timing.slowest_node is not None:
+        record["slowest_node"] = timing.slowest_node
+    return record
+
+
+NOTABLE_SHARE = 0.1
+
+
+def describe_slowest(timing: StepTiming) -> str:
+    """Return in words which rank the others wait for, and why; "" where none holds them up for a tenth of the step."""
+    slowest = timing.slowest
+    if slowest is None or slowest.share < NOTABLE_SHARE:
+        return ""
+    return f"rank {slowest.rank} on {slowest.host} is slow in {slowest.cause} ({100 * slowest.share:.0f} % of the step)"
+
+
+def describe_step(seconds: float) -> str:
+    """Return a duration with its unit: 2.31 us, 45.1 ms, 1.23 s."""
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def describe_timing(timing: StepTiming) -> str:
+    """Return a line on where the time goes."""
+    shares = ", ".join(f"{kind} {100 * timing.share(kind):.0f} %" for kind in (*KINDS, "waiting")
+                       if timing.share(kind) >= 0.005)  # fmt: skip
+    return f"{describe_step(timing.step_s)} a step, {timing.samples_per_s:,.0f} samples/s: {shares}"
+
+
+def memory_mib() -> float:
+    """Return the most memory that this process has held so far, MiB."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(most / 2**20 if sys.platform == "darwin" else most / 2**10, 1)
+
+
+def _above_others(values: Sequence[float], rank: int) -> float:
+    others = [value for number, value in enumerate(values) if number != rank]
+    return values[rank] - statistics.median(others)
+
+
+def _listed(values: Sequence[float]) -> Any:
+    if len(values) <= _MOST_RANKS_LISTED:
+        return [_rounded(value) for value in values]
+    return {
+        "least": _rounded(min(values)),
+        "median": _rounded(statistics.median(values)),
+        "most": _rounded(max(values)),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
