@@ -16,6 +16,9 @@ class Told:
     def update(self, *words):
         self.updates.append(words)
 
+    def debug(self, *arguments):
+        """Not told here."""
+
     def info(self, text, *words):
         self.lines.append(text % words)
 
