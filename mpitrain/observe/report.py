@@ -12,9 +12,8 @@ from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.progress import render_duration
-from mpitrain.observe.step_times import timing_record
+from mpitrain.observe.step_times import NOTABLE_SHARE, describe_step, timing_record
 from mpitrain.observe.summary import RunSummary
-from mpitrain.observe.timing_table import render_timing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +41,8 @@ td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 section p { margin: 0 0 .75rem; }
 pre { margin: 0; overflow-x: auto; font-size: .85rem; }
 """
+
+_COLUMNS = ("computing", "reading", "communicating", "waiting")
 
 
 def write_report(
@@ -169,3 +170,35 @@ def _render_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def render_timing(timing: Mapping[str, Any]) -> str:
+    """Return HTML: a sentence, and a table of the ranks' seconds a step and their memory."""
+    sentence = (
+        f"{describe_step(timing['step_s'])} a step, {timing['samples_per_s']:,.0f} samples/s in all. {_slowest(timing)}"
+    )
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("rank", *_COLUMNS, "memory"))
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(timing["ranks"]))
+    return f'<p>{escape(sentence)}</p><div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+def _rows(ranks: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row a rank; of very many ranks, rows of the least, the median and the most."""
+    is_listed = isinstance(ranks["waiting"], list)
+    keys: Any = range(len(ranks["waiting"])) if is_listed else list(ranks["waiting"])
+    return [
+        [str(key), *(describe_step(ranks[name][key]) for name in _COLUMNS), f"{ranks['memory_mib'][key]:,.0f} MiB"]
+        for key in keys
+    ]
+
+
+def _slowest(timing: Mapping[str, Any]) -> str:
+    slowest = timing.get("slowest")
+    if slowest is None:
+        return ""
+    if slowest["share"] < NOTABLE_SHARE:
+        return "No rank holds up the others for a tenth of the step."
+    return (
+        f"Rank {slowest['rank']} on {slowest['host']} is slow in {slowest['cause']}: the others wait "
+        f"{describe_step(slowest['behind_s'])} a step for it ({100 * slowest['share']:.0f} %)."
+    )

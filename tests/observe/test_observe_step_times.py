@@ -9,6 +9,7 @@ import pytest
 from conftest import launch
 from slowness import cores_are_free
 
+from mpitrain.observe.report import render_timing
 from mpitrain.observe.step_times import (
     RankTimes,
     StepTiming,
@@ -18,7 +19,6 @@ from mpitrain.observe.step_times import (
     timing_of,
     timing_record,
 )
-from mpitrain.observe.timing_table import render_timing
 
 DELAY_MS = 40
 
