@@ -11,6 +11,7 @@ import torch
 
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tcp.plain_data import decode, encode
 from mpitrain.comm.watch.notes import CollectiveNotes
 
 Result = TypeVar("Result")
@@ -55,10 +56,11 @@ class PlayedCommunicator:
         return self._share(tensor.clone())[partner]
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
-        return self._share(value)[root]
+        return decode(self._share(encode(value))[root])
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        return self._share(value)
+        # As plain data, as between ranks that no MPI connects: what could not travel there fails here.
+        return [decode(message) for message in self._share(encode(value))]
 
     def barrier(self) -> None:
         self._share(None)

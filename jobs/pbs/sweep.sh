@@ -100,15 +100,19 @@ run_folder=${OUTPUT:-$run_folder}
 command+=("output.model_dir='${run_folder//\'/\'\'}'")
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
 # replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-if [[ ${RESUME:-} == 1 ]]; then
-    command+=(--resume)
-elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
-        command+=(--resume)
-    else
-        command+=(--overwrite)
+choose_go_on() {
+    go_on=()
+    if [[ ${RESUME:-} == 1 ]]; then
+        go_on=(--resume)
+    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
+        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+            go_on=(--resume)
+        else
+            go_on=(--overwrite)
+        fi
     fi
-fi
+}
+choose_go_on
 if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
@@ -161,7 +165,7 @@ launch+=(bash -c '
 # PBS sends no warning before the limit: `timeout` does. mpirun hands it to the ranks, which write a checkpoint and
 # leave with exit code 5. In the foreground: mpirun alone is told, not its helpers, which would die of it.
 exit_code=0
-timeout --foreground --preserve-status --signal=USR1 3540 "${launch[@]}" "${command[@]}" || exit_code=$?
+timeout --foreground --preserve-status --signal=USR1 3540 "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} || exit_code=$?
 if ((exit_code == 5)); then
     echo "stopped with a checkpoint; to go on: qsub -v RESUME=1,OUTPUT=$run_folder SCRIPT"
 fi

@@ -19,6 +19,8 @@
 #SBATCH --time=04:00:00
 # before the limit USR1, and to this shell only (B:): it must know why the run stopped
 #SBATCH --signal=B:USR1@120
+# a lost host does not end the job: the others go on
+#SBATCH --no-kill
 # after a lost host or the time limit the job goes on
 #SBATCH --requeue
 
@@ -102,15 +104,19 @@ run_folder=${OUTPUT:-$run_folder}
 command+=("output.model_dir='${run_folder//\'/\'\'}'")
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
 # replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-if [[ ${RESUME:-} == 1 ]]; then
-    command+=(--resume)
-elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
-        command+=(--resume)
-    else
-        command+=(--overwrite)
+choose_go_on() {
+    go_on=()
+    if [[ ${RESUME:-} == 1 ]]; then
+        go_on=(--resume)
+    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
+        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+            go_on=(--resume)
+        else
+            go_on=(--overwrite)
+        fi
     fi
-fi
+}
+choose_go_on
 if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
@@ -135,6 +141,8 @@ launch+=(--ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))")
 launch+=(--ntasks-per-node="$tasks_per_node")
 # cores of each rank: since Slurm 22.05 srun does not take them over from sbatch
 launch+=(--cpus-per-task="$OMP_NUM_THREADS")
+# but a lost host ends the run, which then starts again
+launch+=(--no-kill=off)
 # one rank that fails ends all: the others would wait for it until the time limit
 launch+=(--kill-on-bad-exit=1)
 # each rank keeps its cores, and with them its caches and its memory
@@ -151,15 +159,63 @@ launch+=(--open-mode=append)
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
-# in the background: a shell that waits for a command in the foreground would see the warning after its end
-"${launch[@]}" "${command[@]}" &
-run=$!
-# A signal ends `wait` before the run has ended: wait again, until it has.
-while :; do
-    exit_code=0
-    wait "$run" || exit_code=$?
-    ((interrupted)) || break
+run_once() {
     interrupted=0
+    # in the background: a shell that waits for a command in the foreground would see the warning after its end
+    "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} &
+    run=$!
+    # A signal ends `wait` before the run has ended: wait again, until it has.
+    while :; do
+        exit_code=0
+        wait "$run" || exit_code=$?
+        ((interrupted)) || break
+        interrupted=0
+    done
+}
+# What a lost host or a killed rank leaves behind may start again; a wrong input, a failed training (codes 1, 2, 4) and
+# a stop that was asked for (5) may not. Code 3 may where the run had begun: a rank did not answer any more.
+restarts_left=3
+may_restart() { # EXIT_CODE
+    ((restarts_left > 0)) || return 1
+    case $1 in
+        0|1|2|4|5) return 1 ;;
+        3) compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null || return 1 ;;
+    esac
+    restarts_left=$((restarts_left - 1))
+}
+# Which hosts still answer: each is asked, all at once, and has 30 seconds. Sets `alive`.
+probe_hosts() {
+    local hosts host
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    mkdir -p "logs/${job}_alive" && rm -f "logs/${job}_alive"/*
+    for host in "${hosts[@]}"; do
+        {
+            timeout -k 5 30 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$host" true \
+                >/dev/null 2>&1 && : >"logs/${job}_alive/$host"
+        } &
+    done
+    wait
+    alive=()
+    for host in "${hosts[@]}"; do
+        [[ ! -e logs/${job}_alive/$host ]] || alive+=("$host")
+    done
+    rm -rf "logs/${job}_alive"
+}
+
+# a job that is cancelled stays so
+cancelled=0
+trap 'cancelled=1 interrupted=1' TERM
+while :; do
+    run_once
+    # Results do not depend on the number of ranks: what is left goes on from the newest checkpoint, with no queue.
+    if ((warned || cancelled)) || ! may_restart "$exit_code"; then break; fi
+    probe_hosts
+    if ((warned || cancelled || ${#alive[@]} == 0)); then break; fi
+    choose_go_on
+    num_tasks=$((${#alive[@]} * tasks_per_node))
+    launch+=(--nodes="${#alive[@]}" --nodelist="$(IFS=,; echo "${alive[*]}")" --ntasks="$num_tasks")
+    echo "the run ended with exit code $exit_code; ${#alive[@]} of $SLURM_JOB_NUM_NODES hosts answer: again with" \
+        "${go_on[*]} and $num_tasks ranks on ${alive[*]}, $restarts_left times more at most"
 done
 # Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
 # leave a moment after the first one. Without a warning (scancel, a failure) the job is over.

@@ -106,15 +106,19 @@ run_folder=${OUTPUT:-$run_folder}
 command+=("output.model_dir='${run_folder//\'/\'\'}'")
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
 # replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-if [[ ${RESUME:-} == 1 ]]; then
-    command+=(--resume)
-elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
-        command+=(--resume)
-    else
-        command+=(--overwrite)
+choose_go_on() {
+    go_on=()
+    if [[ ${RESUME:-} == 1 ]]; then
+        go_on=(--resume)
+    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
+        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+            go_on=(--resume)
+        else
+            go_on=(--overwrite)
+        fi
     fi
-fi
+}
+choose_go_on
 if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
@@ -155,16 +159,20 @@ launch+=(--open-mode=append)
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
-# in the background: a shell that waits for a command in the foreground would see the warning after its end
-"${launch[@]}" "${command[@]}" &
-run=$!
-# A signal ends `wait` before the run has ended: wait again, until it has.
-while :; do
-    exit_code=0
-    wait "$run" || exit_code=$?
-    ((interrupted)) || break
+run_once() {
     interrupted=0
-done
+    # in the background: a shell that waits for a command in the foreground would see the warning after its end
+    "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} &
+    run=$!
+    # A signal ends `wait` before the run has ended: wait again, until it has.
+    while :; do
+        exit_code=0
+        wait "$run" || exit_code=$?
+        ((interrupted)) || break
+        interrupted=0
+    done
+}
+run_once
 # Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
 # leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
 if ((warned)) && ((exit_code == 5 || exit_code == 137)); then

@@ -69,6 +69,7 @@ def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
     Raises LaunchError on all ranks for wrong values, after everything has been printed and written.
     """
     ranks.on_all_ranks(lambda: _check(request))
+    ranks.end_start()
     names = choose_transports(request.transports, available_transports(ranks))
     torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
     transports = start_transports(ranks, names, _TIMEOUT_S)

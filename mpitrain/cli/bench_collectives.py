@@ -54,10 +54,12 @@ def add_collectives_action(actions: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from mpitrain.bench.collectives import CollectivesRequest, bench_collectives
-    from mpitrain.bench.measurement import Plan
-    from mpitrain.comm.start import run_on_all_ranks
+    from mpitrain.comm.supervision.node_watch import watching_start
 
+    with watching_start() as watch:
+        from mpitrain.bench.collectives import CollectivesRequest, bench_collectives
+        from mpitrain.bench.measurement import Plan
+        from mpitrain.comm.start import run_on_all_ranks
     request = CollectivesRequest(
         options.collectives,
         options.transports,
@@ -68,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         options.json,
         options.plot,
     )
-    return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request))
+    return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request), watch)
 
 
 def num_bytes(text: str) -> int:

@@ -157,8 +157,11 @@ def _run_convert(options: argparse.Namespace) -> int:
 
 def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], str]) -> int:
     """Run `body` on all ranks, and let the root print what it returns."""
-    from mpitrain.comm.start import run_on_all_ranks
-    from mpitrain.comm.tensors import open_tensors
+    from mpitrain.comm.supervision.node_watch import watching_start
+
+    with watching_start(overrides=split_words(words)[2]) as watch:
+        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.comm.tensors import open_tensors
 
     def run(ranks: Ranks) -> int:
         config, notices = ranks.on_all_ranks(lambda: _load(words, action))
@@ -168,7 +171,7 @@ def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Rank
             ranks.say(body(config, ranks))
         return 0
 
-    return run_on_all_ranks(run)
+    return run_on_all_ranks(run, watch)
 
 
 def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:

@@ -39,13 +39,15 @@ def add_ensemble_command(commands: Any) -> None:
 
 
 def _run_ensemble(options: argparse.Namespace) -> int:
-    from mpitrain.comm.start import run_on_all_ranks
-    from mpitrain.ensemble.beginning import EnsembleRequest
-    from mpitrain.ensemble.run_ensemble import run_ensemble
+    from mpitrain.comm.supervision.node_watch import watching_start
 
     path, overrides = split_settings(options.settings)
     overrides += [
         f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
     ]
+    with watching_start(config_path=path, overrides=overrides) as watch:
+        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.ensemble.beginning import EnsembleRequest
+        from mpitrain.ensemble.run_ensemble import run_ensemble
     request = EnsembleRequest(path, tuple(overrides), options.resume, options.overwrite, options.dry_run)
-    return run_on_all_ranks(lambda ranks: run_ensemble(ranks, request))
+    return run_on_all_ranks(lambda ranks: run_ensemble(ranks, request), watch)

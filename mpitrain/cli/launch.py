@@ -28,6 +28,10 @@ _FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--requeue",),
         {"action": argparse.BooleanOptionalAction, "help": "go on by itself after the limit or a lost host"},
     ),
+    "restarts": (
+        ("--restarts",),
+        {"type": int, "metavar": "N", "help": "slurm, local: start again on what is left, so often"},
+    ),
     "partition": (("--partition", "--queue"), {"metavar": "NAME", "help": "Slurm's partition, PBS's queue"}),
     "account": (("--account",), {"metavar": "NAME", "help": "whom the time is charged to"}),
     "job_name": (("--job-name",), {"metavar": "NAME", "help": "name in the queue (default: mpitrain)"}),

@@ -19,7 +19,6 @@ from mpitrain.cli.older_flags import to_current_flags
 from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
 from mpitrain.cli.settings import is_file
 from mpitrain.cli.train import add_config_command, add_reproduce_command, add_train_command
-from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
@@ -56,7 +55,10 @@ class _OneVoiceParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line from one rank and leave with exit code 2."""
-        say_once_before_ranks_meet(f"mpitrain: error: {message}; see {self.prog} --help", os.environ)
+        from mpitrain.comm.supervision.node_watch import begin_watch, end_start
+
+        # Where one rank alone has other words, the others are on their way to wait for it.
+        end_start(begin_watch(), UserError(f"{message}; see {self.prog} --help"), os.environ)
         raise SystemExit(UserError.exit_code)
 
 

@@ -91,9 +91,11 @@ def _add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> int:
-    from mpitrain.comm.start import run_on_all_ranks
-    from mpitrain.inference.predict import PredictRequest, predict
+    from mpitrain.comm.supervision.node_watch import watching_start
 
+    with watching_start(overrides=options.settings) as watch:
+        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.inference.predict import PredictRequest, predict
     # `--data a.nc b.nc seed=1`: argparse gives the flag all words after it.
     words = options.data or []
     settings = [word for word in words if "=" in word and not Path(word).exists()]
@@ -107,7 +109,7 @@ def _run_predict(options: argparse.Namespace) -> int:
         trust_code=options.trust_code,
         arithmetic=options.arithmetic,
     )
-    return run_on_all_ranks(lambda ranks: predict(ranks, request))
+    return run_on_all_ranks(lambda ranks: predict(ranks, request), watch)
 
 
 def _run_export(options: argparse.Namespace) -> int:

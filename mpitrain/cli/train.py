@@ -92,12 +92,9 @@ def add_config_command(commands: Any) -> None:
 
 
 def _run_train(options: argparse.Namespace) -> int:
-    starting = _starting(options.log_level)
-    from mpitrain.comm.start import run_on_all_ranks
-    from mpitrain.runs.beginning import TrainRequest
-    from mpitrain.runs.train_run import train
+    from mpitrain.comm.supervision.node_watch import watching_start
 
-    starting.now("finding the ranks")
+    starting = _starting(options.log_level)
     resumed, resume_words = options.resume, []
     # argparse gives `--resume` the next word, which may be a setting or the file of settings.
     if resumed and ("=" in resumed or is_file(resumed)):
@@ -107,6 +104,11 @@ def _run_train(options: argparse.Namespace) -> int:
     path, overrides = split_settings([*yaml_files, *options.settings, *settings, *resume_words])
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
+    with watching_start(config_path=path, overrides=overrides) as watch:
+        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.runs.beginning import TrainRequest
+        from mpitrain.runs.train_run import train
+    starting.now("finding the ranks")
     request = TrainRequest(
         config_path=path,
         overrides=tuple(overrides),
@@ -120,14 +122,16 @@ def _run_train(options: argparse.Namespace) -> int:
         ranks.starting = starting
         return train(ranks, request)
 
-    return run_on_all_ranks(body)
+    return run_on_all_ranks(body, watch)
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:
-    starting = _starting("info")
-    from mpitrain.comm.start import run_on_all_ranks
-    from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce
+    from mpitrain.comm.supervision.node_watch import watching_start
 
+    starting = _starting("info")
+    with watching_start() as watch:
+        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce
     starting.now("finding the ranks")
     output = Path(options.output) if options.output else None
     request = ReproduceRequest(Path(options.run), output, options.trust_code)
@@ -136,7 +140,7 @@ def _run_reproduce(options: argparse.Namespace) -> int:
         ranks.starting = starting
         return reproduce(ranks, request)
 
-    return run_on_all_ranks(body)
+    return run_on_all_ranks(body, watch)
 
 
 def _starting(log_level: str) -> Any:

@@ -10,8 +10,8 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mpitrain.comm.meeting import open_store_over
 from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tcp.meeting import open_store_over
 
 if TYPE_CHECKING:
     import torch.distributed as dist

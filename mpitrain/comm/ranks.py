@@ -14,6 +14,7 @@ from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.cluster.starting import Starting
 from mpitrain.comm.agreement import on_all_ranks, on_root
 from mpitrain.comm.communicator import Communicator, ReduceOperation
+from mpitrain.comm.supervision.node_watch import NodeWatch
 from mpitrain.comm.watch.watchdog import Watchdog
 
 Result = TypeVar("Result")
@@ -43,6 +44,7 @@ class Ranks:
     failure_folder: Path | None = None
     watchdog: Watchdog | None = None
     starting: Starting = field(default_factory=Starting)
+    watch: NodeWatch = field(default_factory=NodeWatch)
 
     @property
     def rank(self) -> int:
@@ -116,6 +118,15 @@ class Ranks:
         """Print a line on the root rank only. Not collective."""
         if self.is_root:
             print(line, file=sys.stderr if error else sys.stdout, flush=True)
+
+    def write_failures_to(self, folder: Path) -> None:
+        """Keep a failure's details in `folder`, which all nodes see. Not collective."""
+        self.failure_folder = folder
+        self.watch.tell_folder(folder)
+
+    def end_start(self) -> None:
+        """Tell this node's supervisor that the start is over, once whatever follows has time limits of its own."""
+        self.watch.run()
 
     def stop_watchdog(self) -> None:
         """Watch the collectives no longer. Not collective."""

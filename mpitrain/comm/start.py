@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import re
 import socket
 import sys
 import time
@@ -16,32 +17,42 @@ from typing import Any, NoReturn
 from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count, wait_policy_variables
 from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.pmi import check_before_mpi_init
-from mpitrain.cluster.print_once import say_once_before_ranks_meet
-from mpitrain.cluster.rank_info import RankClaim, rank_info_from_hosts
+from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.supervision.node_watch import NodeWatch, begin_watch, end_start, telling_failures
+from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
+from mpitrain.comm.watch.notes import position_in_start
 from mpitrain.errors import LaunchError, MpitrainError
 
 INTERNAL_ERROR = 1
 _SECONDS_TO_SPEAK = 2.0
 _SECONDS_TO_FORWARD = 0.1  # an abort may overtake what the launcher has not yet read of a rank's output
-_MEETING_TIMEOUT = datetime.timedelta(minutes=5)
+_SECONDS_FOR_SUPERVISOR = 30.0
+_SECONDS_TO_LEARN = 1.0  # why a connection broke
+# gloo's words, for want of an error of its own.
+_BROKEN_CONNECTION = re.compile(r"[Cc]onnection|[Bb]roken pipe|[Ss]ocket|[Tt]imed out|[Nn]etwork")
 
 
-def run_on_all_ranks(body: Callable[[Ranks], int], environ: Mapping[str, str] = os.environ) -> int:
+def run_on_all_ranks(
+    body: Callable[[Ranks], int], watch: NodeWatch | None = None, environ: Mapping[str, str] = os.environ
+) -> int:
     """Start the ranks, run `body` on each, and return the exit code. Collective.
 
-    An error on which all ranks agree is printed once by the root; any other error on one rank is printed by that rank
-    and ends all of them, within seconds, with its exit code.
+    `watch` is what `watching_start` gave, where the start began before this module was loaded. An error on which all
+    ranks agree is printed once by the root; any other error on one rank is printed by that rank and ends all of them,
+    within seconds, with its exit code.
     """
     gc.freeze()  # what the imports made is there to stay: no collection shall look through it
     gc.enable()
     try:
-        ranks = start_ranks(environ)
+        watch = watch or begin_watch(environ)
+        with telling_failures(watch, environ):
+            ranks = start_ranks(environ, watch)
     except LaunchError as error:
-        say_once_before_ranks_meet(f"mpitrain: error: {error}", environ)
+        end_start(watch or NodeWatch(), error, environ)
         return error.exit_code
     try:
         exit_code = body(ranks)
@@ -53,6 +64,7 @@ def run_on_all_ranks(body: Callable[[Ranks], int], environ: Mapping[str, str] = 
     except BaseException as error:
         fail_alone(ranks, error)
     _close(ranks)
+    watch.leave()
     gc.freeze()  # the process ends: what is left need not be sorted for it
     return exit_code
 
@@ -62,12 +74,14 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
 
     `details` go into the failure's file; without them, the traceback.
     """
+    error = _cause_of(ranks, error)
     exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
+    ranks.watch.fail(exit_code)
     where = f"rank {ranks.rank} on {ranks.host}"
     message = f"mpitrain: error: {where}: {_one_line(error)}"
     kind = "details" if details else "traceback"
     details = details or "".join(traceback.format_exception(error))
-    if _is_first_failure(ranks, message + "\n\n" + details):
+    if str(error) and _is_first_failure(ranks, message + "\n\n" + details):
         hint = f" ({kind} in {ranks.failure_folder / 'failure.txt'})" if ranks.failure_folder else ""
         text = message + hint if ranks.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -81,6 +95,27 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
 
 
+def _cause_of(ranks: Ranks, error: BaseException) -> BaseException:
+    """Return the error of the rank that ended first, where this one is only what a broken connection brought."""
+    if not isinstance(error, RuntimeError) or ranks.transport != "torch" or ranks.world_size == 1:
+        return error
+    cause = ranks.watch.find_cause(_SECONDS_TO_LEARN)
+    if cause is not None:
+        return _OtherRanksError(*cause)
+    text = str(error).splitlines()[0]
+    if _BROKEN_CONNECTION.search(text):
+        return LaunchError(f"lost the connection to another rank ({text}); see whether a process or a host has ended")
+    return error
+
+
+class _OtherRanksError(MpitrainError):
+    """Another rank's failure, with its exit code; without a text where that rank says it itself."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
 def _one_line(error: BaseException) -> str:
     if isinstance(error, MpitrainError):
         return str(error)
@@ -91,6 +126,8 @@ def _one_line(error: BaseException) -> str:
 
 def _is_first_failure(ranks: Ranks, text: str) -> bool:
     # When several ranks fail at once (a lost connection fails all), the file's exclusive creation picks the speaker.
+    if not ranks.watch.claim():
+        return False
     if ranks.failure_folder is None:
         return ranks.watchdog is None or ranks.watchdog.is_first_to_fail()
     try:
@@ -119,17 +156,20 @@ def _destroy_torch_groups() -> None:
         dist.destroy_process_group()
 
 
-def start_ranks(environ: Mapping[str, str]) -> Ranks:
+def start_ranks(environ: Mapping[str, str], watch: NodeWatch | None = None) -> Ranks:
     """Find the ranks: ask MPI first, then cross-check with every launcher's variables. Collective.
 
-    Raises LaunchError when the sources contradict each other.
+    `watch` is told of every step, and keeps its time. Raises LaunchError when the sources contradict each other.
     """
-    mpi = _start_mpi(environ)
+    watch = watch or NodeWatch()
+    mpi = _start_mpi(environ, watch)
     claim = mpi and RankClaim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
     decision = _decide_together(mpi, claim, environ)
-    if decision.transport == "mpi":
-        return _mpi_ranks(mpi, decision)
-    return _torch_ranks(decision, environ)
+    ranks = _mpi_ranks(mpi, decision) if decision.transport == "mpi" else _torch_ranks(decision, environ, watch)
+    ranks.watch = watch
+    watch.enter(AGREEING)
+    watch.follow(lambda: position_in_start(ranks.cpu.notes))
+    return ranks
 
 
 def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, str]) -> LaunchDecision:
@@ -147,8 +187,9 @@ def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, st
     return decision
 
 
-def _start_mpi(environ: Mapping[str, str]) -> Any:
+def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
     """Return mpi4py's MPI module, initialised; None where no MPI library is to be had."""
+    watch.enter(IMPORTING_MPI)
     # Some sites forbid MPI on login nodes, and importing mpi4py.MPI initialises it: only a starting run comes here.
     import mpi4py
 
@@ -162,6 +203,7 @@ def _start_mpi(environ: Mapping[str, str]) -> Any:
         check_before_mpi_init(environ, MPI.Get_library_version())
         for name, value in wait_policy_variables(environ, os.cpu_count() or 1, read_cgroup_cpu_max()).items():
             os.environ.setdefault(name, value)
+        watch.enter(MPI_INIT)
         # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
         with warnings.catch_warnings():
             # mpi4py's own guess about the launcher: `reconcile` says it once, with the fix, as an error.
@@ -192,15 +234,17 @@ def _count_node_cores(communicator: Communicator, node_rank: int) -> int:
     )
 
 
-def _torch_ranks(decision: LaunchDecision, environ: Mapping[str, str]) -> Ranks:
+def _torch_ranks(decision: LaunchDecision, environ: Mapping[str, str], watch: NodeWatch) -> Ranks:
     import torch.distributed as dist
 
     from mpitrain.comm.torch_backend import TorchCommunicator
 
     rank, world_size = decision.claim.rank or 0, decision.claim.world_size or 1
     try:
-        store = _launcher_store(environ, rank, world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=_MEETING_TIMEOUT)
+        # Longer than the start may take: the supervisor speaks first, since it can name the missing rank.
+        timeout = datetime.timedelta(seconds=watch.limit_s + _SECONDS_FOR_SUPERVISOR)
+        store = _launcher_store(environ, decision.claim, timeout, watch)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError) as error:  # torch's words for "nobody answered" and "not a port"
         raise LaunchError(
             f"rank {rank}: the ranks did not meet: {str(error).splitlines()[0]}; check MASTER_ADDR and MASTER_PORT"
@@ -209,12 +253,27 @@ def _torch_ranks(decision: LaunchDecision, environ: Mapping[str, str]) -> Ranks:
     hosts = communicator.all_gather_object(socket.gethostname())
     info = rank_info_from_hosts(rank, hosts, decision.claim.source)
     cores = _count_node_cores(communicator, info.node_rank)
-    return Ranks(info, communicator, communicator, "torch", hosts[rank], cores, list(decision.notices))
+    notices = [*decision.notices, *_secret_notices(info, environ)]
+    return Ranks(info, communicator, communicator, "torch", hosts[rank], cores, notices)
 
 
-def _launcher_store(environ: Mapping[str, str], rank: int, world_size: int) -> Any:
+def _secret_notices(info: RankInfo, environ: Mapping[str, str]) -> list[str]:
+    from mpitrain.comm.tcp.meeting import SECRET_VARIABLE
+
+    if info.num_nodes == 1 or environ.get(SECRET_VARIABLE):
+        return []
+    return [
+        f"the ranks of {info.num_nodes} hosts met without a secret: who reaches MASTER_PORT can disturb the run; set "
+        f"{SECRET_VARIABLE} to the same random text for all ranks, as the scripts of `mpitrain launch` do"
+    ]
+
+
+def _launcher_store(environ: Mapping[str, str], claim: RankClaim, timeout: datetime.timedelta, watch: NodeWatch) -> Any:
     import torch.distributed as dist
 
+    from mpitrain.comm.tcp.meeting import is_loopback, open_store_at, use_loopback_for_gloo
+
+    rank, world_size = claim.rank or 0, claim.world_size or 1
     if world_size == 1:
         return dist.HashStore()
     meeting_point = master_address(environ)
@@ -224,5 +283,10 @@ def _launcher_store(environ: Mapping[str, str], rank: int, world_size: int) -> A
         )
     # Under torchrun the launcher's own process already serves this store; else rank 0 does.
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_master = rank == 0 and not is_served
-    return dist.TCPStore(*meeting_point, world_size, is_master=is_master, timeout=_MEETING_TIMEOUT)
+    is_one_node = claim.num_nodes == 1 or claim.local_world_size == world_size
+    if is_one_node and not is_served:
+        meeting_point = ("127.0.0.1", meeting_point[1])
+    if is_one_node or is_loopback(meeting_point[0]):
+        use_loopback_for_gloo()
+    watch.enter(MEETING, where=f"{meeting_point[0]}:{meeting_point[1]}")
+    return open_store_at(meeting_point, rank, world_size, is_served, timeout)

@@ -14,12 +14,13 @@ import torch.distributed as dist
 from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
 from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import fail_alone
+from mpitrain.comm.tcp.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.torch_backend import TorchCommunicator
+from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.comm.watch.watchdog import start_watchdog
 from mpitrain.config import RunConfig
 from mpitrain.errors import LaunchError
@@ -138,7 +139,10 @@ def _start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     # The watchdog speaks first, since it can name the missing rank; it does not see what waits on a GPU.
     patient, timeout = (datetime.timedelta(seconds=seconds) for seconds in (2 * timeout_s + 60, timeout_s))
     if ranks.transport == "torch" and ranks.world_size > 1:
-        ranks.cpu = TorchCommunicator(dist.new_group(backend="gloo", timeout=patient))
+        with waiting_in("new_group", ranks.cpu.notes):
+            control_group = TorchCommunicator(dist.new_group(backend="gloo", timeout=patient))
+        control_group.notes = ranks.cpu.notes
+        ranks.cpu = control_group
     control = ranks.cpu
     if not isinstance(control, MpiCommunicator):
         return control if backend == "gloo" else TorchCommunicator(dist.new_group(backend=backend, timeout=timeout))
@@ -150,7 +154,8 @@ def _start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     if ranks.num_nodes == 1:
         use_loopback_for_gloo()
     try:
-        _initialise(backend, open_store_over(control, timeout, ranks.num_nodes == 1), control, timeout)
+        store = open_store_over(control, timeout, ranks.num_nodes == 1, is_sealed=backend != "nccl")
+        _initialise(backend, store, control, timeout)
     except RuntimeError as error:
         raise mark_agreed(
             LaunchError(f"compute.backend={backend} did not start: {str(error).splitlines()[0]}")
@@ -169,7 +174,9 @@ def _start_watchdog(ranks: Ranks, timeout_s: float) -> None:
             timeout_s,
             functools.partial(fail_alone, ranks),
         )
+    ranks.end_start()
 
 
 def _initialise(backend: str, store: dist.Store, control: Communicator, timeout: datetime.timedelta) -> None:
-    dist.init_process_group(backend, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
+    with waiting_in("init_process_group", control.notes):
+        dist.init_process_group(backend, store=store, rank=control.rank, world_size=control.size, timeout=timeout)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.communicator import NodeSharedTensor, ReduceOperation
+from mpitrain.comm.tcp.plain_data import NotPlainError, decode, encode
 from mpitrain.comm.watch.notes import CollectiveNotes, noted
 from mpitrain.errors import LaunchError
 
@@ -79,16 +80,31 @@ class TorchCommunicator:
     @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """See `Communicator.broadcast_object`."""
-        box = [value]
-        dist.broadcast_object_list(box, src=root, group=self._group)
-        return box[0]
+        message = _as_tensor(encode(value) if self.rank == root else b"", self._device)
+        length = torch.tensor([len(message)], device=self._device)
+        dist.broadcast(length, src=root, group=self._group)
+        if self.rank != root:
+            message = torch.empty(int(length), dtype=torch.uint8, device=self._device)
+        dist.broadcast(message, src=root, group=self._group)
+        return value if self.rank == root else _received(message)
 
     @noted
     def all_gather_object(self, value: Any) -> list[Any]:
         """See `Communicator.all_gather_object`."""
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
-        return values
+        message = _as_tensor(encode(value), self._device)
+        lengths = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(message)], device=self._device), group=self._group)
+        # Padded: neither gloo nor nccl gathers unequal parts.
+        padded = message.new_zeros(max(int(length) for length in lengths))
+        padded[: len(message)] = message
+        parts = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(parts, padded, group=self._group)
+        return [_received(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
+
+    @property
+    def _device(self) -> torch.device:
+        is_on_gpu = dist.get_backend(self._group) == "nccl"
+        return torch.device("cuda", torch.cuda.current_device()) if is_on_gpu else torch.device("cpu")
 
     @noted
     def barrier(self) -> None:
@@ -106,3 +122,19 @@ class TorchCommunicator:
     def close(self) -> None:
         """See `Communicator.close`."""
         dist.destroy_process_group(self._group)
+
+
+def _as_tensor(message: bytes, device: torch.device) -> torch.Tensor:
+    flat = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
+    return flat.to(device)
+
+
+def _received(message: torch.Tensor) -> Any:
+    # Never a pickle, as torch.distributed's own verbs for objects send: whoever poses as a rank could run code here.
+    try:
+        return decode(message.cpu().numpy().tobytes())
+    except NotPlainError as error:
+        raise LaunchError(
+            f"a rank has sent what is no message of this version of mpitrain ({error}): see whether all ranks have the "
+            "same one, and who else reaches the port at which they meet"
+        ) from error

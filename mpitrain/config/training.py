@@ -138,6 +138,9 @@ class DistributedSection(Section):
     """How gradients are shared; `dp` and `ddp` imply `training.reduction: any`."""
     timeout_s: PositiveNumber = 1800.0
     """Seconds after which a collective that does not end is an error."""
+    start_timeout_s: PositiveNumber | None = None
+    """Seconds for the ranks to meet, from the first one's arrival; null: 60 on one node, 300 on several. The variable
+    MPITRAIN_START_TIMEOUT_S comes before it."""
     find_unused_parameters: bool = False
     """DistributedDataParallel's argument of this name."""
     gradient_as_bucket_view: bool = False

@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mpitrain.cluster.cores import threads_per_rank
+from mpitrain.cluster.place import Place
 from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import fail_alone, start_ranks
+from mpitrain.comm.supervision.status_folder import print_once
 from mpitrain.config import RunConfig
 from mpitrain.doctor import network
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint
-from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place
+from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest
 from mpitrain.doctor.supervision.heartbeat import Heartbeat
-from mpitrain.doctor.supervision.status_folder import print_once
 from mpitrain.errors import LaunchError
 
 

@@ -1,13 +1,9 @@
-"""What the doctor is asked for, and the place that the launcher's variables give this process."""
+"""What the doctor is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from mpitrain.cluster.launchers import claimed_rank, read_claims, without_inherited
-from mpitrain.errors import LaunchError
 
 END_LIMIT_S = 20.0
 
@@ -26,33 +22,3 @@ class DoctorRequest:
     def static_limit_s(self) -> float:
         """Time limit of all static checks together, for which the other ranks wait."""
         return 2 * self.timeout_s + 30
-
-
-@dataclass(frozen=True)
-class Place:
-    """What the launcher's variables say of this process; `problem` is what is wrong with them."""
-
-    rank: int
-    world_size: int
-    is_launched: bool
-    is_one_node: bool
-    problem: str = ""
-
-
-def read_place(environ: Mapping[str, str]) -> Place:
-    """Read what the launcher says: before MPI is started, which may already hang."""
-    try:
-        claims = without_inherited(read_claims(environ), environ)
-    except LaunchError as error:
-        return Place(claimed_rank(environ), 1, True, True, str(error))
-    told = [claim for claim in claims if claim.rank is not None]
-    largest = max(told, key=lambda claim: claim.world_size or 1, default=None)
-    if largest is None:
-        return Place(0, 1, False, True)
-    world_size = largest.world_size or 1
-    return Place(
-        largest.rank or 0,
-        world_size,
-        True,
-        is_one_node=largest.num_nodes == 1 or (largest.local_world_size or world_size) == world_size,
-    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from mpitrain.cluster.place import Place, read_place
+from mpitrain.comm.supervision.status_folder import open_status_folder, print_once
 from mpitrain.config import RunConfig
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
-from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest, Place, read_place
+from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest
 from mpitrain.doctor.static_checks import run_static_checks
 from mpitrain.doctor.supervision.heartbeat import Heartbeat, start_heartbeat
-from mpitrain.doctor.supervision.status_folder import open_status_folder, print_once
 from mpitrain.errors import UserError
 
 

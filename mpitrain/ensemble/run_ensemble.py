@@ -42,7 +42,8 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
     for line in (*loaded.notices, *ranks.notices):
         ranks.say(f"note: {line}", error=True)
     ranks.on_root(lambda: prepare_folder(plan, request))
-    ranks.failure_folder = RunFolder(plan.folder).logs
+    ranks.write_failures_to(RunFolder(plan.folder).logs)
+    ranks.end_start()
     search = replace(plan_search(plan), costs=costs_of(plan.members, Estimator(ranks, plan)))
     known = ranks.on_root(lambda: _known_outcomes(plan, search))
     ended = train_members(ranks, plan, search, known)

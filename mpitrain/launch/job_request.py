@@ -65,6 +65,8 @@ class JobRequest(BaseModel):
     """Seconds before the limit at which the ranks are told to write a checkpoint and stop."""
     requeue: bool = True
     """Whether a job that stopped so, or lost a host, goes on by itself."""
+    restarts: CountOrZero | None = None
+    """How often a run that lost a host or a rank starts again on what is left; null: 3 on several hosts, else 0."""
     partition: QueueName | None = None
     """Slurm's partition, or PBS's queue."""
     account: AccountName | None = None
@@ -104,10 +106,20 @@ class JobRequest(BaseModel):
     master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
     """Port at which the ranks of the commands by hand meet, on the first host."""
 
+    secret: Annotated[str, Field(pattern=r"^[0-9a-f]*$")] = ""
+    """What the ranks of the commands by hand show each other at that port; empty for none."""
+
     @property
     def walltime_s(self) -> int:
         """Time limit in seconds."""
         return walltime_seconds(self.walltime)
+
+    @property
+    def num_restarts(self) -> int:
+        """Starts again on the hosts that are left, at most."""
+        if self.command != "train":
+            return 0
+        return self.restarts if self.restarts is not None else 3 * (self.nodes > 1)
 
     @property
     def total_tasks(self) -> int:

@@ -15,6 +15,15 @@ if ((tasks_per_node > $(nproc))); then
     export OMPI_MCA_mpi_yield_when_idle=1
 fi"""
 
+_RESTART = """\
+while :; do
+    exit_code=0
+    {run} || exit_code=$?
+    may_restart "$exit_code" || exit "$exit_code"
+    choose_go_on
+    echo "the run ended with exit code $exit_code: again with ${{go_on[*]}}, $restarts_left times more at most"
+done"""
+
 
 def render_local(job: JobRequest) -> str:
     """Return the text of a script for bash on one host. Pure. Raises UserError for more than one host."""
@@ -43,7 +52,13 @@ def render_local(job: JobRequest) -> str:
         "",
         *choose_mpirun(),
         *parts.launcher(job, '"$mpirun" -np "$tasks_per_node"'),
-        "# on the terminal and in the log; pipefail keeps mpirun's exit code",
-        '"${launch[@]}" "${command[@]}" 2>&1 | tee -a "logs/${job}_node0.log"',
+        *_run(job),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _run(job: JobRequest) -> list[str]:
+    words = parts.RUN if job.command == "train" else '"${launch[@]}" "${command[@]}"'
+    reason = "# on the terminal and in the log; pipefail keeps mpirun's exit code"
+    run = f'{words} 2>&1 | tee -a "logs/${{job}}_node0.log"'
+    return [*parts.restarts(job), "", reason, _RESTART.format(run=run)] if job.num_restarts else [reason, run]

@@ -41,6 +41,7 @@ def _host_block(job: JobRequest, hosts: tuple[str, ...], node: int, ranks: range
         *parts.exports(job_variables(job, "none")),
         *(f"export {name}={quote(value)}" for name, _, value in (line.partition("=") for line in job.environment)),
         "# where the ranks meet, and how many they are",
+        *([f"export MPITRAIN_SECRET={job.secret}"] if job.secret else []),
         f"export MASTER_ADDR={quote(hosts[0])} MASTER_PORT={job.master_port} WORLD_SIZE={job.total_tasks}",
         "# each rank's number in all and on this host",
         *(f"RANK={rank} LOCAL_RANK={rank - ranks.start} {_command(job)} &" for rank in ranks),

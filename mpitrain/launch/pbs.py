@@ -24,7 +24,7 @@ _END = """\
 # PBS sends no warning before the limit: `timeout` does. mpirun hands it to the ranks, which write a checkpoint and
 # leave with exit code 5. In the foreground: mpirun alone is told, not its helpers, which would die of it.
 exit_code=0
-timeout --foreground --preserve-status --signal=USR1 {seconds} "${{launch[@]}}" "${{command[@]}}" || exit_code=$?
+timeout --foreground --preserve-status --signal=USR1 {seconds} {run} || exit_code=$?
 if ((exit_code == 5)); then
     echo "stopped with a checkpoint; to go on: qsub -v RESUME=1,OUTPUT=$run_folder SCRIPT"
 fi
@@ -118,4 +118,4 @@ def _mpirun(job: JobRequest) -> list[str]:
 def _end(job: JobRequest) -> list[str]:
     if job.command != "train":
         return ['"${launch[@]}" "${command[@]}"']
-    return [_END.format(seconds=job.walltime_s - job.signal_s)]
+    return [_END.format(seconds=job.walltime_s - job.signal_s, run=parts.RUN)]

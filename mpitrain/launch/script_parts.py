@@ -58,19 +58,38 @@ take() { # NAME KEY FORM
 _OWN_ATTEMPT = """\
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
 # replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-if [[ ${RESUME:-} == 1 ]]; then
-    command+=(--resume)
-elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
-        command+=(--resume)
-    else
-        command+=(--overwrite)
+choose_go_on() {
+    go_on=()
+    if [[ ${RESUME:-} == 1 ]]; then
+        go_on=(--resume)
+    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
+        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+            go_on=(--resume)
+        else
+            go_on=(--overwrite)
+        fi
     fi
-fi
+}
+choose_go_on
 if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
 fi"""
+# Old versions of bash take an empty array for an unset variable.
+RUN = '"${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"}'
+
+_MAY_RESTART = """\
+# What a lost host or a killed rank leaves behind may start again; a wrong input, a failed training (codes 1, 2, 4) and
+# a stop that was asked for (5) may not. Code 3 may where the run had begun: a rank did not answer any more.
+restarts_left={restarts}
+may_restart() {{ # EXIT_CODE
+    ((restarts_left > 0)) || return 1
+    case $1 in
+        0|1|2|4|5) return 1 ;;
+        3) compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null || return 1 ;;
+    esac
+    restarts_left=$((restarts_left - 1))
+}}"""
 
 
 def header(title: str, directives: Iterable[str] = ()) -> list[str]:
@@ -281,3 +300,8 @@ def forwarded_environment(job: JobRequest, variables: Iterable[Variable]) -> lis
         "done",
         *([f"launch+=({own})"] if own else []),
     ]
+
+
+def restarts(job: JobRequest) -> list[str]:
+    """Return the function `may_restart`, and how often it says yes. Needs `run_folder`."""
+    return [_MAY_RESTART.format(restarts=job.num_restarts)]

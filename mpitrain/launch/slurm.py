@@ -8,8 +8,15 @@ from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.variables import job_variables, mpi_family_of_srun
 
 _INDEX = "SLURM_ARRAY_TASK_ID"
+_PROBE_S = 30
 _ARRAY = ("SLURM_ARRAY_JOB_ID", _INDEX)
 
+_SECRET = [
+    "# without MPI the ranks of several hosts meet at an open port: only who has this text is heard there",
+    'MPITRAIN_SECRET=${MPITRAIN_SECRET:-$(od -An -N16 -tx1 /dev/urandom | tr -d " \\n")}',
+    "export MPITRAIN_SECRET",
+    "",
+]
 # `wait` ends early, with 128 + the signal's number, when a trapped signal comes; asked again it gives the run's own.
 _RUN_AND_WAIT = """\
 # The warning before the time limit comes to this shell only: srun hands it to the ranks, which write a checkpoint and
@@ -17,15 +24,54 @@ _RUN_AND_WAIT = """\
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
-# in the background: a shell that waits for a command in the foreground would see the warning after its end
-"${launch[@]}" "${command[@]}" &
-run=$!
-# A signal ends `wait` before the run has ended: wait again, until it has.
-while :; do
-    exit_code=0
-    wait "$run" || exit_code=$?
-    ((interrupted)) || break
+run_once() {
     interrupted=0
+    # in the background: a shell that waits for a command in the foreground would see the warning after its end
+    RUN &
+    run=$!
+    # A signal ends `wait` before the run has ended: wait again, until it has.
+    while :; do
+        exit_code=0
+        wait "$run" || exit_code=$?
+        ((interrupted)) || break
+        interrupted=0
+    done
+}""".replace("RUN &", f"{parts.RUN} &")
+
+_RESTART = """\
+# Which hosts still answer: each is asked, all at once, and has {probe_s} seconds. Sets `alive`.
+probe_hosts() {{
+    local hosts host
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    mkdir -p "logs/${{job}}_alive" && rm -f "logs/${{job}}_alive"/*
+    for host in "${{hosts[@]}}"; do
+        {{
+            timeout -k 5 {probe_s} srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$host" true \\
+                >/dev/null 2>&1 && : >"logs/${{job}}_alive/$host"
+        }} &
+    done
+    wait
+    alive=()
+    for host in "${{hosts[@]}}"; do
+        [[ ! -e logs/${{job}}_alive/$host ]] || alive+=("$host")
+    done
+    rm -rf "logs/${{job}}_alive"
+}}
+
+# a job that is cancelled stays so
+cancelled=0
+trap 'cancelled=1 interrupted=1' TERM
+while :; do
+    run_once
+    # Results do not depend on the number of ranks: what is left goes on from the newest checkpoint, with no queue.
+    if ((warned || cancelled)) || ! may_restart "$exit_code"; then break; fi
+    probe_hosts
+    if ((warned || cancelled || ${{#alive[@]}} == 0)); then break; fi
+    choose_go_on
+    num_tasks={num_tasks}
+    launch+=(--nodes="${{#alive[@]}}" --nodelist="$(IFS=,; echo "${{alive[*]}}")" --ntasks="$num_tasks")
+    echo "the run ended with exit code $exit_code; ${{#alive[@]}} of $SLURM_JOB_NUM_NODES hosts answer: again with" \\
+        "${{go_on[*]}} and $num_tasks ranks on ${{alive[*]}}, $restarts_left times more at most"
 done"""
 
 _REQUEUE = """\
@@ -66,6 +112,7 @@ def render_slurm(job: JobRequest) -> str:
         "",
         *parts.log_links("SLURM_JOB_NUM_NODES"),
         "",
+        *(_SECRET if job.mpi == "none" and job.nodes > 1 else []),
         *_srun(job),
         "",
         *_end(job),
@@ -89,6 +136,7 @@ def _directives(job: JobRequest) -> list[str]:
             "before the limit USR1, and to this shell only (B:): it must know why the run stopped",
             job.command == "train" and f"--signal=B:USR1@{job.signal_s}",
         ),
+        ("a lost host does not end the job: the others go on", job.num_restarts and "--no-kill"),
         (
             "after a lost host or the time limit the job goes on" if job.requeue else "the job never restarts",
             "--requeue" if job.requeue else "--no-requeue",
@@ -124,6 +172,7 @@ def _srun(job: JobRequest) -> list[str]:
             "cores of each rank: since Slurm 22.05 srun does not take them over from sbatch",
             '--cpus-per-task="$OMP_NUM_THREADS"',
         ),
+        ("but a lost host ends the run, which then starts again", job.num_restarts and "--no-kill=off"),
         ("one rank that fails ends all: the others would wait for it until the time limit", "--kill-on-bad-exit=1"),
         ("each rank keeps its cores, and with them its caches and its memory", "--cpu-bind=cores"),
         ("each line begins with its rank", "--label"),
@@ -132,11 +181,16 @@ def _srun(job: JobRequest) -> list[str]:
     ]
     return [
         *parts.launcher(job, "srun"),
-        *(line for reason, option in table for line in (f"# {reason}", f"launch+=({option})")),
+        *(line for reason, option in table if option for line in (f"# {reason}", f"launch+=({option})")),
     ]
 
 
 def _end(job: JobRequest) -> list[str]:
     if job.command != "train":
         return ['"${launch[@]}" "${command[@]}"']
-    return [_RUN_AND_WAIT, _REQUEUE if job.requeue else _NO_REQUEUE]
+    end = _REQUEUE if job.requeue else _NO_REQUEUE
+    if not job.num_restarts:
+        return [_RUN_AND_WAIT, "run_once", end]
+    every = "$((${#alive[@]} * tasks_per_node))"
+    num_tasks = f"$(({job.num_tasks} < {every[3:-2]} ? {job.num_tasks} : {every[3:-2]}))" if job.num_tasks else every
+    return [_RUN_AND_WAIT, *parts.restarts(job), _RESTART.format(probe_s=_PROBE_S, num_tasks=num_tasks), end]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,7 @@ def request_from(
         **_sizes(PRESETS.get(options.preset, {}), {**({"nodes": len(hosts)} if hosts else {}), **given}),
         "hosts": hosts,
         "settings": tuple(settings),
+        "secret": secrets.token_hex(16) if options.scheduler == "manual" and len(hosts) > 1 else "",
         "sweep": _sweep(options.sweep or ()),
     }
     if config_path is not None:

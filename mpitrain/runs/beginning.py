@@ -139,7 +139,7 @@ def open_folder(
     Raises OutputError or DataError, on all ranks.
     """
     ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
-    ranks.failure_folder = folder.logs
+    ranks.write_failures_to(folder.logs)
     return begin_record(ranks, prepared, source, folder, checkpoint)
 
 

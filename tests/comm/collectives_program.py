@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpitrain.comm.agreement import is_agreed, on_all_ranks
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.meeting import open_store_over
 from mpitrain.comm.mpi import communicator as mpi_communicator
 from mpitrain.comm.mpi import half_precision
 from mpitrain.comm.mpi.communicator import MpiCommunicator
@@ -31,6 +30,7 @@ from mpitrain.comm.mpi.half_precision import all_reduce_halves
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, MpiProcessGroup, register_mpi_backend
 from mpitrain.comm.mpi.tensor_memory import TensorMemory
 from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer
+from mpitrain.comm.tcp.meeting import open_store_over
 from mpitrain.comm.torch_backend import TorchCommunicator
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.errors import ConfigError, DataError, LaunchError, MpitrainError

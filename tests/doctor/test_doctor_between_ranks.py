@@ -16,6 +16,7 @@ import torch
 from conftest import launcher_environment
 
 from mpitrain.comm.probes.measurements import probe_all_reduce
+from mpitrain.comm.supervision.status_folder import StatusFolder, launch_identity, open_status_folder
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import (
     check_oversubscription,
@@ -31,7 +32,6 @@ from mpitrain.doctor.comparisons import (
 from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
 from mpitrain.doctor.static_checks import run_limited
 from mpitrain.doctor.supervision.arrival import Waiting, explain
-from mpitrain.doctor.supervision.status_folder import StatusFolder, launch_identity, open_status_folder
 
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "mpi4py": "4.1.2", "numpy": "2.4.6"}
 
@@ -176,7 +176,7 @@ def test_a_rank_that_hangs_with_pythons_lock_is_ended_with_the_exit_code_of_a_wr
     """As MPI_Init hangs: no thread of that process can run."""
     program = (
         "import ctypes, pathlib, sys\n"
-        "from mpitrain.doctor.supervision.status_folder import StatusFolder\n"
+        "from mpitrain.comm.supervision.status_folder import StatusFolder\n"
         "from mpitrain.doctor.supervision.heartbeat import start_heartbeat\n"
         "heartbeat = start_heartbeat(StatusFolder(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
         "heartbeat.enter('start MPI', 0.5)\n"

@@ -64,9 +64,10 @@ def save_checkpoint(folder: Path) -> None:
 def test_srun_is_told_everything_and_the_logs_are_linked(stage):
     done = stage.run(slurm(mpi="pmix", cpus_per_task=3), {"SLURM_CPUS_PER_TASK": "3"})
     assert done.returncode == 0, done.stderr
-    assert stage.arguments_of("srun")[:11] == [
+    assert stage.arguments_of("srun")[:12] == [
         "--mpi=pmix", "--export=ALL", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=3",
-        "--kill-on-bad-exit=1", "--cpu-bind=cores", "--label", "--output=logs/77_node%n.log", "--open-mode=append",
+        "--no-kill=off", "--kill-on-bad-exit=1", "--cpu-bind=cores", "--label", "--output=logs/77_node%n.log",
+        "--open-mode=append",
     ]  # fmt: skip
     links = {path.name: os.readlink(path) for path in (stage.cwd / "logs").iterdir()}
     assert links == {"latest_node0.log": "77_node0.log", "latest_node1.log": "77_node1.log"}
@@ -84,6 +85,52 @@ def test_exit_code_of_the_run_is_the_script_s(stage):
     for code in (0, 2, 4, 5, 137):
         assert stage.run(slurm(), {"PLAY": f"exit {code}", "OUTPUT": f"run{code}"}).returncode == code
     assert not (stage.records / "scontrol").exists(), "requeued without a warning"
+
+
+@pytest.fixture
+def two_hosts(stage):
+    """A job of two hosts, of which only n1 answers; its run loses a rank at its first attempt."""
+    stage.add_command("scontrol", '#!/usr/bin/env bash\nprintf "n1\\nn2\\n"\n')
+    stage.add_command(
+        "srun",
+        """#!/usr/bin/env bash
+for word in "$@"; do [[ $word != --nodelist=n2 ]] || exit 1; done
+printf "%s\\0" "$@" >"$RECORDS/srun"
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+""",
+    )
+    return stage
+
+
+LOSE_ONCE = 'n=$(cat "$RECORDS/n" || true); echo "1$n" >"$RECORDS/n"; mkdir -p "mpitrain_run-77/checkpoints/s"; ' \
+    'touch mpitrain_run-77/checkpoints/s/commit.json; [[ -n $n ]] || exit '  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(137, 2), (9, 2), (3, 2), (1, 1), (2, 1), (4, 1), (5, 1)])
+def test_what_is_left_of_a_run_starts_again(two_hosts, code, attempts):
+    done = two_hosts.run(slurm(), {"PLAY": f"{LOSE_ONCE}{code}", "SLURM_JOB_NODELIST": "n[1-2]"})
+    assert (two_hosts.records / "n").read_text() == "1" * attempts + "\n"
+    assert done.returncode == (0 if attempts == 2 else code)
+    if attempts == 2:
+        assert {"--nodelist=n1", "--nodes=1", "--ntasks=2"} <= set(two_hosts.arguments_of("srun"))
+        assert two_hosts.arguments_of("python")[-1] == "--resume"
+        said = (
+            f"the run ended with exit code {code}; 1 of 2 hosts answer: again with --resume and 2 ranks on n1, 2 times"
+        )
+        assert said in done.stdout
+
+
+def test_restarts_are_bounded(two_hosts):
+    play = 'echo >>"$RECORDS/attempts"; exit 137'
+    environ = {"PLAY": play, "SLURM_JOB_NODELIST": "n[1-2]"}
+    done = two_hosts.run(slurm(restarts=2), environ)
+    assert (done.returncode, (two_hosts.records / "attempts").read_text()) == (137, "\n" * 3)
+    local = RENDERERS["local"](make_job_request(restarts=1))
+    (two_hosts.records / "attempts").unlink()
+    done = two_hosts.run(local, environ)
+    assert (done.returncode, (two_hosts.records / "attempts").read_text()) == (137, "\n" * 2)
+    assert "the run ended with exit code 137: again with --overwrite, 0 times more at most" in done.stdout
 
 
 def test_warning_before_the_limit_stops_requeues_and_resumes(stage):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,26 @@ class SlurmCluster:
             self._start("slurmd", "-D", "-N", f"n{node}", "-f", str(self.configuration))
         wait_until(self._is_idle, 30.0, f"two idle nodes; the daemons' words are in {self.folder}")
 
+    @contextmanager
+    def lost_node(self, name: str) -> Iterator[None]:
+        """Kill every process of a node, as a power cut does, and let the controller know; the node comes back after."""
+        daemon = self._daemons[-NUM_NODES + int(name[1:]) - 1]
+        killed = {daemon.pid, *_processes_of_node(name)}
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        daemon.wait()
+        # What the controller finds out by itself after SlurmdTimeout.
+        self.run(["scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=lost"])
+        try:
+            yield
+        finally:
+            self._daemons.remove(daemon)
+            self._start("slurmd", "-D", "-N", name, "-f", str(self.configuration))
+            self._daemons.insert(-NUM_NODES + int(name[1:]) - 1 or len(self._daemons), self._daemons.pop())
+            self.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+            wait_until(self._is_idle, 60.0, "the node's return")
+
     def stop(self) -> None:
         """End all jobs and daemons; nothing is left behind."""
         if self.configuration.exists():
@@ -170,6 +191,25 @@ class SlurmCluster:
     def _is_idle(self) -> bool:
         states = self.run(["sinfo", "--noheader", "--Node", "--format=%T"]).stdout.split()
         return states == ["idle"] * NUM_NODES
+
+
+def _processes_of_node(name: str) -> list[int]:
+    """The step daemons of a node, and the ranks that they started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            of_node = f"SLURMD_NODENAME={name}".encode() in (path / "environ").read_bytes().split(b"\0")
+            # A step's daemon shows its job and step, not its node; it dies with the tasks that it has started.
+            if of_node:
+                found += [int(path.name), *([parent] if (parent := _step_daemon_of(path)) else [])]
+        except OSError:
+            continue
+    return found
+
+
+def _step_daemon_of(path: Path) -> int | None:
+    parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return parent if "slurmstepd" in Path(f"/proc/{parent}/comm").read_text() else None
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

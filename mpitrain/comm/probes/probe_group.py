@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tcp.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.tensors import choose_device
 from mpitrain.comm.torch_backend import TorchCommunicator
 
@@ -60,6 +60,6 @@ def _start_next_to_mpi(
     is_one_host = ranks.num_nodes == 1
     if is_one_host:
         use_loopback_for_gloo()
-    store = open_store_over(control, timeout, is_one_host)
+    store = open_store_over(control, timeout, is_one_host, is_sealed=backend != "nccl")
     dist.init_process_group(backend, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
     return TorchCommunicator()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from mpitrain.comm.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.tcp.meeting import open_store_over, use_loopback_for_gloo
 from mpitrain.comm.tensors import choose_device
 from mpitrain.errors import LaunchError
 

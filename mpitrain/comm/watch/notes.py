@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -66,3 +68,19 @@ def noted(verb: Verb) -> Verb:
         return result
 
     return cast(Verb, call)
+
+
+def position_in_start(notes: CollectiveNotes) -> dict[str, Any]:
+    """Return where the main thread is, as the supervisor of the start takes it."""
+    collective = notes.collective
+    place = "" if collective is not None else place_of(threading.main_thread().ident or 0)
+    return {"waits": collective is not None, "count": notes.count, "place": place}
+
+
+def place_of(thread: int) -> str:
+    """Tell the line of Python at which a thread is."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return ""
+    code = frame.f_code
+    return f"{code.co_name} ({code.co_filename.rpartition('/')[2]}:{frame.f_lineno})"

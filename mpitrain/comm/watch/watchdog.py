@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from mpitrain.comm.meeting import listen_on_free_port, reachable_address
-from mpitrain.comm.watch.notes import CollectiveNotes
+from mpitrain.comm.watch.notes import CollectiveNotes, place_of
 from mpitrain.comm.watch.stall_report import Position, describe_stall, render_positions
 from mpitrain.errors import LaunchError
 
@@ -148,7 +146,7 @@ class Watchdog:
 
     def _describe_self(self, beat: int) -> str:
         notes = self._notes
-        return _describe(beat, notes, _place_of(self._main_thread) if notes.collective is None else "")
+        return _describe(beat, notes, place_of(self._main_thread) if notes.collective is None else "")
 
 
 def start_watchdog(communicator: Communicator, host: str, is_one_host: bool, timeout_s: float, fail: Fail) -> Watchdog:
@@ -170,20 +168,11 @@ def _meet(communicator: Communicator, is_one_host: bool) -> tuple[dist.Store, st
     """Return the store that rank 0 serves, or the reason why this rank cannot reach it. Collective."""
     import torch.distributed as dist
 
-    listener = None
-    if communicator.rank == 0:
-        listener = listen_on_free_port("127.0.0.1" if is_one_host else reachable_address())
-    address, port = communicator.broadcast_object(listener.getsockname()[:2] if listener else None)
+    from mpitrain.comm.tcp.meeting import open_store_of_watchdog
+
+    timeout = datetime.timedelta(seconds=_MEETING_TIMEOUT_S)
     try:
-        store: dist.Store = dist.TCPStore(
-            address,
-            port,
-            communicator.size,
-            is_master=listener is not None,
-            timeout=datetime.timedelta(seconds=_MEETING_TIMEOUT_S),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach() if listener else None,
-        )
+        store = open_store_of_watchdog(communicator, timeout, is_one_host)
         store.set(str(communicator.rank), _describe(0, communicator.notes, ""))
         # From here on `_keep_time` decides, not the store: a suspended job must be able to go on.
         store.set_timeout(datetime.timedelta(days=1000))
@@ -194,12 +183,3 @@ def _meet(communicator: Communicator, is_one_host: bool) -> tuple[dist.Store, st
 
 def _describe(beat: int, notes: CollectiveNotes, place: str) -> str:
     return json.dumps([beat, notes.count, notes.collective, notes.step, place])
-
-
-def _place_of(thread: int) -> str:
-    """Tell the line of Python at which a thread is."""
-    frame = sys._current_frames().get(thread)
-    if frame is None:
-        return ""
-    code = frame.f_code
-    return f"{code.co_name} ({code.co_filename.rpartition('/')[2]}:{frame.f_lineno})"

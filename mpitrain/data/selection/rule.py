@@ -14,9 +14,8 @@ sea_ice  as `ocean`, where the ice concentration is above 0 and at most 1
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,10 +37,14 @@ ANY_LATITUDE_DEGREES = 60.0
 
 @dataclass(frozen=True)
 class Condition:
-    """One of our own conditions: `holds`, a function of this module with its limits bound, on one variable `name`."""
+    """One of our own conditions: `test`, a function of `TESTS` by its name, on one variable `name`, with its `limits`.
+
+    All of it is plain data, so that a rule can travel between ranks.
+    """
 
     name: str
-    holds: Callable[[Array], BoolArray]
+    test: str
+    limits: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ class Condition:
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
         with np.errstate(invalid="ignore"):
-            return self.holds(values(self.name))
+            return TESTS[self.test](values(self.name), **self.limits)
 
 
 def is_poleward(latitude: Array, pole: str, limit: float) -> BoolArray:
@@ -85,6 +88,12 @@ def is_between_meridians(longitude: Array, west: float, east: float) -> BoolArra
 def is_present(values: Array) -> BoolArray:
     """Tell where there is a measurement."""
     return ~np.isnan(values)
+
+
+TESTS: Mapping[str, Callable[..., BoolArray]] = {
+    "poleward": is_poleward, "ocean": is_ocean, "ice": has_ice, "within": is_within,
+    "between meridians": is_between_meridians, "present": is_present,
+}  # fmt: skip
 
 
 def select_points(latitude: Array, mask: Array, aice: Array, pole: str, is_clean: bool) -> BoolArray:
@@ -145,11 +154,11 @@ def build_point_rule(
         words.append(f"domain.mask={domain.mask}")
     if domain.latitude_range is not None:
         south, north = _checked_latitudes(domain.latitude_range)
-        conditions.append(Condition(find_role(LATITUDE), partial(is_within, low=south, high=north)))
+        conditions.append(Condition(find_role(LATITUDE), "within", {"low": south, "high": north}))
         words.append(f"domain.latitude_range={domain.latitude_range}")
     if domain.longitude_range is not None:
         west, east = domain.longitude_range
-        conditions.append(Condition(find_role(LONGITUDE), partial(is_between_meridians, west=west, east=east)))
+        conditions.append(Condition(find_role(LONGITUDE), "between meridians", {"west": west, "east": east}))
         words.append(f"domain.longitude_range={domain.longitude_range}")
     return PointRule(tuple(conditions), ", ".join(words))
 
@@ -167,7 +176,7 @@ def _conditions_of_mode(
     words = [f"domain.mask_mode={domain.mask_mode}"]
     if domain.mask_mode == "all":
         return [], words
-    ice = [Condition(find_role(ICE_FRACTION), has_ice)] if with_ice and uses_ice(domain) else []
+    ice = [Condition(find_role(ICE_FRACTION), "ice")] if with_ice and uses_ice(domain) else []
     return [*_ocean(leading_names, find_role), *ice], words
 
 
@@ -177,12 +186,12 @@ def _conditions_of_pole(
     clean = domain.clean_data
     limit = CLEAN_LATITUDE_DEGREES if clean else ANY_LATITUDE_DEGREES
     conditions: list[Condition | MaskExpression] = [
-        Condition(find_role(LATITUDE), partial(is_poleward, pole=domain.pole, limit=limit))
+        Condition(find_role(LATITUDE), "poleward", {"pole": domain.pole, "limit": limit})
     ]
     if clean:
-        conditions.append(Condition(find_role(OCEAN_MASK), is_ocean))
+        conditions.append(Condition(find_role(OCEAN_MASK), "ocean"))
     if clean and with_ice:
-        conditions.append(Condition(find_role(ICE_FRACTION), has_ice))
+        conditions.append(Condition(find_role(ICE_FRACTION), "ice"))
     icy = " with 0 < aice <= 1" if with_ice else ""
     rule = f"ocean (umask 1) beyond 40 degrees{icy}" if clean else "beyond 60 degrees"
     return conditions, [f"domain.pole={domain.pole}, domain.clean_data={str(clean).lower()} ({rule})"]
@@ -190,9 +199,9 @@ def _conditions_of_pole(
 
 def _ocean(leading_names: tuple[str, ...], find_role: FindRole) -> list[Condition]:
     try:
-        return [Condition(find_role(OCEAN_MASK), is_ocean)]
+        return [Condition(find_role(OCEAN_MASK), "ocean")]
     except DataError:
-        return [Condition(name, is_present) for name in leading_names]
+        return [Condition(name, "present") for name in leading_names]
 
 
 def _checked_latitudes(latitudes: list[float]) -> tuple[float, float]:

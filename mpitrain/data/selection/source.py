@@ -60,10 +60,12 @@ class SourceFile:
 
 
 class OpenFiles:
-    """The handles of this process and thread, the last used ones. Pickled and forked copies start without any.
+    """The handles of this process and thread, the last used ones. Copies, on other ranks too, start without any.
 
     Threads do not share handles: one must not close what another reads, such as a thread that reads ahead.
     """
+
+    starts_empty_on_arrival = True  # see `mpitrain.comm.tcp.plain_data`
 
     def __init__(self) -> None:
         """Open nothing yet."""

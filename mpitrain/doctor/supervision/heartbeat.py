@@ -7,10 +7,8 @@ kill the rank, and a parent killed so would leave a hanging rank behind (seen wi
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,13 +16,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mpitrain.comm.supervision.end_signal import let_end_signal_exit
+from mpitrain.comm.supervision.status_folder import StatusFolder
 from mpitrain.doctor.check_result import CheckResult
-from mpitrain.doctor.supervision.status_folder import StatusFolder
-from mpitrain.errors import LaunchError
-
-EXIT_CODE = LaunchError.exit_code
-# The supervisor ends its rank by the signal of this number: the C library's _exit takes it for the exit code.
-END_SIGNAL = signal.Signals(EXIT_CODE)
 
 
 @dataclass
@@ -83,7 +77,7 @@ def start_heartbeat(
     status: StatusFolder, world_size: int, is_one_node: bool, limit_s: float, as_json: bool
 ) -> Heartbeat:
     """Start this process's supervisor; it ends with this process."""
-    _let_end_signal_exit()
+    let_end_signal_exit()
     order = {
         "folder": str(status.folder),
         "rank": status.rank,
@@ -94,11 +88,3 @@ def start_heartbeat(
     }
     command = [sys.executable, "-m", "mpitrain.doctor.supervision.supervisor", json.dumps(order)]
     return Heartbeat(status, limit_s, subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
-
-
-def _let_end_signal_exit() -> None:
-    # Installed below Python, whose own handlers wait for a lock that a hanging MPI call holds.
-    library = ctypes.CDLL(None)
-    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    library.signal.restype = ctypes.c_void_p
-    library.signal(int(END_SIGNAL), ctypes.cast(library._exit, ctypes.c_void_p))

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mpitrain.comm.supervision.end_signal import END_SIGNAL
+from mpitrain.comm.supervision.status_folder import PRINTED, REPORTER, TROUBLE, StatusFolder
 from mpitrain.doctor.check_result import CheckResult, render
 from mpitrain.doctor.comparisons import compare_notes
 from mpitrain.doctor.supervision.arrival import Waiting, explain
-from mpitrain.doctor.supervision.heartbeat import END_SIGNAL
-from mpitrain.doctor.supervision.status_folder import PRINTED, REPORTER, TROUBLE, StatusFolder
 
 _POLL_S = 0.1
 _ROOT_REPORTS_WITHIN_S = 2.0

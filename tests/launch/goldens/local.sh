@@ -82,15 +82,19 @@ run_folder=${OUTPUT:-$run_folder}
 command+=("output.model_dir='${run_folder//\'/\'\'}'")
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
 # replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-if [[ ${RESUME:-} == 1 ]]; then
-    command+=(--resume)
-elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-    if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
-        command+=(--resume)
-    else
-        command+=(--overwrite)
+choose_go_on() {
+    go_on=()
+    if [[ ${RESUME:-} == 1 ]]; then
+        go_on=(--resume)
+    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
+        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+            go_on=(--resume)
+        else
+            go_on=(--overwrite)
+        fi
     fi
-fi
+}
+choose_go_on
 if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
@@ -108,4 +112,4 @@ mpirun=$(dirname "$(command -v "$python")")/mpirun
 mpirun=${MPIRUN:-$mpirun}
 launch=("$mpirun" -np "$tasks_per_node")
 # on the terminal and in the log; pipefail keeps mpirun's exit code
-"${launch[@]}" "${command[@]}" 2>&1 | tee -a "logs/${job}_node0.log"
+"${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} 2>&1 | tee -a "logs/${job}_node0.log"

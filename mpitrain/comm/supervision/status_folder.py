@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -97,22 +98,33 @@ class StatusFolder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def open_status_folder(environ: Mapping[str, str], rank: int, is_launched: bool, is_one_node: bool) -> StatusFolder:
+def open_status_folder(
+    environ: Mapping[str, str], rank: int, is_launched: bool, is_one_node: bool, purpose: str = "doctor"
+) -> StatusFolder:
     """Return this launch's status folder: in the temporary folder for one node, in the current one for several."""
-    if not is_launched:
-        return StatusFolder(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
-    name = f".mpitrain-doctor-{os.getuid()}-{hashlib.sha256(launch_identity(environ).encode()).hexdigest()[:12]}"
-    for base in (tempfile.gettempdir(),) if is_one_node else (Path.cwd(), tempfile.gettempdir()):
-        folder = Path(base) / name
+    name = folder_name(environ, purpose)
+    bases = (tempfile.gettempdir(),) if is_one_node else (os.getcwd(), tempfile.gettempdir())
+    for folder in (Path(base) / name for base in bases if is_launched):
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
+            make_private_folder(folder)
             (folder / f"look-{rank:06d}").touch()
         except OSError:
             continue
         return StatusFolder(folder, rank)
-    return StatusFolder(Path(tempfile.mkdtemp(prefix="mpitrain-doctor-")), rank)
+    return StatusFolder(Path(tempfile.mkdtemp(prefix=f"mpitrain-{purpose}-")), rank)
+
+
+def folder_name(environ: Mapping[str, str], purpose: str) -> str:
+    """Return the name of this launch's folder: the same on all its ranks, another for another launch or user."""
+    return f".mpitrain-{purpose}-{os.getuid()}-{hashlib.sha256(launch_identity(environ).encode()).hexdigest()[:12]}"
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user reads and writes. Raises OSError where another user's stands in its place."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} is not this user's own folder")
 
 
 def print_once(status: StatusFolder, rank: int, text: str, limit_s: float) -> None:
@@ -146,6 +158,22 @@ def _identity_of_launcher(environ: Mapping[str, str]) -> str:
     if b"--control-port" in words[:-1]:
         return words[words.index(b"--control-port") + 1].decode(errors="replace")
     return f"process {pid} of {_stat(pid)[19:20]}"
+
+
+def process_born(pid: int) -> str:
+    """Return when a process began, as the system counts: with it a number that was given again is told apart.
+
+    Empty where there is no such process, or only what is left of one.
+    """
+    fields = _stat(pid)
+    return "" if fields[0] in "?ZX" else fields[19]
+
+
+def process_state(pid: int) -> str:
+    """Return what keeps a process from running, for a message: stopped, waits for a disk, gone; else empty."""
+    return {"T": "stopped", "t": "stopped", "D": "waits for a disk"}.get(
+        _stat(pid)[0], "" if process_born(pid) else "gone"
+    )
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -1,0 +1,1 @@
+"""Who has arrived, who is missing, who has died: kept without MPI and without a network, before the ranks have met."""

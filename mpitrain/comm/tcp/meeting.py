@@ -1,0 +1,156 @@
+"""Where torch.distributed's processes meet: on loopback on one node, else at one address and behind a secret."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import socket
+
+import torch
+import torch.distributed as dist
+
+from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.tcp.sealed_store import SealedStore
+from mpitrain.errors import LaunchError
+
+SECRET_VARIABLE = "MPITRAIN_SECRET"  # noqa: S105  (its name)
+
+
+def open_store_over(
+    communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool, is_sealed: bool = True
+) -> dist.Store:
+    """Return a store that all ranks share: rank 0 binds a free port and tells the others. Collective.
+
+    Its values are sealed by a secret that the ranks share over `communicator`; not for NCCL, whose own threads read it.
+    """
+    return _store_at(_offer(communicator, is_one_host), communicator, timeout, is_sealed=is_sealed, waits=True)
+
+
+def open_store_of_watchdog(communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool) -> dist.Store:
+    """Return such a store without waiting for the others' connections. Collective.
+
+    Raises RuntimeError on a rank that cannot reach rank 0's host.
+    """
+    return _store_at(_offer(communicator, is_one_host), communicator, timeout, is_sealed=True, waits=False)
+
+
+def _offer(communicator: Communicator, is_one_host: bool) -> tuple[socket.socket | None, str, int, bytes]:
+    listener = None
+    if communicator.rank == 0:
+        listener = listen_on_free_port("127.0.0.1" if is_one_host else reachable_address())
+    own = (*listener.getsockname()[:2], secrets.token_bytes(32)) if listener else None
+    return (listener, *communicator.broadcast_object(own))
+
+
+def _store_at(
+    offer: tuple[socket.socket | None, str, int, bytes], communicator: Communicator, timeout: datetime.timedelta,
+    *, is_sealed: bool, waits: bool,
+) -> dist.Store:  # fmt: skip
+    listener, address, port, secret = offer
+    store = _tcp_store(address, port, communicator.size, listener, communicator.rank == 0, timeout, waits)
+    if waits:
+        communicator.barrier()
+    return SealedStore(store, secret) if is_sealed else store
+
+
+def open_store_at(
+    meeting_point: tuple[str, int], rank: int, world_size: int, is_served: bool, timeout: datetime.timedelta
+) -> dist.Store:
+    """Return the store at a place that was agreed before: rank 0 serves it, unless the launcher does. Collective.
+
+    Rank 0 listens at that one address. Raises RuntimeError (torch's) or LaunchError where the ranks do not meet.
+    """
+    host, port = meeting_point[0] if is_served else address_to_meet(meeting_point[0]), meeting_point[1]
+    is_master = rank == 0 and not is_served
+    listener = _listen_at(host, port) if is_master else None
+    store = _tcp_store(host, port, world_size, listener, is_master, timeout, True)
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    # NCCL's own threads would read a sealed store, and have to wait for Python.
+    return SealedStore(store, secret.encode()) if secret and not torch.cuda.is_available() else store
+
+
+def address_to_meet(host: str) -> str:
+    """Return the address for a host that stands for rank 0's: the same on all hosts that know it by that name."""
+    if is_loopback(host):
+        return host
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:  # torch says what it cannot resolve
+        return host
+    return reachable_address() if address.startswith("127.") else host
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host's name or address can only mean this host itself."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _tcp_store(
+    address: str, port: int, world_size: int, listener: socket.socket | None, is_master: bool,
+    timeout: datetime.timedelta, waits: bool,
+) -> dist.Store:  # fmt: skip
+    return dist.TCPStore(
+        address,
+        port,
+        world_size=world_size,
+        is_master=is_master,
+        timeout=timeout,
+        wait_for_workers=waits,
+        # Given an open socket the store listens on its one address; by itself it would listen on all interfaces.
+        master_listen_fd=listener.detach() if listener else None,
+    )
+
+
+def _listen_at(host: str, port: int) -> socket.socket:
+    for address in dict.fromkeys((host, reachable_address())):  # behind a NAT the host's outer address is not its own
+        try:
+            family, _, _, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(at)
+            listener.listen(socket.SOMAXCONN)
+        except OSError as error:
+            failure = error
+        else:
+            return listener
+    raise LaunchError(
+        f"rank 0 cannot listen at {host}:{port} ({failure.strerror}); set MASTER_ADDR to an address of rank 0's host "
+        "and MASTER_PORT to a free port there"
+    )
+
+
+def use_loopback_for_gloo() -> None:
+    """Let gloo use the loopback interface, unless the user names one: for ranks of one node.
+
+    Without this gloo resolves the host's own name, which many laptops and containers cannot.
+    """
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+
+
+def listen_on_free_port(address: str) -> socket.socket:
+    """Return a socket that listens on one address, at a port that was free."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(socket.SOMAXCONN)
+    return listener
+
+
+def reachable_address() -> str:
+    """Return the address at which other hosts reach this one: its name's, else that of its way out, else loopback."""
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "127.0.0.1"
+    # Debian's installer lets a host's own name resolve to 127.0.1.1, where no other host finds it.
+    return _address_of_way_out() if address.startswith("127.") else address
+
+
+def _address_of_way_out() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for examples: a datagram socket only looks up the route
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

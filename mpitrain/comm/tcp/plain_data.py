@@ -1,0 +1,191 @@
+"""Objects as plain data, for messages that anybody on the network could send: reading one runs nothing.
+
+A pickle is a program, and a process that poses as a rank could send any. Here a message is JSON with raw buffers after
+it: numbers, texts, containers, arrays, tensors, and values of this package's own classes, which are rebuilt field by
+field. No constructor, no function and no class of another package is ever called for by a message.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import struct
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import torch
+
+_OWN_MODULE = re.compile(r"mpitrain(\.[a-z_0-9]+)+")
+_HEADER = struct.Struct("<Q")
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_TORCH_NAME = re.compile(r"[a-z0-9]+")
+
+
+class NotPlainError(ValueError):
+    """A value that cannot travel as plain data, or a message that holds none."""
+
+
+def encode(value: Any) -> bytes:
+    """Return `value` as a message. Raises NotPlainError for a value of a foreign class."""
+    buffers: list[bytes] = []
+    text = json.dumps(_to_json(value, buffers)).encode()
+    return b"".join((_HEADER.pack(len(text)), text, *buffers))
+
+
+def decode(message: bytes) -> Any:
+    """Return the value of a message. Raises NotPlainError where it is none of `encode`'s."""
+    try:
+        (length,) = _HEADER.unpack_from(message)
+        content = memoryview(message)[_HEADER.size :]
+        return _Reader(content[length:]).value(json.loads(bytes(content[:length])))
+    except NotPlainError:
+        raise
+    except Exception as error:
+        raise NotPlainError(f"not a message of a rank: {type(error).__name__}: {error}".splitlines()[0]) from None
+
+
+def _to_json(value: Any, buffers: list[bytes]) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    kind = type(value).__name__
+    if type(value) in _CONTAINERS.values():
+        return {"k": kind, "v": [_to_json(part, buffers) for part in value]}
+    if type(value) is dict:
+        pairs = [[_to_json(key, buffers), _to_json(part, buffers)] for key, part in value.items()]
+        return {"k": "dict", "v": pairs}
+    if isinstance(value, bytes | np.ndarray | np.generic | torch.Tensor):
+        return _buffer_to_json(value, buffers)
+    if isinstance(value, PurePath):
+        return {"k": "path", "v": str(value)}
+    if isinstance(value, torch.dtype | torch.device):
+        return {"k": "dtype" if isinstance(value, torch.dtype) else "device", "v": str(value).removeprefix("torch.")}
+    if isinstance(value, slice | range):
+        return {"k": kind, "v": [value.start, value.stop, value.step]}
+    return _own_to_json(value, buffers)
+
+
+def _buffer_to_json(value: Any, buffers: list[bytes]) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        buffers.append(value)
+        return {"k": "bytes", "v": len(value)}
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        kind, dtype, shape = "tensor", str(value.dtype).removeprefix("torch."), list(value.shape)
+    else:
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise NotPlainError("an array of Python objects cannot travel between ranks")
+        raw, shape = np.ascontiguousarray(array).tobytes(), list(array.shape)
+        kind, dtype = "array" if isinstance(value, np.ndarray) else "number", array.dtype.str
+    buffers.append(raw)
+    return {"k": kind, "v": len(raw), "dtype": dtype, "shape": shape}
+
+
+def _own_to_json(value: Any, buffers: list[bytes]) -> dict[str, Any]:
+    cls = value if isinstance(value, type) else type(value)
+    if not _OWN_MODULE.fullmatch(cls.__module__):
+        raise NotPlainError(f"a value of {cls.__module__}.{cls.__qualname__} cannot travel between ranks")
+    named = {"k": "class" if cls is value else "own", "module": cls.__module__, "name": cls.__qualname__}
+    if cls is value:
+        return named
+    if getattr(cls, "starts_empty_on_arrival", False):  # open files, which are a process's own
+        return {**named, "k": "empty"}
+    state = value.__getstate__() if hasattr(cls, "__pydantic_fields__") else _fields_of(value)
+    return {**named, "v": _to_json(state, buffers)}
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    fields = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return {**fields, **getattr(value, "__dict__", {})}
+
+
+class _Reader:
+    """Reads a message's values and, in the same order, their buffers."""
+
+    def __init__(self, buffers: memoryview) -> None:
+        self._buffers, self._at = buffers, 0
+
+    def value(self, node: Any) -> Any:
+        """Return the value that a node of JSON stands for."""
+        if not isinstance(node, dict):
+            if isinstance(node, list):
+                raise NotPlainError("not a message of a rank: a bare list")
+            return node
+        kind = node["k"]
+        if kind in _CONTAINERS:
+            return _CONTAINERS[kind](self.value(part) for part in node["v"])
+        if kind == "dict":
+            return {self.value(key): self.value(part) for key, part in node["v"]}
+        if kind in ("bytes", "array", "number", "tensor"):
+            return self._buffer(kind, node)
+        if kind in ("own", "class", "empty"):
+            return self._own(node)
+        return _simple_value(kind, node["v"])
+
+    def _buffer(self, kind: str, node: dict[str, Any]) -> Any:
+        raw = bytearray(self._buffers[self._at : self._at + node["v"]])
+        if len(raw) != node["v"]:
+            raise NotPlainError("a message that was cut off")
+        self._at += len(raw)
+        if kind == "bytes":
+            return bytes(raw)
+        if kind == "tensor":
+            dtype = _torch_dtype(node["dtype"])
+            flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+            return flat.reshape(node["shape"])
+        array = np.frombuffer(raw, dtype=np.dtype(node["dtype"])).reshape(node["shape"])
+        return array if kind == "array" else array[()]
+
+    def _own(self, node: dict[str, Any]) -> Any:
+        cls = _own_class(node["module"], node["name"])
+        if node["k"] == "class":
+            return cls
+        if node["k"] == "empty":
+            return _made_empty(cls)
+        state = self.value(node["v"])
+        made: Any = object.__new__(cls)
+        if hasattr(cls, "__pydantic_fields__"):
+            made.__setstate__(state)
+            return made
+        for name, part in state.items():
+            object.__setattr__(made, name, part)
+        return made
+
+
+def _made_empty(cls: type) -> Any:
+    if not getattr(cls, "starts_empty_on_arrival", False):
+        raise NotPlainError(f"not a message of a rank: an empty {cls.__qualname__}")
+    return cls()
+
+
+def _simple_value(kind: str, value: Any) -> Any:
+    if kind == "path":
+        return Path(value)
+    if kind == "dtype":
+        return _torch_dtype(value)
+    if kind == "device":
+        return torch.device(value)
+    if kind in ("slice", "range"):
+        return slice(*value) if kind == "slice" else range(*value)
+    raise NotPlainError(f"not a message of a rank: {kind!r}")
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name) if _TORCH_NAME.fullmatch(name) else None
+    if not isinstance(dtype, torch.dtype):
+        raise NotPlainError(f"not a dtype: {name}")
+    return dtype
+
+
+def _own_class(module: str, name: str) -> type:
+    if not _OWN_MODULE.fullmatch(module) or module.endswith("__main__"):
+        raise NotPlainError(f"not a class of this package: {module}.{name}")
+    found = getattr(importlib.import_module(module), name, None)
+    # Of that very module: what a module imports from elsewhere is no class of ours.
+    if not isinstance(found, type) or found.__module__ != module:
+        raise NotPlainError(f"not a class of this package: {module}.{name}")
+    return found

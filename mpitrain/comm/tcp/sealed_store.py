@@ -1,0 +1,82 @@
+"""A store whose values carry a seal: who reaches its port without this launch's secret can plant nothing."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+from typing import Any
+
+import torch.distributed as dist
+
+from mpitrain.errors import LaunchError
+
+_SEAL_BYTES = hashlib.sha256().digest_size
+
+
+class SealedStore(dist.Store):
+    """`store` with a seal (HMAC-SHA256 of key and value) on each value; counters (`add`) have none.
+
+    torch's own stores ask nobody who he is, and list their keys. Raises LaunchError for a value without a valid seal.
+    """
+
+    def __init__(self, store: dist.Store, secret: bytes) -> None:
+        super().__init__()
+        self._store, self._secret = store, secret
+
+    def set(self, key: str, value: Any) -> None:
+        """See `dist.Store.set`."""
+        content = value.encode() if isinstance(value, str) else bytes(value)
+        self._store.set(key, (self._seal(key, content) + content).hex())
+
+    def get(self, key: str) -> bytes:
+        """See `dist.Store.get`."""
+        return self._opened(key, self._store.get(key))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """See `dist.Store.multi_get`."""
+        return [self._opened(key, sealed) for key, sealed in zip(keys, self._store.multi_get(keys), strict=True)]
+
+    def add(self, key: str, amount: int) -> int:
+        """See `dist.Store.add`."""
+        return int(self._store.add(key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        """See `dist.Store.check`."""
+        return bool(self._store.check(keys))
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        """See `dist.Store.wait`."""
+        if timeout is None:
+            self._store.wait(keys)
+        else:
+            self._store.wait(keys, timeout)
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """See `dist.Store.set_timeout`."""
+        self._store.set_timeout(timeout)
+
+    def delete_key(self, key: str) -> bool:
+        """See `dist.Store.delete_key`."""
+        return bool(self._store.delete_key(key))
+
+    def num_keys(self) -> int:
+        """See `dist.Store.num_keys`."""
+        return int(self._store.num_keys())
+
+    def _opened(self, key: str, sealed: bytes) -> bytes:
+        try:
+            content = bytes.fromhex(sealed.decode())
+        except ValueError:
+            content = b""
+        seal, value = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
+        if not hmac.compare_digest(seal, self._seal(key, value)):
+            raise LaunchError(
+                "a process without this launch's secret has written into the ranks' meeting point: start again, with "
+                "the same MPITRAIN_SECRET on all ranks, on another port"
+            )
+        return value
+
+    def _seal(self, key: str, value: bytes) -> bytes:
+        named = key.encode()
+        return hmac.digest(self._secret, len(named).to_bytes(8, "big") + named + value, "sha256")

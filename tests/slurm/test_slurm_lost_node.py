@@ -1,0 +1,111 @@
+"""A job that loses a node goes on with the nodes that are left, and ends with the bits of an uninterrupted run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import losses_of, train
+from slurm_cluster import SlurmCluster, slurm, wait_until
+
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.checkpoint.store import CheckpointStore
+
+__all__ = ["slurm"]
+
+TIMEOUT_S = 200.0
+SETTINGS = ("training.epochs=300", "training.global_batch_size=64", "training.save_interval=1", "seed=5")
+
+
+def command(history: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "mpitrain", "launch", *words, *SETTINGS, f"data.data_path={history}",
+            "output.model_dir=run"]  # fmt: skip
+
+
+def result_of(folder: Path) -> tuple[str, list[tuple[float, float | None]]]:
+    checkpoint, _ = CheckpointStore(folder / "checkpoints").load_latest()
+    return weights_sha256(dict(sorted(checkpoint.tensors.items()))), losses_of(folder)
+
+
+def wait_for_checkpoints(run: Path, count: int = 3) -> None:
+    wait_until(lambda: len(list(run.glob("checkpoints/step-*/commit.json"))) >= count, TIMEOUT_S, "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def expected(
+    small_history: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[tuple[float, float | None]]]:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = train(2, folder, *SETTINGS, f"data.data_path={small_history}", timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return result_of(folder)
+
+
+def test_all_processes_of_a_node_are_killed(
+    slurm: SlurmCluster, small_history: Path, tmp_path: Path, expected: tuple[str, list[tuple[float, float | None]]]
+) -> None:
+    words = ["--scheduler", "slurm", "-N", "2", "--mpi", "pmi2", "--walltime", "00:05:00", "--submit", "--no-requeue"]
+    sent = slurm.run(command(small_history, *words), cwd=tmp_path)
+    assert sent.returncode == 0, sent.stderr
+    job = int(sent.stdout.split()[-1])
+    wait_for_checkpoints(tmp_path / "run")
+    with slurm.lost_node("n2"):
+        lost_s = time.monotonic()
+        (log,) = tmp_path.glob(f"*{job}*.log")
+        wait_until(lambda: "1 of 2 hosts answer" in log.read_text(), TIMEOUT_S, f"the restart: {log}")
+        print(f"\nstarted again {time.monotonic() - lost_s:.1f} s after the loss")
+        ended = slurm.wait_for_end(job, TIMEOUT_S)
+    said = log.read_text()
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "0"), said
+    assert "again with --resume and 1 ranks on n1, 2 times more at most" in said
+    assert result_of(tmp_path / "run") == expected
+
+
+@pytest.mark.mpi(ranks=2)
+def test_a_local_run_starts_again_after_its_ranks_were_killed(
+    small_history: Path, tmp_path: Path, expected: tuple[str, list[tuple[float, float | None]]]
+) -> None:
+    from conftest import launcher_environment
+
+    words = command(small_history, "--scheduler", "local", "-n", "2", "--restarts", "3", "--submit")
+    job = subprocess.Popen(words, cwd=tmp_path, env=launcher_environment(), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, start_new_session=True)  # fmt: skip
+    try:
+        wait_for_checkpoints(tmp_path / "run")
+        os.kill(rank_1_of(tmp_path / "run"), signal.SIGKILL)
+        said, _ = job.communicate(timeout=TIMEOUT_S)
+    finally:
+        job.kill()
+    assert job.returncode == 0, said
+    assert re.search(r"the run ended with exit code \d+: again with --resume, 2 times more at most", said)
+    (line,) = re.findall(r"mpitrain: error: .*", said)
+    assert re.search(r"rank 1 on \S+ \(process \d+\) ended without a word", line)
+    assert result_of(tmp_path / "run") == expected
+
+
+def rank_1_of(run: Path) -> int:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "environ").read_bytes().split(b"\0")
+            is_rank = b"PMI_RANK=1" in words or b"OMPI_COMM_WORLD_RANK=1" in words
+            if is_rank and (path / "cwd").resolve() == run.parent and b"mpitrain" in (path / "cmdline").read_bytes():
+                return int(path.name)
+        except OSError:
+            continue
+    raise AssertionError("rank 1 was not found")
+
+
+def test_a_wrong_input_is_not_tried_again(tmp_path: Path) -> None:
+    from conftest import launch
+
+    words = ["-m", "mpitrain", "launch", "--scheduler", "local", "-n", "1", "--restarts", "3", "--submit"]
+    (tmp_path / "no.nc").write_text("")
+    done = launch([*words, "data.data_path=no.nc", "output.model_dir=run"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "again" not in done.stdout
