@@ -17,6 +17,7 @@ from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
 from mpitrain.models.icenet import build_icenet
 from mpitrain.train.engines.contract import StepResult
+from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.jacobian import MOST_SAMPLES, JacobianWatch, build_jacobian_watch
 from mpitrain.train.state import TrainingState, relative_change
 from mpitrain.train.stop_request import StopRequest
@@ -119,9 +120,10 @@ class Scripted:
     """Engine, watcher, store and Jacobian of a training whose Jacobians the test writes."""
 
     steps_per_epoch, global_batch_size = 1, 64
+    has_drifted, shares_running_statistics = False, True
 
     def __init__(self, jacobians):
-        self.jacobians = iter(jacobians)
+        self.jacobians, self.weights_digest = iter(jacobians), CrcOfWeights([])
 
     def mean(self):
         return [next(self.jacobians)]
