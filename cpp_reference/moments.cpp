@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "errors.hpp"
 #include "virtual_ranks.hpp"
@@ -14,6 +15,25 @@ void check_std(std::size_t f, double std) {
                     "reference semantics cannot scale it, --semantics standard can");
 }
 
+/// The sum of n values in the order in which numpy adds: eight partial sums over blocks of up to 128 values, blocks in
+/// a tree. In float64 another order is another standard deviation.
+double pairwise_sum(const double* values, std::size_t n) {
+    constexpr std::size_t lanes = 8, block = 128;
+    if (n < lanes) return std::accumulate(values, values + n, 0.0);
+    if (n > block) {
+        const std::size_t half = n / 2 - n / 2 % lanes;
+        return pairwise_sum(values, half) + pairwise_sum(values + half, n - half);
+    }
+    double sums[lanes];
+    std::copy_n(values, lanes, sums);
+    const std::size_t whole = n - n % lanes;
+    for (std::size_t i = lanes; i < whole; ++i) sums[i % lanes] += values[i];
+    const double total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    return std::accumulate(values + whole, values + n, total);
+}
+
+double sum(const std::vector<double>& values) { return pairwise_sum(values.data(), values.size()); }
+
 }  // namespace
 
 template <typename Real>
@@ -22,25 +42,18 @@ Moments moments_of(const std::vector<Real>& x) {
     const std::size_t n = x.size() / num_features;
     if (n == 0) return moments;
     moments.count = static_cast<double>(n);
+    std::vector<double> values(n), squares(n);
     for (std::size_t f = 0; f < num_features; ++f) {
-        double total = 0, squares = 0, deviations = 0;
-        double lowest = HUGE_VAL, highest = -HUGE_VAL;
-        for (std::size_t i = f; i < x.size(); i += num_features) {
-            const auto value = static_cast<double>(x[i]);
-            total += value;
-            lowest = std::min(lowest, value);
-            highest = std::max(highest, value);
-        }
-        moments.mean[f] = total / moments.count;
-        for (std::size_t i = f; i < x.size(); i += num_features) {
-            const double deviation = static_cast<double>(x[i]) - moments.mean[f];
-            squares += deviation * deviation;
-            deviations += deviation;
-        }
+        for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<double>(x[i * num_features + f]);
+        const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
+        moments.minimum[f] = *lowest;
+        moments.maximum[f] = *highest;
+        moments.mean[f] = sum(values) / moments.count;
+        for (double& value : values) value -= moments.mean[f];
+        std::transform(values.begin(), values.end(), squares.begin(), [](double value) { return value * value; });
         // The mean is rounded: the second term takes its error out of the squares.
-        moments.m2[f] = std::max(squares - deviations * deviations / moments.count, 0.0);
-        moments.minimum[f] = lowest;
-        moments.maximum[f] = highest;
+        const double deviations = sum(values);
+        moments.m2[f] = std::max(sum(squares) - deviations * deviations / moments.count, 0.0);
     }
     return moments;
 }

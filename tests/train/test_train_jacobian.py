@@ -162,6 +162,8 @@ def test_training_stops_when_the_jacobian_stands_still(training, last_epoch):
 
     def body(communicator):
         model, scripted = nn.Linear(1, 1), Scripted(STILL)
+        for parameter in model.parameters():
+            nn.init.ones_(parameter)  # the same on all ranks
         ranks, scripted.optimizer = played_ranks_of(communicator), torch.optim.Adam(model.parameters())
         trainer = Trainer(config, ranks, model, scripted, lambda *words: None, scripted, StopRequest(), scripted)
         trainer.fit()
