@@ -15,7 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from played_runs import COMMON, points
+from played_runs import COMMON, points, with_values
 
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.start import run_on_all_ranks
@@ -52,7 +52,9 @@ def settings_of(engine):
 def train(config, ranks, flip=None):
     """Train; return the hashes of all that was saved and of the weights at the end, and the error, if there was one."""
     num_targets = 1 if config.semantics == "reference" else 2
-    prepared = prepare_on_samples(config, take_share(points(130, 7, num_targets), ranks), ranks)
+    samples = points(130, 7, num_targets)
+    fractions = with_values(samples, targets=(samples.targets / 4 + 0.5).clip(0, 1))  # as IceNet's answers
+    prepared = prepare_on_samples(config, take_share(fractions, ranks), ranks)
     if flip is not None:
         with_bit_flip(flip, ranks.rank).adjust_engine(prepared.engine)
     saved = {}

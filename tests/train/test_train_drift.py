@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Finished, launch
-from played_runs import Run, runs
+from played_runs import MLP, Run, runs
 
 from mpitrain.cluster.cpu.identity import CpuIdentity
 from mpitrain.train.drift.watch import RankState, describe_drift
@@ -124,7 +124,9 @@ def test_a_difference_that_has_gone_again_is_noticed(engine: str) -> None:
         yield run.engine.has_drifted
 
     for flips in (False, True):
-        found = runs(2, f"training.engine={engine}", what=lambda run, flips=flips: next(with_passing_flip(run, flips)))
+        found = runs(
+            2, *MLP, f"training.engine={engine}", what=lambda run, flips=flips: next(with_passing_flip(run, flips))
+        )
         assert found == [flips, flips]
 
 
@@ -191,8 +193,8 @@ def test_a_run_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def notices(run: Run) -> list[str]:
         return [line for line in run.parts.notices if "several kinds of CPU" in line]
 
-    for of_rank in runs(2, "training.engine=eager", what=notices):
+    for of_rank in runs(2, *MLP, "training.engine=eager", what=notices):
         (line,) = of_rank
         assert "training.engine=eager promises the same bits on one kind only" in line
         assert EPYC.name in line
-    assert runs(2, "training.engine=eager", what=notices) == [[], []]
+    assert runs(2, *MLP, "training.engine=eager", what=notices) == [[], []]
