@@ -146,11 +146,11 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 def _starting(log_level: str) -> Any:
     """Return what says, on the root alone, what takes long at the start: loading PyTorch is the first of it."""
     from mpitrain.cluster.launchers import claimed_rank
-    from mpitrain.cluster.starting import Starting, say_on_stderr
+    from mpitrain.cluster.starting import Starting, said_after_s, say_on_stderr
 
     if log_level != "debug":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings
-    starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None)
+    starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
     starting.now("loading PyTorch")
     return starting
 

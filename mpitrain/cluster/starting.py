@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 SAID_AFTER_S = 2.0
+# Scripts that compare what a run prints set it higher than any start takes.
+SAID_AFTER_VARIABLE = "MPITRAIN_STARTING_AFTER_S"
 
 
 class Starting:
@@ -63,6 +65,14 @@ class Starting:
                     said = what
                 else:
                     self._changed.wait()
+
+
+def said_after_s(environ: Mapping[str, str]) -> float:
+    """Return after how many seconds something is said: MPITRAIN_STARTING_AFTER_S, where it is a number, else 2."""
+    try:
+        return float(environ.get(SAID_AFTER_VARIABLE, SAID_AFTER_S))
+    except ValueError:
+        return SAID_AFTER_S
 
 
 def say_on_stderr(line: str) -> None:

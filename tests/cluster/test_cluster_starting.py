@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mpitrain.cluster.starting import Starting
+from mpitrain.cluster.starting import SAID_AFTER_S, Starting, said_after_s
 
 
 def wait_for(lines: list[str], count: int) -> None:
@@ -43,3 +43,9 @@ def test_other_ranks_only_keep_the_times() -> None:
     starting.done()
     starting.done()
     assert [what for what, _ in starting.times] == ["one"]
+
+
+def test_how_long_a_start_may_be_silent_is_the_users_choice() -> None:
+    assert said_after_s({}) == SAID_AFTER_S
+    assert said_after_s({"MPITRAIN_STARTING_AFTER_S": "30"}) == 30
+    assert said_after_s({"MPITRAIN_STARTING_AFTER_S": "soon"}) == SAID_AFTER_S
