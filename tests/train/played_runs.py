@@ -38,7 +38,8 @@ def points(num_samples: int = 116, num_inputs: int = 4, num_targets: int = 2) ->
     generator = np.random.default_rng(11)
     inputs = generator.normal(3, 2, size=(num_samples, num_inputs)).astype(np.float32)
     weights = generator.normal(size=(num_inputs, num_targets))
-    targets = np.sin(inputs @ weights) + generator.normal(scale=0.1, size=(num_samples, num_targets))
+    signal = np.sin(inputs @ weights) + generator.normal(scale=0.1, size=(num_samples, num_targets))
+    targets = 0.5 + signal / 4  # between 0 and 1, where a sigmoid can follow
     names = tuple(f"input_{number}" for number in range(num_inputs))
     targets_names = tuple(f"target_{number}" for number in range(num_targets))
     return Samples(inputs, targets.astype(np.float32), np.arange(num_samples), names, targets_names)
