@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
-from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.agreement import on_all_ranks
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
@@ -153,14 +153,17 @@ def _start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
         return control
     if ranks.num_nodes == 1:
         use_loopback_for_gloo()
+    store = open_store_over(control, timeout, ranks.num_nodes == 1, is_sealed=backend != "nccl")
+    # One rank may fail where the others have begun already.
+    on_all_ranks(control, lambda: _start_next_to_mpi(backend, store, control, timeout))
+    return TorchCommunicator()
+
+
+def _start_next_to_mpi(backend: str, store: dist.Store, control: Communicator, timeout: datetime.timedelta) -> None:
     try:
-        store = open_store_over(control, timeout, ranks.num_nodes == 1, is_sealed=backend != "nccl")
         _initialise(backend, store, control, timeout)
     except RuntimeError as error:
-        raise mark_agreed(
-            LaunchError(f"compute.backend={backend} did not start: {str(error).splitlines()[0]}")
-        ) from error
-    return TorchCommunicator()
+        raise LaunchError(f"compute.backend={backend} did not start: {str(error).splitlines()[0]}") from error
 
 
 def _start_watchdog(ranks: Ranks, timeout_s: float) -> None:

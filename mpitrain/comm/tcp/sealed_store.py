@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from mpitrain.errors import LaunchError
 
+_KEPT: list[SealedStore] = []
 _SEAL_BYTES = hashlib.sha256().digest_size
 
 
@@ -23,6 +24,8 @@ class SealedStore(dist.Store):
     def __init__(self, store: dist.Store, secret: bytes) -> None:
         super().__init__()
         self._store, self._secret = store, secret
+        # torch keeps the C++ half of a store alone: without its Python half, a later group could not be made from it.
+        _KEPT.append(self)
 
     def set(self, key: str, value: Any) -> None:
         """See `dist.Store.set`."""
