@@ -12,7 +12,7 @@ ACCUMULATED = ("training.gradient_accumulation_steps=2",)
 
 def masks(*settings, epochs=(0,)):
     """What the first layer's dropout left out, in the order of its calls: tanh gives no zeros of its own."""
-    run, seen = run_alone(*DROPOUT, "model.hidden_size=40", *settings), []
+    run, seen = run_alone(*DROPOUT, "training.engine=eager", "model.hidden_size=40", *settings), []
     first = next(module for module in run.model.modules() if isinstance(module, nn.Dropout))
     first.register_forward_hook(lambda *call: seen.append((call[2] == 0).tolist()) if first.training else None)
     for epoch in epochs:
