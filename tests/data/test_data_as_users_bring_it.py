@@ -32,7 +32,7 @@ def test_a_flux_is_learnt_to_its_noise_by_the_default_network_and_refused_where_
     assert len(refused.our_lines) == 1
     assert "model.name=icenet: answers from 0 to 1, the target 'slhf' lies from -2" in refused.our_lines[0]
     assert refused.our_lines[0].endswith("set model.name=mlp, or choose the samples by domain.mask")
-    done = launch([*run, "training.epochs=30"], num_ranks=2, cwd=tmp_path)
+    done = launch([*run, "training.epochs=60"], num_ranks=2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     loss = float(done.stdout.split("validation ")[-1].split()[0])
     variance = 2e5**2 * (1 + 0.25 + 1 + SIGMA**2)  # losses are measured in the target's deviation
