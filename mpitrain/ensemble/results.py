@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpitrain.config.model import model_name
 from mpitrain.config.yaml import show_value
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.choice import BEST, best_config, choose_best, render_best, stage_history
@@ -16,6 +19,8 @@ from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
 from mpitrain.errors import OutputError
+from mpitrain.inference.ensemble import MEMBERS, load_ensemble
+from mpitrain.models.files.torchscript import save_model
 
 TABLE, HISTORY = "ensemble.csv", "search.txt"
 
@@ -31,12 +36,35 @@ def last_outcomes(results: Results) -> dict[int, Outcome]:
 def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> None:
     """Write `ensemble.csv`, and what a search decided. For the root. Raises OutputError."""
     _write(plan, TABLE, render_table(plan, last_outcomes(results)))
+    _write_network(plan, search, results)
     if search.is_complete(results) and any(member.varied for member in plan.members):
         _write(plan, HISTORY, "".join(f"{line}\n" for line in stage_history(search, results)))
         choice = choose_best(plan, search, results)
         config = None if choice is None else best_config(choice, plan)
         if choice is not None and config is not None:
             _write(plan, BEST, render_best(choice, config))
+
+
+def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> None:
+    """Write which members are the ensemble, those of the best setting, and all of them as one TorchScript file."""
+    chosen = _network_members(plan, search, results)
+    _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
+    if not chosen or ":" in model_name(plan.config.model):
+        return  # a user's own networks are code: each member's model.pt has its own
+    activation = plan.config.model.hidden_activation or "none"
+    stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
+    if stored.description.input_names and all(hasattr(member.module, "jac") for member in stored.members):
+        save_model(stored.module, plan.folder / plan.config.output.model_file, stored.description)
+
+
+def _network_members(plan: EnsemblePlan, search: Search, results: Results) -> list[Member]:
+    """Return the members of the best setting, or where each setting has a failure, of the one with most networks."""
+    last = last_outcomes(results)
+    done = [one for one in plan.members if one.number in last and last[one.number].status == "done"]
+    counts = Counter(member.setting for member in done)
+    choice = choose_best(plan, search, results) if search.is_complete(results) else None
+    setting = choice.setting if choice is not None else max(counts, key=lambda one: (counts[one], -one), default=-1)
+    return [member for member in done if member.setting == setting]
 
 
 def _write(plan: EnsemblePlan, name: str, text: str) -> None:
@@ -83,6 +111,8 @@ def describe_end(
     choice = choose_best(plan, search, ended.results) if search.is_complete(ended.results) else None
     if choice is not None and choice.members[0].varied:
         lines += [f"Best     {_named(choice.members[0])}: {choice.words}", f"         {plan.folder / BEST}"]
+    model = plan.folder / plan.config.output.model_file
+    lines += [f"Model    {model}   # mean, spread and derivatives of both"] if model.is_file() else []
     return [*lines, f"Table    {plan.folder / TABLE}"]
 
 

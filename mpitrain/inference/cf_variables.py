@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from mpitrain import __version__
 from mpitrain.data.selection.coordinates import TIME, Coordinates
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
+from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.models.files.stored_network import StoredNetwork
 
@@ -75,9 +77,9 @@ def dimensions_of(source: SampleSource) -> dict[str, int]:
 
 def variables_of(
     network: StoredNetwork, source: SampleSource, coordinates: Coordinates, icenet: Mapping[str, str] | None,
-    with_jacobian: bool,
+    with_jacobian: bool, extra: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[OutputVariable]:  # fmt: skip
-    """Return the variables of the file, in its order."""
+    """Return the variables of the file, in its order; `extra` ones last, with their attributes by name."""
     is_points = source.kind == "points"
     along = (_POINTS,) if is_points else (TIME, _ROWS, _COLUMNS)
     variables = _places(coordinates, is_points, icenet is not None)
@@ -87,7 +89,7 @@ def variables_of(
     auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
     common = {"coordinates": " ".join(auxiliary)} if auxiliary else {}
     number = "f8" if network.dtype.itemsize == 8 and icenet is None else "f4"
-    for name, attributes in _values(source, units_of(network, source), with_jacobian):
+    for name, attributes in (*_values(source, units_of(network, source), with_jacobian), *extra.items()):
         if icenet is None or name in icenet:
             shown = icenet[name] if icenet else name
             variables.append(OutputVariable(shown, along, number, {**attributes, **common}))
@@ -138,6 +140,28 @@ def _values(
             text = {"long_name": f"derivative of {target}, predicted, by {name}"}
             values.append((derivative_name(target, name), {**text, **({"units": per} if per else {})}))
     return values
+
+
+def extra_variables(network: StoredNetwork, source: SampleSource, with_jacobian: bool) -> dict[str, dict[str, str]]:
+    """Return what an ensemble's predictions have besides: attributes by name, in the order of its columns."""
+    if not isinstance(network, StoredEnsemble):
+        return {}
+    units, found = units_of(network, source), dict[str, dict[str, str]]()
+    targets = [(target, variable_name(target)) for target in source.target_names]
+
+    def add(name: str, text: str, unit: str) -> None:
+        found[name] = {"long_name": text, **({"units": unit} if unit else {})}
+
+    for target, name in targets:
+        add(f"{name}_spread", f"{target}, standard deviation over {len(network.members)} members", units[target])
+    for member in network.member_names:
+        for target, name in targets:
+            add(f"{name}_member_{member}", f"{target}, predicted by member {member}", units[target])
+    for target, _ in targets if with_jacobian else ():
+        for one in source.input_names:
+            text = f"derivative of {target} by {one}, standard deviation over members"
+            add(f"{derivative_name(target, one)}_spread", text, _quotient(units[target], units[one]))
+    return found
 
 
 def _quotient(target_units: str, input_units: str) -> str:

@@ -13,6 +13,7 @@ from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
+from mpitrain.inference.ensemble import is_ensemble, load_ensemble
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.predictor import (
     describe_outside,
@@ -88,6 +89,9 @@ def _load_settings(request: PredictRequest) -> LoadedConfig:
 
 def _load_network(request: PredictRequest, config: RunConfig) -> StoredNetwork:
     path = request.model
+    if is_ensemble(path):
+        activation = config.model.hidden_activation or "none"
+        return load_ensemble(path, config.output.model_file, activation, request.trust_code)
     if path.is_dir():
         path = RunFolder(path, config.output.model_file).model
         if not path.is_file():

@@ -24,7 +24,9 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
-from mpitrain.inference.arithmetic import Arithmetic, Choice, choose_arithmetic
+from mpitrain.inference.arithmetic import Arithmetic, Choice
+from mpitrain.inference.cf_variables import extra_variables
+from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
 from mpitrain.models.files.stored_network import StoredNetwork
 
@@ -59,10 +61,11 @@ def predict_to_file(
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
     sizes = network.num_inputs, network.num_outputs, source.grid_shape
-    layout = RowLayout(source.kind, *sizes, with_jacobian, source.has_targets)
+    num_extra = len(extra_variables(network, source, with_jacobian))
+    layout = RowLayout(source.kind, *sizes, with_jacobian, source.has_targets, num_extra)
     num_ranks, rank = ranks.world_size, ranks.rank
     network.module.to(ranks.device)
-    chosen = ranks.on_all_ranks(lambda: choose_arithmetic(network, arithmetic, source.num_points))
+    chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
     sink = PredictionSink(network, source, path, layout, chosen.words)
     try:
         ranks.on_root(sink.open)

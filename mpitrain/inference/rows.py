@@ -24,6 +24,7 @@ from mpitrain.inference.cf_variables import (
     PREDICTED,
     derivative_name,
     dimensions_of,
+    extra_variables,
     file_attributes,
     icenet_names,
     variable_name,
@@ -48,6 +49,8 @@ class RowLayout:
     grid_shape: tuple[int, int]
     with_jacobian: bool
     has_targets: bool = True
+    num_extra: int = 0
+    """Further numbers a sample, which only the names given to the sink explain."""
 
     @property
     def field_shape(self) -> tuple[int, ...]:
@@ -58,21 +61,26 @@ class RowLayout:
         """Return no rows, of the right width."""
         values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
         width = 1 + (1 + self.has_targets) * values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)
-        return torch.empty((0, width), dtype=torch.float64)
+        return torch.empty((0, width + self.num_extra), dtype=torch.float64)
 
-    def pack(self, samples: Samples, outputs: Array, jacobian: Array | None = None) -> torch.Tensor:
-        """Return the rows of samples with their outputs (N, O, ...) and derivatives (N, O, F)."""
+    def pack(self, samples: Samples, outputs: Array, *more: Array) -> torch.Tensor:
+        """Return the rows of samples with their outputs (N, O, ...), then derivatives (N, O, F) and what is extra."""
         targets, count = samples.targets.astype(np.float64), len(samples)
         predictions = outputs.astype(np.float64)
         if samples.weights is not None:
             predictions[np.broadcast_to(samples.weights, predictions.shape) == 0] = np.nan
         parts = [samples.grid_index[:, None].astype(np.float64), targets, predictions]
-        parts += [] if jacobian is None else [jacobian]
+        parts += more
         return torch.from_numpy(np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64))
+
+    def extra_of(self, rows: torch.Tensor) -> Array:
+        """Return what is extra in the rows (N, num_extra)."""
+        return rows.numpy()[:, rows.shape[1] - self.num_extra :]
 
     def unpack(self, rows: torch.Tensor) -> tuple[npt.NDArray[np.int64], Array | None, Array, Array | None]:
         """Return grid_index (N,), targets or None, predictions (N, O, ...), derivatives (N, O, F) or None."""
-        table, values = rows.numpy(), self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
+        table = rows.numpy()[:, : rows.shape[1] - self.num_extra]
+        values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
         first = 1 + values * self.has_targets
         shape = (len(table), self.num_outputs, *self.field_shape)
         targets = table[:, 1:first].reshape(shape) if self.has_targets else None
@@ -134,6 +142,7 @@ class PredictionSink:
         self._network, self._source, self._path, self._layout = network, source, path, layout
         self._sums = {name: _Sums() for name in source.target_names if source.has_targets}
         self._arithmetic = arithmetic
+        self._extra = extra_variables(network, source, layout.with_jacobian)
         self._names = icenet_names(network, source)
         self._file: GrowingFile | None = None
         self._coordinates: Coordinates | None = None
@@ -147,7 +156,7 @@ class PredictionSink:
         """Begin the file. For the root. Raises OutputError, DataError."""
         self._coordinates = open_coordinates(self._source)
         variables = variables_of(
-            self._network, self._source, self._coordinates, self._names, self._layout.with_jacobian
+            self._network, self._source, self._coordinates, self._names, self._layout.with_jacobian, self._extra
         )
         attributes = file_attributes(self._network, self._source, self._arithmetic)
         self._file = GrowingFile(self._path, dimensions_of(self._source), variables, attributes)
@@ -174,6 +183,7 @@ class PredictionSink:
             if jacobian is not None:
                 names = (derivative_name(target, one) for one in self._source.input_names)
                 records |= dict(zip(names, jacobian[:, number].T, strict=True))
+        records |= dict(zip(self._extra, self._layout.extra_of(rows).T, strict=True))
         self._file.append(_renamed(records, self._names))
 
     def finish(self, outside: Mapping[str, float]) -> dict[str, PredictionStatistics]:

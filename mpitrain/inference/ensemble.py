@@ -1,0 +1,92 @@
+"""Predictions of an ensemble: the members' mean, their spread, and what each of them says.
+
+M  members      N  samples      F  input features      O  outputs
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mpitrain.errors import UserError
+from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, choose_arithmetic
+from mpitrain.models.ensemble import EnsembleNetwork
+from mpitrain.models.files.stored_network import StoredNetwork, load_network
+
+MEMBERS = "ensemble.json"
+"""The file that says which members are the ensemble: {"members": [folder names]}, all of one setting."""
+
+
+@dataclass(frozen=True)
+class StoredEnsemble(StoredNetwork):
+    """Networks of one ensemble; `module` is all of them, its answer their mean."""
+
+    members: Sequence[StoredNetwork] = ()
+    member_names: Sequence[str] = ()
+
+
+def is_ensemble(folder: Path) -> bool:
+    """Tell whether a folder holds an ensemble."""
+    return (folder / MEMBERS).is_file()
+
+
+def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:
+    """Read the networks of an ensemble's members. Raises UserError where one cannot be read."""
+    try:
+        names = json.loads((folder / MEMBERS).read_text())["members"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{folder / MEMBERS}: cannot be read ({error}); mpitrain ensemble --resume writes it"
+        ) from error
+    paths = [folder / "members" / str(name) / model_file for name in names]
+    members = [load_network(path, hidden_activation, trust_code) for path in paths]
+    if not members:
+        raise UserError(f"{folder}: no member has ended well; see {folder / 'ensemble.csv'}")
+    first, digest = members[0], hashlib.sha256("".join(member.sha256 for member in members).encode()).hexdigest()
+    module = EnsembleNetwork([member.module for member in members]).eval()
+    return StoredEnsemble(
+        module, first.description, False, first.input_mean, first.num_outputs, digest, first.engine, members, names
+    )
+
+
+@dataclass(frozen=True)
+class EnsembleArithmetic:
+    """Computes every member by its own arithmetic, and mean and spread over them in float64."""
+
+    members: Sequence[Arithmetic]
+
+    @property
+    def words(self) -> str:
+        """See `Arithmetic.words`."""
+        return self.members[0].words
+
+    def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
+        """See `Arithmetic.evaluate`; after them (N, ...): spread, members' values, and the derivatives' spread."""
+        answers = [member.evaluate(inputs, with_jacobian) for member in self.members]
+        values = np.stack([answer[0] for answer in answers]).astype(np.float64)  # (M, N, O)
+        extra = [_spread(values), *values]
+        if not with_jacobian:
+            return values.mean(0), _columns(extra)
+        jacobians = np.stack([answer[1] for answer in answers]).astype(np.float64)  # (M, N, O, F)
+        return values.mean(0), jacobians.mean(0), _columns([*extra, _spread(jacobians)])
+
+
+def _columns(parts: Sequence[Array]) -> Array:
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+def _spread(values: Array) -> Array:
+    return values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
+
+
+def arithmetic_of(network: StoredNetwork, choice: Choice, num_samples: int) -> Arithmetic:
+    """Return what computes a network, or all networks of an ensemble. Raises UserError like `choose_arithmetic`."""
+    if isinstance(network, StoredEnsemble):
+        return EnsembleArithmetic([choose_arithmetic(member, choice, num_samples) for member in network.members])
+    return choose_arithmetic(network, choice, num_samples)
