@@ -18,6 +18,7 @@ from mpitrain.ensemble.choice import BEST, best_config, choose_best, render_best
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
+from mpitrain.ensemble.report import write_ensemble_report
 from mpitrain.errors import OutputError
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
 from mpitrain.models.files.torchscript import save_model
@@ -34,7 +35,7 @@ def last_outcomes(results: Results) -> dict[int, Outcome]:
 
 
 def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> None:
-    """Write `ensemble.csv`, and what a search decided. For the root. Raises OutputError."""
+    """Write the table, the networks as one, the report, what a search decided. For the root. Raises UserError."""
     _write(plan, TABLE, render_table(plan, last_outcomes(results)))
     _write_network(plan, search, results)
     if search.is_complete(results) and any(member.varied for member in plan.members):
@@ -43,6 +44,7 @@ def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> Non
         config = None if choice is None else best_config(choice, plan)
         if choice is not None and config is not None:
             _write(plan, BEST, render_best(choice, config))
+    write_ensemble_report(plan.folder, TABLE)
 
 
 def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> None:
@@ -113,7 +115,7 @@ def describe_end(
         lines += [f"Best     {_named(choice.members[0])}: {choice.words}", f"         {plan.folder / BEST}"]
     model = plan.folder / plan.config.output.model_file
     lines += [f"Model    {model}   # mean, spread and derivatives of both"] if model.is_file() else []
-    return [*lines, f"Table    {plan.folder / TABLE}"]
+    return [*lines, f"Table    {plan.folder / TABLE}", f"Report   {plan.folder / 'report.html'}"]
 
 
 def _named(member: Member) -> str:

@@ -51,3 +51,6 @@ def test_files_of_an_ensemble_agree(tmp_path: Path, small_history: Path):
     assert scripted.jac(inputs).shape == (4, 1, 7)
     alone = launch(["-m", "mpitrain", "report", str(folder / "members/0002")])
     assert alone.returncode == 0, alone.stderr
+    page = (folder / "report.html").read_text()
+    for words in ("Loss of each member", "Spread against error", "foretold over error", "Rank of the truth"):
+        assert words in page

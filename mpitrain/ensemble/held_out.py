@@ -1,0 +1,89 @@
+"""What the members say of samples that none of them has trained on.
+
+M  members      N  samples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data.dataset.split import held_out_flags, split_rule
+from mpitrain.data.samples import valid_rows
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.errors import DataError
+from mpitrain.inference.arithmetic import choose_arithmetic
+from mpitrain.models.files.stored_network import StoredNetwork, load_network
+from mpitrain.train.run_folder import RunFolder
+
+_MOST_SAMPLES = 20_000
+_Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The members' `values` (M, N) of the first target for held-out samples, and its `truth` (N,)."""
+
+    values: _Values
+    truth: _Values
+
+
+def held_out_values(folder: Path, rows: Sequence[Mapping[str, str]]) -> HeldOut | None:
+    """Return what the members in `rows` of the table say; None where fewer than two held out the same samples.
+
+    Members of one fold are compared on its samples; folds follow each other. Raises DataError where data or networks
+    cannot be read.
+    """
+    folds: dict[str, list[Path]] = {}
+    for row in rows:
+        folds.setdefault(row["fold"], []).append(folder / "members" / row["member"])
+    parts = [_of_fold(members) for members in folds.values() if len(members) > 1]
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    # Members of different folds are different networks: they are compared as far as all folds have them.
+    num_members = min(len(part.values) for part in found)
+    values = np.concatenate([part.values[:num_members] for part in found], axis=1)
+    return HeldOut(values, np.concatenate([part.truth for part in found]))
+
+
+def _of_fold(members: Sequence[Path]) -> HeldOut | None:
+    config = load_run_config(RunFolder(members[0]).config).config
+    if config.validation_split == 0 or config.data.samples != "points" or config.most_samples is not None:
+        return None
+    inputs, truth = _samples(config)
+    networks = [load_network(member / config.output.model_file) for member in members]
+    return HeldOut(np.stack([_evaluate(network, inputs) for network in networks]), truth) if len(truth) else None
+
+
+def _samples(config: RunConfig) -> tuple[torch.Tensor, _Values]:
+    """Return the first held-out samples: inputs (N, F) and the first target (N,)."""
+    source, rule = open_source(selection_of(config)), split_rule(config)
+    inputs, truth, num_valid = [], [], 0
+    try:
+        for chunk in source.chunks:
+            samples = source.read(chunk)
+            usable = samples.take(np.flatnonzero(valid_rows(samples)))
+            chosen = usable.take(np.flatnonzero(held_out_flags(num_valid, len(usable), rule)))
+            num_valid += len(usable)
+            inputs.append(chosen.inputs)
+            truth.append(chosen.targets[:, 0].astype(np.float64))
+            if sum(map(len, truth)) >= _MOST_SAMPLES:
+                break
+    finally:
+        source.close()
+    if not truth:
+        raise DataError("nothing is selected")
+    return torch.from_numpy(np.concatenate(inputs)), np.concatenate(truth)
+
+
+def _evaluate(network: StoredNetwork, inputs: torch.Tensor) -> _Values:
+    arithmetic = choose_arithmetic(network, "auto", len(inputs))
+    return arithmetic.evaluate(inputs.to(network.dtype), False)[0][:, 0].astype(np.float64)
