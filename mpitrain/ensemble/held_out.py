@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.dataset.split import held_out_flags, split_rule
+from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -65,13 +65,14 @@ def _of_fold(members: Sequence[Path]) -> HeldOut | None:
 
 def _samples(config: RunConfig) -> tuple[torch.Tensor, _Values]:
     """Return the first held-out samples: inputs (N, F) and the first target (N,)."""
-    source, rule = open_source(selection_of(config)), split_rule(config)
+    source = open_source(selection_of(config))
+    rule = plan_split(config, source)
     inputs, truth, num_valid = [], [], 0
     try:
         for chunk in source.chunks:
             samples = source.read(chunk)
             usable = samples.take(np.flatnonzero(valid_rows(samples)))
-            chosen = usable.take(np.flatnonzero(held_out_flags(num_valid, len(usable), rule)))
+            chosen = usable.take(np.flatnonzero(rule.flags(usable.grid_index, num_valid)))
             num_valid += len(usable)
             inputs.append(chosen.inputs)
             truth.append(chosen.targets[:, 0].astype(np.float64))
