@@ -10,12 +10,12 @@ from mpitrain.config.yaml import show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.activations import LayerOptions
 from mpitrain.models.batch_norm import use_virtual_batch_norm
-from mpitrain.models.cnn import CnnNetwork
+from mpitrain.models.convolutional.cnn import CnnNetwork
+from mpitrain.models.convolutional.unet import UNetNetwork
 from mpitrain.models.files.record import remember_architecture
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import MlpNetwork
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
-from mpitrain.models.unet import UNetNetwork
 from mpitrain.models.user_model import build_user_model
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mpitrain.models.activations import ACTIVATIONS, LayerOptions
-from mpitrain.models.convolution import convolution_block, wrap_columns
+from mpitrain.models.convolutional.blocks import convolution_block, wrap_columns
 from mpitrain.models.normalized import BlockNetwork
 
 

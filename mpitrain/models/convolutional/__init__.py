@@ -1,0 +1,1 @@
+"""Networks of whole fields, made of convolutions."""
