@@ -6,15 +6,15 @@
 # the name in the queue
 #PBS -N sweep
 # hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
-#PBS -l select=1:ncpus=2:mpiprocs=2:ompthreads=1
+#PBS -l select=2:ncpus=4:mpiprocs=4:ompthreads=1
+# whole hosts' shares apart, not all on one host
+#PBS -l place=scatter
 # the time limit
 #PBS -l walltime=01:00:00
 # one file for output and errors
 #PBS -j oe
-# the job never restarts
-#PBS -r n
-# one job for each list of settings
-#PBS -J 0-3
+# after a lost host the job starts again, and goes on
+#PBS -r y
 
 # a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
@@ -25,8 +25,6 @@ check() { # NAME VALUE FORM
     echo "$1=$2: not of the form $3; correct it or unset $1" >&2
     exit 2
 }
-# the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds
-check PBS_ARRAY_INDEX "${PBS_ARRAY_INDEX:-}" '0|[1-9][0-9]{0,17}'
 
 # PBS starts jobs in the home folder
 cd "$PBS_O_WORKDIR"
@@ -34,7 +32,7 @@ cd "$PBS_O_WORKDIR"
 job=${PBS_JOBID%%.*}
 job=${job//[^A-Za-z0-9_-]/_}
 # ranks on each host
-tasks_per_node=${NPROC_PER_NODE:-2}
+tasks_per_node=${NPROC_PER_NODE:-4}
 check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
 
 # one thread a core of the rank: without this each rank would start a thread for every core of the host
@@ -57,16 +55,12 @@ command -v "$python" >/dev/null || {
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
     exit 3
 }
-command=("$python" -m mpitrain train)
+command=("$python" -m mpitrain ensemble)
 command+=(jobs/configs/sweep.yaml)
 [[ -r jobs/configs/sweep.yaml ]] || {
     echo jobs/configs/sweep.yaml": not found from $PWD; start the job from the folder that this path is relative to" >&2
     exit 2
 }
-# how much the ranks' logs hold
-log_level=${LOG_LEVEL:-debug}
-check LOG_LEVEL "$log_level" 'debug|info|warning|error'
-command+=(--log-level "$log_level")
 # A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM
     local value=${!1:-}
@@ -75,9 +69,10 @@ take() { # NAME KEY FORM
     echo "$1 of the environment: $2=$value"
     command+=("$2=$value")
 }
+take MEMBERS ensemble.members '[1-9][0-9]{0,8}'
 take EPOCHS training.epochs '[1-9][0-9]{0,8}'
 take LR training.optimizer.learning_rate '[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?'
-take BATCH_SIZE training.batch_size '[1-9][0-9]{0,8}|full'
+take BATCH_SIZE training.global_batch_size '[1-9][0-9]{0,8}|full'
 take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
 take SEED seed '0|[1-9][0-9]{0,17}'
 take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
@@ -91,11 +86,9 @@ older VAL_SAMPLES 'set data.validation_split in the settings'
 older DATA_TYPE 'set data.samples in the settings'
 older GPUS 'write the script with --gpus-per-node, or set NPROC_PER_NODE to start fewer ranks'
 # the run folder: named, or one for each job
-run_folder=mpitrain_run-$job
+run_folder=mpitrain_ensemble-$job
 run_folder=${OUTPUT:-$run_folder}
 [[ -z ${OUTPUT:-} ]] || check OUTPUT "$OUTPUT" '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
-# each job of the array has a folder of its own
-[[ -z ${OUTPUT:-} ]] || run_folder+=-$PBS_ARRAY_INDEX
 # in YAML's quotes, so that a name like 123 stays text
 command+=("output.model_dir='${run_folder//\'/\'\'}'")
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
@@ -105,7 +98,7 @@ choose_go_on() {
     if [[ ${RESUME:-} == 1 ]]; then
         go_on=(--resume)
     elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+        if [[ -e $run_folder/config.yaml ]]; then
             go_on=(--resume)
         else
             go_on=(--overwrite)
@@ -117,14 +110,6 @@ if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/check
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
 fi
-# this array job's own settings; last, so that nothing above makes all jobs alike
-case $PBS_ARRAY_INDEX in
-    0) command+=(training.optimizer.learning_rate=0.003 model.hidden_size=16) ;;
-    1) command+=(training.optimizer.learning_rate=0.003 model.hidden_size=64) ;;
-    2) command+=(training.optimizer.learning_rate=0.001 model.hidden_size=16) ;;
-    3) command+=(training.optimizer.learning_rate=0.001 model.hidden_size=64) ;;
-    *) echo "PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX: no such job in this sweep" >&2; exit 2 ;;
-esac
 
 # each host once, in the job's order
 mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")
@@ -165,7 +150,7 @@ launch+=(bash -c '
 # PBS sends no warning before the limit: `timeout` does. mpirun hands it to the ranks, which write a checkpoint and
 # leave with exit code 5. In the foreground: mpirun alone is told, not its helpers, which would die of it.
 exit_code=0
-timeout --foreground --preserve-status --signal=USR1 3540 "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} || exit_code=$?
+timeout --foreground --preserve-status --signal=USR1 3480 "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} || exit_code=$?
 if ((exit_code == 5)); then
     echo "stopped with a checkpoint; to go on: qsub -v RESUME=1,OUTPUT=$run_folder SCRIPT"
 fi

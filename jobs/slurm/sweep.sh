@@ -6,23 +6,23 @@
 # the name in the queue
 #SBATCH --job-name=sweep
 # this script's own words; the ranks' are in logs/
-#SBATCH --output=%x-%A_%a.log
+#SBATCH --output=%x-%j.log
 # a restarted job adds to its log
 #SBATCH --open-mode=append
 # hosts
-#SBATCH --nodes=1
+#SBATCH --nodes=2
 # ranks on each host
-#SBATCH --ntasks-per-node=2
+#SBATCH --ntasks-per-node=4
 # cores for each rank's threads
 #SBATCH --cpus-per-task=1
 # the time limit
 #SBATCH --time=01:00:00
 # before the limit USR1, and to this shell only (B:): it must know why the run stopped
-#SBATCH --signal=B:USR1@60
-# the job never restarts
-#SBATCH --no-requeue
-# one job for each list of settings
-#SBATCH --array=0-3
+#SBATCH --signal=B:USR1@120
+# a lost host does not end the job: the others go on
+#SBATCH --no-kill
+# after a lost host or the time limit the job goes on
+#SBATCH --requeue
 
 # a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
@@ -36,14 +36,12 @@ check() { # NAME VALUE FORM
 # the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds
 check SLURM_JOB_ID "${SLURM_JOB_ID:-}" '0|[1-9][0-9]{0,17}'
 check SLURM_JOB_NUM_NODES "${SLURM_JOB_NUM_NODES:-}" '0|[1-9][0-9]{0,17}'
-check SLURM_ARRAY_JOB_ID "${SLURM_ARRAY_JOB_ID:-}" '0|[1-9][0-9]{0,17}'
-check SLURM_ARRAY_TASK_ID "${SLURM_ARRAY_TASK_ID:-}" '0|[1-9][0-9]{0,17}'
 
 # one name for a job and all its restarts
-job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+job=$SLURM_JOB_ID
 
 # ranks on each host
-tasks_per_node=${NPROC_PER_NODE:-2}
+tasks_per_node=${NPROC_PER_NODE:-4}
 check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
 
 # one thread a core of the rank: without this each rank would start a thread for every core of the host
@@ -65,16 +63,12 @@ command -v "$python" >/dev/null || {
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
     exit 3
 }
-command=("$python" -m mpitrain train)
+command=("$python" -m mpitrain ensemble)
 command+=(jobs/configs/sweep.yaml)
 [[ -r jobs/configs/sweep.yaml ]] || {
     echo jobs/configs/sweep.yaml": not found from $PWD; start the job from the folder that this path is relative to" >&2
     exit 2
 }
-# how much the ranks' logs hold
-log_level=${LOG_LEVEL:-debug}
-check LOG_LEVEL "$log_level" 'debug|info|warning|error'
-command+=(--log-level "$log_level")
 # A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM
     local value=${!1:-}
@@ -83,9 +77,10 @@ take() { # NAME KEY FORM
     echo "$1 of the environment: $2=$value"
     command+=("$2=$value")
 }
+take MEMBERS ensemble.members '[1-9][0-9]{0,8}'
 take EPOCHS training.epochs '[1-9][0-9]{0,8}'
 take LR training.optimizer.learning_rate '[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?'
-take BATCH_SIZE training.batch_size '[1-9][0-9]{0,8}|full'
+take BATCH_SIZE training.global_batch_size '[1-9][0-9]{0,8}|full'
 take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
 take SEED seed '0|[1-9][0-9]{0,17}'
 take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
@@ -99,11 +94,9 @@ older VAL_SAMPLES 'set data.validation_split in the settings'
 older DATA_TYPE 'set data.samples in the settings'
 older GPUS 'write the script with --gpus-per-node, or set NPROC_PER_NODE to start fewer ranks'
 # the run folder: named, or one for each job
-run_folder=mpitrain_run-$job
+run_folder=mpitrain_ensemble-$job
 run_folder=${OUTPUT:-$run_folder}
 [[ -z ${OUTPUT:-} ]] || check OUTPUT "$OUTPUT" '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
-# each job of the array has a folder of its own
-[[ -z ${OUTPUT:-} ]] || run_folder+=-$SLURM_ARRAY_TASK_ID
 # in YAML's quotes, so that a name like 123 stays text
 command+=("output.model_dir='${run_folder//\'/\'\'}'")
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
@@ -113,7 +106,7 @@ choose_go_on() {
     if [[ ${RESUME:-} == 1 ]]; then
         go_on=(--resume)
     elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+        if [[ -e $run_folder/config.yaml ]]; then
             go_on=(--resume)
         else
             go_on=(--overwrite)
@@ -125,14 +118,6 @@ if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/check
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
 fi
-# this array job's own settings; last, so that nothing above makes all jobs alike
-case $SLURM_ARRAY_TASK_ID in
-    0) command+=(training.optimizer.learning_rate=0.003 model.hidden_size=16) ;;
-    1) command+=(training.optimizer.learning_rate=0.003 model.hidden_size=64) ;;
-    2) command+=(training.optimizer.learning_rate=0.001 model.hidden_size=16) ;;
-    3) command+=(training.optimizer.learning_rate=0.001 model.hidden_size=64) ;;
-    *) echo "SLURM_ARRAY_TASK_ID=$SLURM_ARRAY_TASK_ID: no such job in this sweep" >&2; exit 2 ;;
-esac
 
 # one log a host; latest_nodeN.log is the newest job's (of two that start at once one wins)
 mkdir -p logs
@@ -153,6 +138,8 @@ launch+=(--ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))")
 launch+=(--ntasks-per-node="$tasks_per_node")
 # cores of each rank: since Slurm 22.05 srun does not take them over from sbatch
 launch+=(--cpus-per-task="$OMP_NUM_THREADS")
+# but a lost host ends the run, which then starts again
+launch+=(--no-kill=off)
 # one rank that fails ends all: the others would wait for it until the time limit
 launch+=(--kill-on-bad-exit=1)
 # each rank keeps its cores, and with them its caches and its memory
@@ -182,9 +169,55 @@ run_once() {
         interrupted=0
     done
 }
-run_once
-# Stopped by the warning: say how to go on. 137 counts too: srun kills ranks that leave a moment after the first one.
+# What a lost host or a killed rank leaves behind may start again; a wrong input, a failed training (codes 1, 2, 4) and
+# a stop that was asked for (5) may not. Code 3 may where the run had begun: a rank did not answer any more.
+restarts_left=3
+may_restart() { # EXIT_CODE
+    ((restarts_left > 0)) || return 1
+    case $1 in
+        0|1|2|4|5) return 1 ;;
+        3) [[ -e $run_folder/config.yaml ]] || return 1 ;;
+    esac
+    restarts_left=$((restarts_left - 1))
+}
+# Which hosts still answer: each is asked, all at once, and has 30 seconds. Sets `alive`.
+probe_hosts() {
+    local hosts host
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    mkdir -p "logs/${job}_alive" && rm -f "logs/${job}_alive"/*
+    for host in "${hosts[@]}"; do
+        {
+            timeout -k 5 30 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$host" true \
+                >/dev/null 2>&1 && : >"logs/${job}_alive/$host"
+        } &
+    done
+    wait
+    alive=()
+    for host in "${hosts[@]}"; do
+        [[ ! -e logs/${job}_alive/$host ]] || alive+=("$host")
+    done
+    rm -rf "logs/${job}_alive"
+}
+
+# a job that is cancelled stays so
+cancelled=0
+trap 'cancelled=1 interrupted=1' TERM
+while :; do
+    run_once
+    # Results do not depend on the number of ranks: what is left goes on from the newest checkpoint, with no queue.
+    if ((warned || cancelled)) || ! may_restart "$exit_code"; then break; fi
+    probe_hosts
+    if ((warned || cancelled || ${#alive[@]} == 0)); then break; fi
+    choose_go_on
+    num_tasks=$((${#alive[@]} * tasks_per_node))
+    launch+=(--nodes="${#alive[@]}" --nodelist="$(IFS=,; echo "${alive[*]}")" --ntasks="$num_tasks")
+    echo "the run ended with exit code $exit_code; ${#alive[@]} of $SLURM_JOB_NUM_NODES hosts answer: again with" \
+        "${go_on[*]} and $num_tasks ranks on ${alive[*]}, $restarts_left times more at most"
+done
+# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
+# leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
 if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
-    echo "stopped before the time limit; to go on: sbatch --export=ALL,RESUME=1,OUTPUT=$run_folder SCRIPT"
+    echo "stopped before the time limit; requeued to go on from the checkpoint"
+    scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$exit_code"

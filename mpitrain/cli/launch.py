@@ -80,11 +80,20 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(*flags, dest=name, **options)
     parser.add_argument("--hosts", metavar="A,B,...", help="manual: the hosts' names, the meeting point first")
     parser.add_argument(
-        "--sweep", action="append", metavar="key=a,b,...", help="a job for each value, of several for each combination"
+        "--sweep",
+        action="append",
+        metavar="key=a,b,...",
+        help="a job for each value, of several for each combination; with --ensemble all in one job",
     )
-    parser.add_argument(
-        "--run", choices=("train", "doctor", "data generate"), help="what the job runs (default: train)"
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--run", choices=("train", "ensemble", "doctor", "data generate"), help="what the job runs (default: train)"
     )
+    what.add_argument(
+        "--ensemble", dest="run", action="store_const", const="ensemble",
+        help="train the members of the section ensemble in one job, with --sweep's values as its grid; without a size "
+        "on this host's number of cores",
+    )  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="write the script there instead of printing it")
     parser.add_argument("--submit", action="store_true", help="check, send it, and print the job's number")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -50,6 +51,11 @@ class EnsembleSection(Section):
     def num_draws(self) -> int:
         """How many settings are drawn for each combination of the grid; 1 where nothing is drawn."""
         return (self.draws or 10) if self.random else 1
+
+    @property
+    def num_members(self) -> int:
+        """How many networks are trained: seeds x settings x folds."""
+        return self.members * math.prod(map(len, self.grid.values())) * self.num_draws * (self.folds or 1)
 
 
 def ensemble_problems(section: EnsembleSection) -> Iterator[tuple[str, object, str]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config import EnsembleSection, RunConfig, load_run_config
+from mpitrain.config.members import check_members
 from mpitrain.config.output import OutputSection
 from mpitrain.errors import UserError
 from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.presets import describe_ranks
 
 _MODEL_DIR = "output.model_dir"
 
@@ -35,12 +37,20 @@ def check_job(job: JobRequest, *, is_sent: bool, scheduler: str) -> tuple[str, .
     notices: list[str] = []
     for settings in job.sweep or ((),):
         config = _load(job, (*job.settings, *settings))
+        notices += _check_ensemble(job, config, scheduler) if job.command == "ensemble" else []
         _check_devices(job, config)
         if config.semantics == "reference" and (scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")):
             raise UserError("semantics=reference needs MPI between the ranks; give --mpi pmi2 or pmix, not by hand")
         notices += _check_data(config, is_sent)
         notices += _size_notices(job, config)
     return tuple(dict.fromkeys(notices))
+
+
+def _check_ensemble(job: JobRequest, config: RunConfig, scheduler: str) -> list[str]:
+    check_members(config)
+    if job.total_tasks > 1 and (scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")):
+        raise UserError("an ensemble needs MPI between its ranks; give --mpi pmi2 or pmix, not by hand")
+    return [describe_ranks(config.ensemble or EnsembleSection(), job.total_tasks)]
 
 
 def _load(job: JobRequest, settings: tuple[str, ...]) -> RunConfig:
@@ -76,7 +86,8 @@ def _check_data(config: RunConfig, is_sent: bool) -> list[str]:
 
 def _size_notices(job: JobRequest, config: RunConfig) -> list[str]:
     notices = []
-    if job.total_tasks > config.training.virtual_ranks and config.semantics == "standard":
+    is_one_run = job.command == "train" and config.semantics == "standard"
+    if job.total_tasks > config.training.virtual_ranks and is_one_run:
         notices.append(
             f"{job.total_tasks} ranks and training.virtual_ranks={config.training.virtual_ranks}: results differ from "
             f"those of fewer ranks; set training.virtual_ranks to a power of two of at least {job.total_tasks}"

@@ -28,18 +28,17 @@ compute:
   device: cuda
 """,
     "sweep.yaml": """\
-# What all runs of the sweep have in common.
+# Four settings, each with two seeds: eight networks in one job. best.yaml says which settings are the best.
 training:
   epochs: 30
   global_batch_size: 512
+ensemble:
+  members: 2
+  grid:
+    training.optimizer.learning_rate: [0.003, 0.001]
+    model.hidden_size: [16, 64]
 """,
 }
-
-_SWEEP = tuple(
-    (f"training.optimizer.learning_rate={rate}", f"model.hidden_size={size}")
-    for rate in (0.003, 0.001)
-    for size in (16, 64)
-)
 
 # File name, without its ending, to the preset and what differs from it.
 _SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -47,7 +46,10 @@ _SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "multi_gpu": ("multi_gpu", {"config_path": "jobs/configs/gpu.yaml"}),
     "multi_node": ("multi_node", {"config_path": "jobs/configs/gpu.yaml", "interface": "ib0"}),
     "cpu_only": ("cpu_cluster", {"config_path": "jobs/configs/cpu.yaml"}),
-    "sweep": ("debug", {"config_path": "jobs/configs/sweep.yaml", "walltime": "01:00:00", "sweep": _SWEEP}),
+    "sweep": (
+        "cpu_cluster",
+        {"config_path": "jobs/configs/sweep.yaml", "walltime": "01:00:00", "command": "ensemble"},
+    ),
     "doctor": ("debug", {"nodes": 2, "command": "doctor"}),
     "generate_data": ("debug", {"command": "data generate", "tasks_per_node": 1, "mpi": "none"}),
 }

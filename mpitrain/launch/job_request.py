@@ -45,7 +45,7 @@ class JobRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
-    command: Literal["train", "doctor", "data generate"] = "train"
+    command: Literal["train", "ensemble", "doctor", "data generate"] = "train"
     """What runs on every rank."""
     nodes: Count = 1
     """Number of hosts."""
@@ -115,9 +115,19 @@ class JobRequest(BaseModel):
         return walltime_seconds(self.walltime)
 
     @property
+    def trains(self) -> bool:
+        """Whether the job leaves a folder that a later job goes on in."""
+        return self.command in ("train", "ensemble")
+
+    @property
+    def folder_word(self) -> str:
+        """The word in the default name of that folder."""
+        return "ensemble" if self.command == "ensemble" else "run"
+
+    @property
     def num_restarts(self) -> int:
         """Starts again on the hosts that are left, at most."""
-        if self.command != "train":
+        if not self.trains:
             return 0
         return self.restarts if self.restarts is not None else 3 * (self.nodes > 1)
 

@@ -30,7 +30,9 @@ def render_local(job: JobRequest) -> str:
     if job.nodes > 1:
         raise UserError(f"--nodes {job.nodes}: --scheduler local has this host only; use slurm, pbs or manual")
     if job.sweep:
-        raise UserError("--sweep: --scheduler local starts one run; use slurm or pbs, whose job arrays it needs")
+        raise UserError(
+            "--sweep: --scheduler local starts one run; add --ensemble, or use slurm or pbs and their job arrays"
+        )
     lines = [
         *parts.header("Script for this host: bash FILE"),
         *parts.strict_mode(job),
@@ -58,7 +60,7 @@ def render_local(job: JobRequest) -> str:
 
 
 def _run(job: JobRequest) -> list[str]:
-    words = parts.RUN if job.command == "train" else '"${launch[@]}" "${command[@]}"'
+    words = parts.RUN if job.trains else '"${launch[@]}" "${command[@]}"'
     reason = "# on the terminal and in the log; pipefail keeps mpirun's exit code"
     run = f'{words} 2>&1 | tee -a "logs/${{job}}_node0.log"'
     return [*parts.restarts(job), "", reason, _RESTART.format(run=run)] if job.num_restarts else [reason, run]

@@ -61,6 +61,7 @@ def _command(job: JobRequest) -> str:
     words = [job.python, "-m", "mpitrain", *job.command.split()]
     words += [job.config_path] if job.config_path is not None else []
     words += job.settings
-    if job.command == "train":
-        words += [f"output.model_dir={_yaml_text(job.run_folder or 'mpitrain_run')}", "--log-level", job.log_level]
+    if job.trains:
+        words += [f"output.model_dir={_yaml_text(job.run_folder or f'mpitrain_{job.folder_word}')}"]
+        words += ["--log-level", job.log_level] if job.command == "train" else []
     return " ".join(quote(word) for word in words)

@@ -116,6 +116,6 @@ def _mpirun(job: JobRequest) -> list[str]:
 
 
 def _end(job: JobRequest) -> list[str]:
-    if job.command != "train":
+    if not job.trains:
         return ['"${launch[@]}" "${command[@]}"']
     return [_END.format(seconds=job.walltime_s - job.signal_s, run=parts.RUN)]

@@ -27,6 +27,11 @@ OVERRIDES = (
     ("BACKEND", "compute.backend", SHELL_BACKEND),
     ("NCCL_TIMEOUT", "distributed.timeout_s", SHELL_COUNT),
 )
+# An ensemble chooses its members' ranks: their batches are those of all ranks together.
+_OVERRIDES_OF_ENSEMBLES = (
+    ("MEMBERS", "ensemble.members", SHELL_COUNT),
+    *((name, "training.global_batch_size" if name == "BATCH_SIZE" else key, form) for name, key, form in OVERRIDES),
+)
 # What job scripts of other trainers read, and what to set instead: said, never silently passed over.
 OLDER_VARIABLES = {
     "TRAIN_SAMPLES": "set data.num_samples or data.max_patterns in the settings",
@@ -55,6 +60,11 @@ take() { # NAME KEY FORM
     command+=("$2=$value")
 }"""
 
+# What a job leaves that can be gone on with.
+_HAS_BEGUN = {
+    "run": 'compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null',
+    "ensemble": "[[ -e $run_folder/config.yaml ]]",
+}
 _OWN_ATTEMPT = """\
 # A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
 # replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
@@ -63,7 +73,7 @@ choose_go_on() {
     if [[ ${RESUME:-} == 1 ]]; then
         go_on=(--resume)
     elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
+        if HAS_BEGUN; then
             go_on=(--resume)
         else
             go_on=(--overwrite)
@@ -86,7 +96,7 @@ may_restart() {{ # EXIT_CODE
     ((restarts_left > 0)) || return 1
     case $1 in
         0|1|2|4|5) return 1 ;;
-        3) compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null || return 1 ;;
+        3) {has_begun} || return 1 ;;
     esac
     restarts_left=$((restarts_left - 1))
 }}"""
@@ -211,7 +221,8 @@ def rank_command(job: JobRequest) -> list[str]:
             "}",
         ]
     lines += [f"command+=({quote(setting)})" for setting in job.settings]
-    return [*lines, *(_training_options(job) if job.command == "train" else [])]
+    lines += _log_option(job) if job.command == "train" else []
+    return [*lines, *(_training_options(job) if job.trains else [])]
 
 
 def sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
@@ -233,9 +244,9 @@ def sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
 
 def run_folder(job: JobRequest, index_variable: str) -> list[str]:
     """Return the choice of the run folder, and what a restarted job does in it. Needs `job`, `command`, `check`."""
-    if job.command != "train":
+    if not job.trains:
         return []
-    named = quote(job.run_folder) if job.run_folder is not None else "mpitrain_run-$job"
+    named = quote(job.run_folder) if job.run_folder is not None else f"mpitrain_{job.folder_word}-$job"
     lines = [
         "# the run folder: named, or one for each job",
         f"run_folder={named}",
@@ -250,7 +261,7 @@ def run_folder(job: JobRequest, index_variable: str) -> list[str]:
         *lines,
         "# in YAML's quotes, so that a name like 123 stays text",
         "command+=(\"output.model_dir='${run_folder//\\'/\\'\\'}'\")",
-        _OWN_ATTEMPT,
+        _OWN_ATTEMPT.replace("HAS_BEGUN", _HAS_BEGUN[job.folder_word]),
     ]
 
 
@@ -265,14 +276,20 @@ def log_links(num_nodes: str) -> list[str]:
     ]
 
 
-def _training_options(job: JobRequest) -> list[str]:
+def _log_option(job: JobRequest) -> list[str]:
     return [
         "# how much the ranks' logs hold",
         f"log_level=${{LOG_LEVEL:-{job.log_level}}}",
         f'check LOG_LEVEL "$log_level" {quote(SHELL_LOG_LEVEL)}',
         'command+=(--log-level "$log_level")',
+    ]
+
+
+def _training_options(job: JobRequest) -> list[str]:
+    overrides = OVERRIDES if job.command == "train" else _OVERRIDES_OF_ENSEMBLES
+    return [
         _TAKE,
-        *(f"take {name} {key} {quote(form)}" for name, key, form in OVERRIDES),
+        *(f"take {name} {key} {quote(form)}" for name, key, form in overrides),
         _OLDER,
         *(f"older {name} {quote(advice)}" for name, advice in OLDER_VARIABLES.items()),
     ]
@@ -304,4 +321,4 @@ def forwarded_environment(job: JobRequest, variables: Iterable[Variable]) -> lis
 
 def restarts(job: JobRequest) -> list[str]:
     """Return the function `may_restart`, and how often it says yes. Needs `run_folder`."""
-    return [_MAY_RESTART.format(restarts=job.num_restarts)]
+    return [_MAY_RESTART.format(restarts=job.num_restarts, has_begun=_HAS_BEGUN[job.folder_word])]

@@ -134,7 +134,7 @@ def _directives(job: JobRequest) -> list[str]:
         ("the time limit", f"--time={clock_text(job.walltime_s)}"),
         (
             "before the limit USR1, and to this shell only (B:): it must know why the run stopped",
-            job.command == "train" and f"--signal=B:USR1@{job.signal_s}",
+            job.trains and f"--signal=B:USR1@{job.signal_s}",
         ),
         ("a lost host does not end the job: the others go on", job.num_restarts and "--no-kill"),
         (
@@ -186,7 +186,7 @@ def _srun(job: JobRequest) -> list[str]:
 
 
 def _end(job: JobRequest) -> list[str]:
-    if job.command != "train":
+    if not job.trains:
         return ['"${launch[@]}" "${command[@]}"']
     end = _REQUEUE if job.requeue else _NO_REQUEUE
     if not job.num_restarts:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.config import EnsembleSection, load_run_config
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import LaunchError, OutputError, UserError
 from mpitrain.launch.checks import check_job, with_run_folder
@@ -20,7 +22,7 @@ from mpitrain.launch.job_request import JobRequest, make_job_request
 from mpitrain.launch.local import render_local
 from mpitrain.launch.manual import render_manual
 from mpitrain.launch.pbs import render_pbs
-from mpitrain.launch.presets import PRESETS
+from mpitrain.launch.presets import PRESETS, ranks_for
 from mpitrain.launch.slurm import render_slurm
 
 RENDERERS: dict[str, Callable[[JobRequest], str]] = {
@@ -45,7 +47,7 @@ def run_launch(
     is_sent_to_scheduler = options.submit and options.scheduler != "local"
     if is_sent_to_scheduler:
         submit_command(options.scheduler)  # before any other work: on a wrong host nothing is written
-    if job.command == "train":
+    if job.trains:
         job = with_run_folder(job)
         for line in check_job(job, is_sent=options.submit, scheduler=options.scheduler):
             _note(line)
@@ -67,6 +69,10 @@ def request_from(
 ) -> JobRequest:
     """Return the checked request of the command line: the preset's values, and the flags' in their place."""
     hosts = tuple(options.hosts.split(",")) if options.hosts else ()
+    is_ensemble = options.run == "ensemble"
+    if is_ensemble:  # one world trains every combination
+        settings = (*settings, *_grid(options.sweep or ()))
+        given = {**_size_of_ensemble(options, given, config_path, settings), **given}
     fields: dict[str, Any] = {
         # a job may start with another PATH than this shell's, `sbatch --export=EPOCHS=200` does
         "python": sys.executable,
@@ -74,7 +80,7 @@ def request_from(
         "hosts": hosts,
         "settings": tuple(settings),
         "secret": secrets.token_hex(16) if options.scheduler == "manual" and len(hosts) > 1 else "",
-        "sweep": _sweep(options.sweep or ()),
+        "sweep": () if is_ensemble else _sweep(options.sweep or ()),
     }
     if config_path is not None:
         fields["config_path"] = os.fspath(config_path)
@@ -96,16 +102,37 @@ def _sizes(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
     return fields
 
 
-def _sweep(texts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return every combination of the values of `key=a,b` texts, the last key varying fastest."""
-    choices = []
+def _size_of_ensemble(
+    options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
+) -> dict[str, Any]:
+    """Return how many ranks a host's ensemble needs where the user says nothing: all have work to the end."""
+    if {"nodes", "tasks_per_node", "num_tasks"} & set(given) or options.preset or options.hosts:
+        return {}
+    section = load_run_config(config_path, settings).config.ensemble or EnsembleSection()
+    return {"tasks_per_node": ranks_for(section, detect_usable_core_count())}
+
+
+def _choices(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of `key=a,b` texts by key. Raises UserError for other texts."""
+    choices = {}
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not all(values.split(",")):
             raise UserError(
                 f"--sweep {text}: give a key and its values, such as training.optimizer.learning_rate=1e-3,1e-4"
             )
-        choices.append([f"{key}={value}" for value in values.split(",")])
+        choices[key] = values.split(",")
+    return choices
+
+
+def _grid(texts: Sequence[str]) -> list[str]:
+    """Return `key=a,b` texts as settings of an ensemble."""
+    return [f"ensemble.grid.{key}=[{','.join(values)}]" for key, values in _choices(texts).items()]
+
+
+def _sweep(texts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return every combination of the values of `key=a,b` texts, the last key varying fastest."""
+    choices = [[f"{key}={value}" for value in values] for key, values in _choices(texts).items()]
     combinations = tuple(itertools.product(*choices)) if choices else ()
     if len(combinations) > _LARGEST_SWEEP:
         raise UserError(f"--sweep: {len(combinations)} combinations, at most {_LARGEST_SWEEP} in one array; give fewer")

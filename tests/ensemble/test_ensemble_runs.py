@@ -154,6 +154,14 @@ def test_more_members_are_added_by_a_resume(usual, tmp_path):
     assert hashes_of(ens) == hashes_of(folder)
 
 
+def test_a_job_script_trains_the_members(usual, tmp_path):
+    folder, words = usual
+    command = ["-m", "mpitrain", "launch", "--ensemble", "--scheduler", "local", "-n", "2", "--submit"]
+    done = launch([*command, *words, "output.model_dir=ens"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert hashes_of(tmp_path / "ens") == hashes_of(folder)
+
+
 def test_the_folder_is_guarded(usual):
     folder, words = usual
     again = ensemble(None, folder, *words)

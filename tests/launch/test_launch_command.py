@@ -11,8 +11,10 @@ import pytest
 from conftest import launcher_environment
 
 from mpitrain.cli.main import main
+from mpitrain.config import EnsembleSection
+from mpitrain.launch import submit
 from mpitrain.launch.grammar import clock_text, walltime_seconds
-from mpitrain.launch.presets import PRESETS
+from mpitrain.launch.presets import PRESETS, ranks_for
 
 HEAVY = {"torch", "mpi4py", "numpy", "netCDF4", "h5py", "matplotlib"}
 
@@ -107,6 +109,9 @@ def test_other_walltimes_are_refused(text):
         (["--sweep", "seed=1,x"], "seed=x"),
         (["--sweep", "output.model_dir=a,b"], "a folder of its own already"),
         (["--run", "doctor", "--sweep", "seed=1,2"], "only training"),
+        (["--ensemble", "-n", "2", "--mpi", "none"], "an ensemble needs MPI between its ranks"),
+        (["--ensemble", "semantics=reference"], "an ensemble chooses itself"),
+        (["--ensemble", "--sweep", "seed=1,2"], "seed belongs to the whole ensemble"),
         (["--module", "a;b"], "--module a;b: allowed is"),
         (["--env", "9=1"], "--env 9=1: allowed is NAME=VALUE"),
         (['output.model_dir="a\\nb"'], "one line of printable characters"),
@@ -144,6 +149,28 @@ def test_run_folder_of_the_settings_is_the_script_s(capsys):
     assert "\nrun_folder='given here'\n" in script
     assert "output.model_dir=given" not in script
     assert "\nrun_folder=mpitrain_run-$job\n" in script_of(capsys)
+
+
+@pytest.mark.parametrize(
+    ("most", "members", "each", "ranks"),
+    [(8, 64, "auto", 8), (8, 20, "auto", 7), (8, 9, "auto", 5), (8, 3, "auto", 3), (8, 6, 2, 6), (2, 4, 8, 8)],
+)
+def test_an_ensemble_has_as_many_ranks_as_shorten_it(most, members, each, ranks):
+    assert ranks_for(EnsembleSection(members=members, ranks_per_member=each), most) == ranks
+
+
+def test_an_ensemble_is_sized_and_has_the_sweep_s_values_in_its_grid(capsys, monkeypatch):
+    monkeypatch.setattr(submit, "detect_usable_core_count", lambda: 4)
+    rates = "training.optimizer.learning_rate=1e-3,1e-4"
+    assert main(["launch", "--ensemble", "ensemble.folds=3", "--sweep", rates]) == 0
+    said = capsys.readouterr()
+    assert said.err == "note: 6 members on 3 ranks: 2 members a rank\n"
+    assert "#SBATCH --ntasks-per-node=3\n" in said.out
+    assert "#SBATCH --array" not in said.out
+    assert "command+=('ensemble.grid.training.optimizer.learning_rate=[1e-3,1e-4]')" in said.out
+    assert "\nrun_folder=mpitrain_ensemble-$job\n" in said.out
+    assert main(["launch", "--ensemble", "-n", "16", "-N", "2", "ensemble.members=4"]) == 0
+    assert capsys.readouterr().err == "note: 4 members on 16 ranks: 4 ranks a member\n"
 
 
 @pytest.mark.parametrize(("scheduler", "command"), [("slurm", "sbatch"), ("pbs", "qsub")])

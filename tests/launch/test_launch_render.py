@@ -46,12 +46,16 @@ EVERYTHING = {
     "run_folder": "my run's folder",
 }
 MANUAL = {"nodes": 2, "tasks_per_node": 2, "num_tasks": 3, "hosts": ("n1", "n2"), "interface": "eth0", "mpi": "none"}
+SWEEP = (("training.epochs=3", "seed=1"), ("training.epochs=4", "seed=it's"))
 REQUESTS = {
     "slurm_everything": ("slurm", EVERYTHING),
     "slurm_ethernet": ("slurm", {"nodes": 2, "gpus_per_node": 1, "network": "ethernet", "interface": "eth0"}),
     "pbs_everything": ("pbs", EVERYTHING),
     "local": ("local", {"tasks_per_node": 4, "settings": ("training.epochs=3",)}),
     "manual": ("manual", MANUAL),
+    "slurm_array": ("slurm", {"nodes": 2, "sweep": SWEEP}),
+    "pbs_array": ("pbs", {"nodes": 2, "sweep": SWEEP}),
+    "local_ensemble": ("local", {"tasks_per_node": 4, "command": "ensemble", "restarts": 1}),
 }
 SCHEDULERS = tuple(RENDERERS)
 

@@ -22,6 +22,8 @@ from mpitrain.launch.submit import RENDERERS
 
 # What the played python does: stop as asked, with exit code 5, or end after half a minute.
 STOP_AS_ASKED = 'trap "exit 5" USR1; touch "$RECORDS/started"; for _ in {1..300}; do sleep 0.1; done'
+ENSEMBLE = "ens"
+SWEEP = ((0.003, 16), (0.003, 64), (0.001, 16), (0.001, 64))
 
 
 @pytest.fixture
@@ -222,13 +224,14 @@ def test_script_of_the_jobs_folder_reaches_its_ranks(stage, name):
     done = stage.run(f"exec bash jobs/{name}")
     assert done.returncode == 0, done.stderr
     words = stage.arguments_of("python")
-    command = {"doctor": ["doctor"], "generate_data": ["data", "generate"]}.get(Path(name).stem, ["train"])
+    commands = {"doctor": ["doctor"], "generate_data": ["data", "generate"], "sweep": ["ensemble"]}
+    command = commands.get(Path(name).stem, ["train"])
     assert words[: 2 + len(command)] == ["-m", "mpitrain", *command]
-    assert ("training.optimizer.learning_rate=0.003" in words) == ("sweep" in name)
 
 
 def test_jobs_of_a_sweep_differ_in_settings_and_folder(stage):
-    script = job_files()["slurm/sweep.sh"].replace("jobs/configs/sweep.yaml", "/dev/null")
+    pairs = [(f"training.optimizer.learning_rate={rate}", f"model.hidden_size={size}") for rate, size in SWEEP]
+    script = slurm(sweep=tuple(pairs))
     seen = []
     for index in ("0", "3"):
         assert stage.run(script, {"SLURM_ARRAY_TASK_ID": index, "OUTPUT": "grid"}).returncode == 0
@@ -239,6 +242,19 @@ def test_jobs_of_a_sweep_differ_in_settings_and_folder(stage):
         ["output.model_dir='grid-3'", "training.optimizer.learning_rate=0.001", "model.hidden_size=64"],
     ]
     assert stage.run(script, {"SLURM_ARRAY_TASK_ID": "4"}).returncode == 2
+
+
+def test_an_ensemble_that_has_begun_goes_on_and_takes_its_settings_from_the_environment(stage):
+    script = RENDERERS["local"](make_job_request(command="ensemble", restarts=1))
+    begin = f"mkdir -p {ENSEMBLE}; : >{ENSEMBLE}/config.yaml"
+    done = stage.run(script, {"PLAY": f"{begin}; exit 9", "OUTPUT": ENSEMBLE, "MEMBERS": "8", "BATCH_SIZE": "64"})
+    assert done.returncode == 9
+    words = stage.arguments_of("python")
+    assert words[:3] == ["-m", "mpitrain", "ensemble"]
+    assert {"ensemble.members=8", "training.global_batch_size=64", f"output.model_dir='{ENSEMBLE}'"} <= set(words)
+    assert words[-1] == "--resume", "the second start goes on"
+    assert stage.run(script, {"PLAY": "exit 3", "OUTPUT": "other"}).returncode == 3
+    assert stage.arguments_of("python")[-1] != "--resume", "nothing had begun: not started again"
 
 
 def test_pbs_warns_before_the_limit_and_keeps_a_log_for_each_host(stage):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.config import EnsembleSection, RunConfig, load_run_config
+from mpitrain.config.members import check_members
 from mpitrain.ensemble.plan.settings import Varied, combinations
-from mpitrain.errors import ConfigError, MpitrainError
+from mpitrain.errors import MpitrainError
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def plan_members(
     Raises ConfigError for what no ensemble can have.
     """
     section = base.ensemble or EnsembleSection()
-    _check(base)
+    check_members(base)
     folds: Sequence[int | None] = range(section.folds) if section.folds else (None,)
     settings = [_with_settings(base, path, overrides, varied) for varied in combinations(section, base.seed)]
     plan = EnsemblePlan(folder, base, [])
@@ -86,7 +87,7 @@ def _with_settings(
     own = [f"{key}={json.dumps(value)}" for key, value in varied.items()]
     try:
         config = load_run_config(path, [*overrides, *own]).config
-        _check(config)
+        check_members(config)
     except MpitrainError as error:
         return varied, None, str(error).removeprefix("command line: ")
     return varied, config, ""
@@ -109,31 +110,6 @@ def _own(
             "ensemble": None,
         }
     )
-
-
-def _check(config: RunConfig) -> None:
-    """Raise ConfigError for settings whose results depend on how many ranks a member has."""
-    if config.semantics == "reference":
-        raise ConfigError(
-            "semantics=reference: its results depend on the number of ranks, which an ensemble chooses itself; give "
-            "semantics: standard, or train the members one by one"
-        )
-    training = config.training
-    if training.batch_size not in (None, "full"):
-        raise ConfigError(
-            f"training.batch_size={training.batch_size}: is per rank, and an ensemble chooses the ranks of its "
-            "members; give training.global_batch_size"
-        )
-    if training.learning_rate_scaling != "none" and training.learning_rate_scaling_by == "world_size":
-        raise ConfigError(
-            "training.learning_rate_scaling_by=world_size: an ensemble chooses its members' ranks; give batch_size"
-        )
-    if training.max_steps is not None:
-        raise ConfigError(f"training.max_steps={training.max_steps}: members train to their end; give training.epochs")
-    if config.ensemble is not None and config.ensemble.folds and config.data.validation_split is not None:
-        raise ConfigError(
-            f"data.validation_split={config.data.validation_split}: not together with ensemble.folds; keep one of them"
-        )
 
 
 def describe_plan(plan: EnsemblePlan, num_groups: int, world_size: int) -> str:
