@@ -37,7 +37,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def torchrun_like(num_ranks):
+def meeting_by_hand(num_ranks):
     meeting_point = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
     return [{**meeting_point, "RANK": str(rank)} for rank in range(num_ranks)]
 
@@ -49,11 +49,11 @@ def result_of(folder):
 
 
 @pytest.mark.mpi([2])
-def test_mpi_gloo_and_torchrun_train_to_the_same_bits(tmp_path, small_history):
+def test_mpi_gloo_and_ranks_started_by_hand_train_to_the_same_bits(tmp_path, small_history):
     settings = (*TINY, f"data.data_path={small_history}")
     over_mpi = train(2, tmp_path / "mpi", *settings)
     over_gloo = train(2, tmp_path / "gloo", *settings, "compute.backend=gloo")
-    by_hand = start_by_hand(torchrun_like(2), "train", f"output.model_dir={tmp_path / 'torch'}", *settings)
+    by_hand = start_by_hand(meeting_by_hand(2), "train", f"output.model_dir={tmp_path / 'by_hand'}", *settings)
     for done, backend in ((over_mpi, "mpi"), (over_gloo, "gloo"), (by_hand[0], "gloo")):
         assert done.returncode == 0, done.stderr
         assert f"2 ranks, backend {backend}, cpu, reduction fixed" in done.stdout
@@ -61,12 +61,13 @@ def test_mpi_gloo_and_torchrun_train_to_the_same_bits(tmp_path, small_history):
     assert by_hand[1].stdout == ""
     notices = [line for done in by_hand for line in done.stderr.splitlines() if line.startswith("note: ")]
     assert notices == [
-        "note: torchrun started 2 ranks: they train over torch.distributed; for MPI start with mpirun or srun instead"
+        "note: 2 ranks were started by hand (RANK and WORLD_SIZE are set): they train over torch.distributed; "
+        "for MPI start with mpirun or srun instead"
     ]
     expected = result_of(tmp_path / "mpi")
     assert result_of(tmp_path / "gloo") == expected
-    assert result_of(tmp_path / "torch") == expected
-    assert (tmp_path / "torch" / "model.pt").exists()
+    assert result_of(tmp_path / "by_hand") == expected
+    assert (tmp_path / "by_hand" / "model.pt").exists()
     assert expected[1][1] < expected[1][0], "nothing was learnt"
 
 
@@ -121,12 +122,13 @@ def test_open_mpis_variables_alone_leave_no_silent_singletons(tmp_path):
 
 
 @pytest.mark.mpi([2])
-def test_mpi_and_torchruns_variables_that_contradict_it_are_refused_once(tmp_path):
+def test_mpi_and_variables_set_by_hand_that_contradict_it_are_refused_once(tmp_path):
     environ = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     done = train(2, tmp_path / "run", environ=environ)
     assert done.returncode == 3
     assert done.our_lines == [
-        "mpitrain: error: the launch contradicts itself: the number of ranks is 2 (MPI) and 4 (torchrun)"
+        "mpitrain: error: the launch contradicts itself: "
+        "the number of ranks is 2 (MPI) and 4 (RANK and WORLD_SIZE set by hand)"
     ]
     assert done.stderr.count("To fix it: ") == 1
     assert not (tmp_path / "run").exists()

@@ -27,9 +27,10 @@ from mpitrain.train.run_folder import RunFolder
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that ends behind its best epoch: the learning rate is far too large."""
+    """A run that ends after its best epoch: the learning rate, right at first, grows a hundredfold in each."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    settings = ("training.epochs=4", "training.optimizer.learning_rate=1.5", f"prediction.cice_history={HISTORY}")
+    schedule = ("training.scheduler.type=step", "training.scheduler.step_size=1", "training.scheduler.gamma=100")
+    settings = ("training.epochs=4", *schedule, f"prediction.cice_history={HISTORY}")
     done = train(2, folder, f"data.data_path={HISTORY}", *settings)
     assert done.returncode == 0, done.stderr
     assert f"prediction: {folder / 'prediction.nc'}, 1513 samples" in done.stdout

@@ -23,7 +23,7 @@ from mpitrain.train.compiled import build
 DATA, FOLDER, DELAY_MS = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 # Where the kernel is delayed: the source, and the function that sleeps.
 SOURCES = {"computing": "dense_network.cpp", "communicating": "dense_step.hpp"}
-LINES = {"computing": "void sum_slices(", "communicating": "void add_among_ranks("}
+LINES = {"computing": "void write_partials(", "communicating": "void add_among_ranks("}
 
 
 @contextmanager

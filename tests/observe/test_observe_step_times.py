@@ -101,6 +101,7 @@ def test_a_planted_delay_is_attributed_to_its_rank_and_cause(planted: Path, caus
     found = records[-1]["timing"]
     assert (found["slowest"]["rank"], found["slowest"]["cause"]) == (1, cause)
     fast_s, slow_s = found["ranks"][cause]
+    assert slow_s - fast_s > DELAY_MS / 2e3
     seconds = [slow_s - fast_s, found["ranks"]["waiting"][0]]
     if seconds != pytest.approx([DELAY_MS / 1e3] * 2, rel=0.1) and not cores_are_free(2):
         pytest.skip(f"this machine is busy: {seconds} s, which holds what other programs took from the ranks")

@@ -280,9 +280,13 @@ TRAINS = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(files: Path, small_history: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bad_input_runs")
+
+
+@pytest.fixture(scope="module")
+def outcomes(files: Path, small_history: Path, runs: Path) -> dict[str, Outcome]:
     """What became of every case, all in one launch on two ranks."""
-    runs = tmp_path_factory.mktemp("runs")
     _hold_runs(runs, files, small_history)
 
     def job(folder: str, settings: str) -> list[str]:
@@ -326,11 +330,6 @@ def assert_one_line(outcome: Outcome, code: int, what: str) -> None:
     (line,) = outcome.our_lines
     assert line.startswith("mpitrain: error: ")
     assert re.search(what, line), line
-
-
-@pytest.fixture
-def runs(outcomes: dict[str, Outcome], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(tmp_path_factory.getbasetemp().glob("runs*"))
 
 
 @pytest.mark.mpi(ranks=2)

@@ -17,7 +17,7 @@ from mpitrain.train.checkpoint.store import CheckpointStore
 from mpitrain.verify.trace import Array
 
 # Told by the clock: no two runs have the same.
-_CLOCKS = ("wall_time_s",)
+_CLOCKS = ("wall_time_s", "timing")
 
 
 @dataclass(frozen=True)
