@@ -15,10 +15,27 @@ MpitrainError             1  our bug, unless a subclass says otherwise
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """Return the text with every character that is not printable written as an escape: a terminal must not obey it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what a library's error says, on one line; its kind where it says nothing."""
+    text = str(getattr(error, "strerror", None) or error).strip()
+    return one_line(text.splitlines()[0] if text else type(error).__name__)
+
+
 class MpitrainError(Exception):
-    """Base of all errors that are shown to a user as one line."""
+    """Base of all errors that are shown to a user as one line.
+
+    What a message quotes may come from a file that somebody else made: control characters become escapes.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__("\n".join(map(one_line, str(message).split("\n"))))
 
 
 class UserError(MpitrainError):

@@ -52,6 +52,9 @@ install_system_packages() {
     command -v munged >/dev/null || missing+=(munge)
     command -v ip >/dev/null || missing+=(iproute2)
     dpkg -s libpmix-dev >/dev/null 2>&1 || ! command -v dpkg >/dev/null || missing+=(libpmix-dev)
+    # the checker of the model in tests/campaign, and what kills a process at a system call
+    command -v spin >/dev/null || missing+=(spin)
+    command -v strace >/dev/null || missing+=(strace)
     # CPUs of other makers and without AVX-512, for tests/machines
     [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || missing+=(qemu-user)
     # other compilers, whose kernels must compute the same

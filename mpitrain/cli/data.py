@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import split_words
+from mpitrain.cli.settings import open_files_early, split_words
 from mpitrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def _run_generate(options: argparse.Namespace) -> int:
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
+    open_files_early(os.environ)
     from mpitrain.datatools.inspect import inspect_data
 
     config, notices = _load(options.settings, "inspect")
@@ -157,6 +159,7 @@ def _run_convert(options: argparse.Namespace) -> int:
 
 def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], str]) -> int:
     """Run `body` on all ranks, and let the root print what it returns."""
+    open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     with watching_start(overrides=split_words(words)[2]) as watch:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, split_settings
+from mpitrain.cli.settings import add_settings, open_files_early, split_settings
 
 _FLAGS = {
     "members": ("ensemble.members", "N", "number of seeds"),
@@ -39,6 +40,8 @@ def add_ensemble_command(commands: Any) -> None:
 
 
 def _run_ensemble(options: argparse.Namespace) -> int:
+    if options.settings or options.data:
+        open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     path, overrides = split_settings(options.settings)

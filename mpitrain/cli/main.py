@@ -14,6 +14,7 @@ from mpitrain.cli.bench import add_bench_command
 from mpitrain.cli.checks import add_doctor_command, add_verify_command
 from mpitrain.cli.data import add_data_command
 from mpitrain.cli.ensemble import add_ensemble_command
+from mpitrain.cli.lasting_output import outlive_readers
 from mpitrain.cli.launch import add_launch_command
 from mpitrain.cli.older_flags import to_current_flags
 from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
@@ -22,14 +23,30 @@ from mpitrain.cli.train import add_config_command, add_reproduce_command, add_tr
 from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
+_LEAVE_A_FOLDER = ("train", "ensemble", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` (default: the process's) name; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if _means_train(given):
-        given.insert(0, "train")
-    options = _parse(given)
+    if arguments is not None:
+        return _run(list(arguments))
+    output = outlive_readers()
+    code = _run(sys.argv[1:])
+    sys.stdout.flush()
+    if code == 0 and output.failure is not None and _with_command(sys.argv[1:])[0] not in _LEAVE_A_FOLDER:
+        # What a run leaves is in its folder; what the other commands leave was to be here.
+        reason = output.failure.strerror
+        print(f"mpitrain: error: standard output: cannot be written ({reason})", file=sys.stderr)  # noqa: T201
+        return UserError.exit_code
+    return code
+
+
+def _with_command(given: Sequence[str]) -> list[str]:
+    return ["train", *given] if _means_train(given) else list(given)
+
+
+def _run(given: list[str]) -> int:
+    options = _parse(_with_command(given))
     handler: Handler = options.handler
     # Imports make much that lives to the end; the collector would look through it all the time (a fifth of it).
     gc.disable()

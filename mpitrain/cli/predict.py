@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
+
+from mpitrain.cli.settings import open_files_early
 
 _SETTINGS = "settings that differ from the run's, such as domain.pole=south"
 
@@ -91,6 +94,7 @@ def _add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> int:
+    open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     with watching_start(overrides=options.settings) as watch:

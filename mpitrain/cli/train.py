@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import add_settings, as_setting, is_file, split_settings, split_words
+from mpitrain.cli.settings import add_settings, as_setting, is_file, open_files_early, split_settings, split_words
 
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
@@ -92,6 +92,8 @@ def add_config_command(commands: Any) -> None:
 
 
 def _run_train(options: argparse.Namespace) -> int:
+    if options.settings or options.data:
+        open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     starting = _starting(options.log_level)

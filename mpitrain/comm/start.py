@@ -25,7 +25,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.supervision.node_watch import NodeWatch, begin_watch, end_start, telling_failures
 from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
 from mpitrain.comm.watch.notes import position_in_start
-from mpitrain.errors import LaunchError, MpitrainError
+from mpitrain.errors import LaunchError, MpitrainError, one_line
 
 INTERNAL_ERROR = 1
 _SECONDS_TO_SPEAK = 2.0
@@ -57,7 +57,7 @@ def run_on_all_ranks(
     try:
         exit_code = body(ranks)
     except MpitrainError as error:
-        if not is_agreed(error):
+        if ranks.world_size > 1 and not is_agreed(error):  # else nobody waits for this rank
             fail_alone(ranks, error)
         ranks.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
         exit_code = error.exit_code
@@ -77,13 +77,16 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     error = _cause_of(ranks, error)
     exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
     ranks.watch.fail(exit_code)
-    where = f"rank {ranks.rank} on {ranks.host}"
-    message = f"mpitrain: error: {where}: {_one_line(error)}"
+    is_another_ranks = isinstance(error, _OtherRanksError)
+    where = "" if is_another_ranks else f"rank {ranks.rank} on {ranks.host}: "
+    message = f"mpitrain: error: {where}{_one_line(error)}"
     kind = "details" if details else "traceback"
     details = details or "".join(traceback.format_exception(error))
-    if str(error) and _is_first_failure(ranks, message + "\n\n" + details):
+    is_said_there = is_another_ranks and not str(error)
+    if not is_said_there and _is_first_failure(ranks, message + "\n\n" + details):
         hint = f" ({kind} in {ranks.failure_folder / 'failure.txt'})" if ranks.failure_folder else ""
-        text = message + hint if ranks.failure_folder or isinstance(error, MpitrainError) else message + "\n" + details
+        is_no_bug = isinstance(error, MpitrainError | KeyboardInterrupt)
+        text = message + hint if ranks.failure_folder or is_no_bug else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
         time.sleep(_SECONDS_TO_FORWARD)
     else:
@@ -121,7 +124,7 @@ def _one_line(error: BaseException) -> str:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return one_line(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def _is_first_failure(ranks: Ranks, text: str) -> bool:

@@ -16,8 +16,8 @@ from yaml import ScalarNode
 from mpitrain.config.checks import CROSS_CHECK, Problem
 from mpitrain.config.older.synonyms import INSTEAD
 from mpitrain.config.run import RunConfig
-from mpitrain.config.yaml import KeyPath, Setting, line_of, one_line, shorten, show_value
-from mpitrain.errors import ConfigError, LaunchError
+from mpitrain.config.yaml import KeyPath, Setting, line_of, shorten, show_value
+from mpitrain.errors import ConfigError, LaunchError, one_line
 
 _Schema = dict[str, Any]
 

@@ -22,7 +22,7 @@ import yaml
 from pydantic import BaseModel
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
-from mpitrain.errors import ConfigError
+from mpitrain.errors import ConfigError, one_line
 
 COMMAND_LINE = "command line"
 LARGEST_FILE_BYTES = 1 << 20
@@ -126,11 +126,6 @@ def shorten(text: str) -> str:
     """Return the text on one line, cut to a readable length."""
     text = one_line(text[: 2 * LONGEST_VALUE_CHARACTERS])
     return text if len(text) <= LONGEST_VALUE_CHARACTERS else text[: LONGEST_VALUE_CHARACTERS - 3] + "..."
-
-
-def one_line(text: str) -> str:
-    """Return the text with every character that is not printable written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _show(value: object) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from mpitrain.config import RunConfig
 from mpitrain.data.files.decoding import read
+from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
 from mpitrain.data.samples import valid_rows
@@ -81,6 +81,8 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
     """
     paths = expand_paths(config.data.entries)
+    FIRST_OPENING.expect(paths)
+    FIRST_OPENING.check(paths[0])
     file = open_field_file(paths[0])
     try:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
@@ -109,7 +111,7 @@ def _figures(
 ) -> tuple[float | None, float | None, float | None, float | None, int]:
     """Return minimum, maximum, mean, share of missing values, and how many values were read."""
     minimum, maximum, total, count, values_read = np.inf, -np.inf, 0.0, 0, 0
-    for slices in islice(_parts(info), None if is_full else 1):
+    for slices in _parts(info) if is_full else [_first_part(info)]:
         values = read(file, info.name, slices)
         measured = values[np.isfinite(values)].astype(np.float64)
         values_read += values.size
@@ -121,14 +123,26 @@ def _figures(
     return minimum, maximum, total / count, 1.0 - count / values_read, values_read
 
 
-def _parts(info: VariableInfo) -> Sequence[Slices]:
+def _parts(info: VariableInfo) -> Iterator[Slices]:
     """Return the parts of a variable along its first axis, of about 8 MB, cut where its blocks are."""
     if not info.shape:
-        return [()]
-    block = info.chunk_shape[0] if info.chunk_shape else 1
-    row_bytes = _BYTES_A_VALUE * prod(info.shape[1:])
-    step = max(1, _PART_BYTES // (row_bytes * block)) * block
-    return [(slice(start, min(start + step, info.shape[0])),) for start in range(0, info.shape[0], step)]
+        yield ()
+        return
+    step = _step(info, 0)
+    for start in range(0, info.shape[0], step):
+        yield (slice(start, min(start + step, info.shape[0])),)
+
+
+def _first_part(info: VariableInfo) -> Slices:
+    """Return a first part of about 8 MB, or of one block; of a row that is larger, a first part of that."""
+    return tuple(slice(0, min(_step(info, axis), size)) for axis, size in enumerate(info.shape))
+
+
+def _step(info: VariableInfo, axis: int) -> int:
+    """Return how far about 8 MB reach along an axis, from whole blocks, at least one, of all axes after it."""
+    block = info.chunk_shape[axis] if info.chunk_shape else 1
+    row_bytes = _BYTES_A_VALUE * prod(info.shape[axis + 1 :])
+    return max(1, _PART_BYTES // (row_bytes * block)) * block
 
 
 def _selection(source: SampleSource) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from mpitrain.config.yaml import one_line
-from mpitrain.errors import ConfigError
+from mpitrain.errors import ConfigError, one_line
 from mpitrain.models.normalized import NormalizedModel
 
 Result = TypeVar("Result")

@@ -13,6 +13,7 @@ from mpitrain.config import RunConfig
 from mpitrain.config.model import needs_fields, output_bounds
 from mpitrain.data.dataset.batches import Slice, SliceSource
 from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
@@ -29,6 +30,9 @@ def build_model(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Mod
     Raises ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
     """
     num_inputs, num_outputs = len(summary.input_names), len(summary.target_names)
+    if config.model.initial_weights is not None:
+        weights = Path(config.model.initial_weights)
+        ranks.on_root(lambda: FIRST_OPENING.check(weights))
     model = ranks.on_all_ranks(lambda: _build(config, num_inputs, num_outputs))
     hashes = ranks.gather_object(weights_sha256(named_weights(model)))
     different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]

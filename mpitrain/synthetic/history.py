@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.durable_files import sync_file, sync_folder
 from mpitrain.errors import DataError, OutputError
 from mpitrain.synthetic.fields import AICE_BIAS, AICE_WEIGHTS, MISSING_VALUE, Level, Pole, SyntheticOcean
@@ -90,6 +91,7 @@ def write_synthetic_history(
         num_times=num_times,
         storage=storage,
     )
+    FIRST_OPENING.trust(path)
     return summary
 
 
@@ -125,7 +127,8 @@ def read_noise_mse(path: Path, pole: Pole) -> float | None:
             value = getattr(dataset, f"noise_mse_{pole}", None)
     except OSError as error:
         raise DataError(f"{path}: cannot be read as NetCDF ({_reason(error)}); check the path and the file") from error
-    return None if value is None else float(value)
+    # Another program's attribute of that name may be anything.
+    return float(value) if isinstance(value, float | int) else None
 
 
 def _check_arguments(seed: int, num_latitudes: int, num_longitudes: int, num_times: int) -> None:

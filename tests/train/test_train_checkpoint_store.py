@@ -141,6 +141,18 @@ def test_a_step_that_is_not_whole_is_written_again(store: CheckpointStore, damag
     assert_same_bits(store.load_latest()[0].tensors, some_tensors(2))
 
 
+def test_a_step_that_is_found_is_on_the_disk_before_the_save_returns(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wrote it may have been killed before the disk had it."""
+    path = store.save(some_tensors(), STATE, SETTINGS, step=24)
+    synced: list[Path] = []
+    for name in ("sync_file", "sync_folder"):
+        monkeypatch.setattr(f"mpitrain.train.checkpoint.store.{name}", synced.append)
+    store.save(some_tensors(), STATE, SETTINGS, step=24)
+    assert synced == [path / TENSORS, path / MANIFEST, path / COMMIT, path, path.parent]
+
+
 def test_a_folder_that_only_looks_like_a_checkpoint_is_none(store: CheckpointStore) -> None:
     path = store.save(some_tensors(1), STATE, SETTINGS, step=4)
     shutil.copytree(path, path.with_name("step-backup-of-mine"))

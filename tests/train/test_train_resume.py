@@ -164,8 +164,12 @@ def resumed(source: Path) -> dict[str, Outcome]:
     # As if killed in its last epoch: the checkpoint before it has seen one epoch without a better loss, of the two.
     shutil.copytree(source / "patience", source / "patience, stopped")
     shutil.rmtree(max((source / "patience, stopped" / "checkpoints").glob("step-*")))
+    shutil.copytree(source / "two epochs", source / "edited")
+    edited = source / "edited" / "config.yaml"
+    edited.write_text(edited.read_text().replace("learning_rate: 0.001\n", "learning_rate: 0.002\n"))
     again = "training.max_steps=null"
     jobs = {
+        "edited": ["training.epochs=3"],
         "one damaged": [again],
         "two damaged": [again],
         "more epochs": ["training.epochs=4"],
@@ -194,6 +198,12 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_named(source: Path, resu
 def test_a_finished_run_goes_on_with_more_epochs(source: Path, resumed: dict[str, Outcome]) -> None:
     assert resumed["more epochs"].codes == [0]
     assert_same_run(source / "more epochs", source / "four epochs")
+
+
+def test_a_setting_edited_in_the_folder_is_said(resumed: dict[str, Outcome]) -> None:
+    assert resumed["edited"].codes == [0]
+    assert "goes on with training.optimizer.learning_rate=0.002 (was 0.001): " in resumed["edited"].stderr
+    assert "goes on with" not in resumed["more epochs"].stderr
 
 
 def test_reference_semantics_resume_bit_for_bit(source: Path, resumed: dict[str, Outcome]) -> None:

@@ -1,12 +1,13 @@
 """What a resumed run must have in common with its checkpoint."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from played_ranks import on_played_ranks, played_ranks_of
 
-from mpitrain.config import OptimizerSection, RunConfig, TrainingSection
+from mpitrain.config import OptimizerSection, RunConfig, SchedulerSection, TrainingSection
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError
 from mpitrain.models.icenet import build_icenet
@@ -92,6 +93,23 @@ def test_threads_are_free_only_without_a_promise_of_bits():
         check_fits(checkpoint_with(fixed), settings_of())
     free = {**settings_of(reduction="any"), "training.threads_per_rank": 4}
     assert check_fits(checkpoint_with(free), settings_of(reduction="any")) == []
+
+
+def test_a_setting_changed_in_mid_run_is_said_and_allowed():
+    changed = config_with(optimizer=OptimizerSection(learning_rate=0.01, weight_decay=0.5), gradient_clip_norm=1.0)
+    before = json.loads(json.dumps(settings_of()))
+    (line,) = check_fits(checkpoint_with(before), settings_of(changed))
+    assert line == (
+        "run/checkpoints/step-00000010: goes on with training.optimizer.learning_rate=0.01 (was 0.001), "
+        "training.optimizer.weight_decay=0.5 (was 0.0), training.gradient_clip_norm=1.0 (was null): the result is that "
+        "of neither alone"
+    )
+    assert check_fits(checkpoint_with(before), settings_of()) == []
+    scheduled = config_with(scheduler=SchedulerSection(type="cosine"))
+    (line,) = check_fits(checkpoint_with(before), settings_of(scheduled))
+    assert "goes on with training.scheduler.type=cosine (was none): " in line
+    del before["may change"]  # as earlier versions wrote it
+    assert check_fits(checkpoint_with(before), settings_of(changed)) == []
 
 
 def test_another_torch_is_said_and_allowed():

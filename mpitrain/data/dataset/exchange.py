@@ -13,6 +13,7 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks, owner_of, rank_range
+from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
 from mpitrain.data.selection.settings import Selection
@@ -41,7 +42,17 @@ def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = 
 
     A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
     """
-    return ranks.on_root(lambda: _open(selection, target_bytes))
+    source: SampleSource = ranks.on_root(lambda: _open(selection, target_bytes))
+    if ranks.num_nodes > 1:  # another node may see a damaged copy
+        ranks.on_all_ranks(lambda: _try_files(source) if ranks.local_rank == 0 and not ranks.is_root else None)
+    return source
+
+
+def _try_files(source: SampleSource) -> None:
+    paths = [record.path for record in source.files]
+    FIRST_OPENING.expect(paths)
+    for path in paths:
+        FIRST_OPENING.check(path)
 
 
 def _open(selection: Selection, target_bytes: int) -> SampleSource:

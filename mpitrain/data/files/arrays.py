@@ -5,18 +5,15 @@ from __future__ import annotations
 import pickle
 import warnings
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config.yaml import one_line
 from mpitrain.data.files.variable import Slices, VariableInfo
-from mpitrain.errors import DataError, MissingDependencyError
+from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 # torch.load(weights_only=True) could be made to run code before this version (CVE-2025-32434 and its successors).
 _SAFE_TORCH = (2, 10)
@@ -51,9 +48,9 @@ def open_npz(path: Path) -> ArrayFile:
     try:
         # numpy leaves a file open that is no archive.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return ArrayFile(path, {name: archive[name] for name in archive.files}, whole=True)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give an .npz file of plain arrays") from error
+            return ArrayFile(path, {one_line(name): archive[name] for name in archive.files}, whole=True)
+    except Exception as error:  # of a damaged file, numpy and zipfile raise whatever they stumble over
+        raise DataError(f"{path}: cannot be read ({reason_of(error)}); give an .npz file of plain arrays") from error
 
 
 def open_pt(path: Path) -> ArrayFile:
@@ -79,8 +76,7 @@ def open_pt(path: Path) -> ArrayFile:
             "save a plain dict of tensors with torch.save, or give .npz"
         ) from error
     except Exception as error:  # of a file that is made to deceive, torch's reader raises whatever it stumbles over
-        reason = one_line(str(error).splitlines()[0] if str(error) else type(error).__name__)
-        raise DataError(f"{path}: cannot be read ({reason}); give a .pt file of a dict of tensors") from error
+        raise DataError(f"{path}: cannot be read ({reason_of(error)}); give a .pt file of a dict of tensors") from error
     return ArrayFile(path, arrays, whole=True)
 
 

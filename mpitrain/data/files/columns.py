@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config.yaml import one_line
 from mpitrain.data.files.arrays import ArrayFile
-from mpitrain.errors import DataError, MissingDependencyError
+from mpitrain.errors import DataError, MissingDependencyError, one_line
 
 
 def open_csv(path: Path) -> ArrayFile:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute
-from mpitrain.errors import DataError
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
+from mpitrain.errors import DataError, one_line, reason_of
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
+_COPY = "; copy it into the file"
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
 
@@ -35,8 +36,10 @@ def open_hdf5(path: Path, kind: str = "HDF5") -> Any:
     try:
         # No cache of blocks: each is read once, and caches of every variable and file would add up to gigabytes.
         return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"{path}: cannot be read as {kind} ({error}); is it a complete {kind} file?") from error
+    except Exception as error:  # of a damaged file, h5py raises whatever it stumbles over
+        raise DataError(
+            f"{path}: cannot be read as {kind} ({reason_of(error)}); is it a complete {kind} file?"
+        ) from error
 
 
 class Hdf5File:
@@ -49,16 +52,18 @@ class Hdf5File:
         try:
             self._datasets, self.refused = list_variables(self._file)
             self.variables = {name: _describe(name, dataset) for name, dataset in self._datasets.items()}
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read as HDF5 ({error}); is it a complete HDF5 file?") from error
+        except Exception as error:  # of a damaged file, h5py raises whatever it stumbles over
+            raise DataError(
+                f"{path}: cannot be read as HDF5 ({reason_of(error)}); is it a complete HDF5 file?"
+            ) from error
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
         try:
             return np.asarray(self._datasets[name][slices])
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:
             raise DataError(
-                f"{self.path}: variable '{name}' cannot be read ({error}); is the file complete?"
+                f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
             ) from error
 
     def close(self) -> None:
@@ -75,7 +80,10 @@ def can_unpack(dataset: Any) -> bool:
 
 
 def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the datasets inside the file by name, and the names that lead out of it, with the reason."""
+    """Return the datasets inside the file by name, and the names that lead out of it or to nothing, with the reason.
+
+    Names are on one line, with escapes for what a terminal would obey.
+    """
     datasets: dict[str, Any] = {}
     refused: dict[str, str] = {}
     soft_links: dict[str, str] = {}
@@ -84,7 +92,7 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
         if target in datasets:
             datasets[name] = datasets[target]
         else:
-            refused[name] = f"a link to '/{target}', which is not inside the file"
+            refused[name] = f"a link to '/{target}', which is not inside the file{_COPY}"
     return datasets, refused
 
 
@@ -100,14 +108,14 @@ def _walk(
 
     seen.add(h5py.h5o.get_info(group.id).addr)
     for name in group:
-        link, path = group.get(name, getlink=True), above + name
+        link, path = group.get(name, getlink=True), above + one_line(name)
         if isinstance(link, h5py.ExternalLink):
-            refused[path] = f"an external link to '{link.filename}'"
+            refused[path] = f"an external link to '{one_line(link.filename)}'{_COPY}"
         elif isinstance(link, h5py.SoftLink):
             # Only a target found by walking the file itself is one inside it.
-            soft_links[path] = posixpath.normpath(posixpath.join("/", above, link.path)).lstrip("/")
+            soft_links[path] = posixpath.normpath(posixpath.join("/", above, one_line(link.path))).lstrip("/")
         elif isinstance(item := group[name], h5py.Dataset):
-            reason = _leads_out(item)
+            reason = _leads_out(item) or _holds_nothing(item)
             if reason:
                 refused[path] = reason
             elif not bytes(item.attrs.get("NAME", b"")).startswith(_NO_VARIABLE):
@@ -118,16 +126,22 @@ def _walk(
 
 def _leads_out(dataset: Any) -> str | None:
     if dataset.external:
-        return f"its values lie in another file, '{dataset.external[0][0]}' (external storage)"
+        return f"its values lie in another file, '{one_line(str(dataset.external[0][0]))}' (external storage){_COPY}"
     if dataset.is_virtual:
-        return "its values lie in other datasets or files (virtual dataset)"
+        return f"its values lie in other datasets or files (virtual dataset){_COPY}"
     return None
+
+
+def _holds_nothing(dataset: Any) -> str | None:
+    if dataset.shape is None:
+        return "it is declared without any shape and holds nothing; write its values"
+    return why_not_there(dataset.shape, dataset.dtype, dataset.file.id.get_filesize())
 
 
 def _describe(name: str, dataset: Any) -> VariableInfo:
     shape = tuple(int(size) for size in dataset.shape or ())
     maximum = dataset.maxshape or ()
-    attributes = {key: plain_attribute(dataset.attrs[key]) for key in dataset.attrs if key not in _INTERNAL}
+    attributes = {one_line(key): plain_attribute(dataset.attrs[key]) for key in dataset.attrs if key not in _INTERNAL}
     return VariableInfo(
         name=name,
         dimensions=tuple(_dimension_name(dataset, axis) for axis in range(len(shape))),
@@ -145,8 +159,8 @@ _INTERNAL = ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid
 
 def _dimension_name(dataset: Any, axis: int) -> str:
     if dataset.attrs.get("CLASS") == b"DIMENSION_SCALE" and dataset.ndim == 1:
-        return str(posixpath.basename(dataset.name))  # a coordinate is its own dimension
+        return one_line(posixpath.basename(dataset.name))  # a coordinate is its own dimension
     dimension = dataset.dims[axis]
     if dimension.label:
-        return str(dimension.label)
-    return posixpath.basename(dimension[0].name or "") if len(dimension) else ""
+        return one_line(str(dimension.label))
+    return one_line(posixpath.basename(dimension[0].name or "")) if len(dimension) else ""

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from mpitrain.data.files.hdf5 import can_unpack, is_hdf5, list_variables, open_hdf5
 from mpitrain.data.files.netcdf_classic import read_variable_ends
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute
-from mpitrain.errors import DataError
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
+from mpitrain.errors import DataError, one_line, reason_of
 
 # The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
 _lock = threading.Lock()
@@ -35,25 +35,38 @@ class NetcdfFile:
         import netCDF4
 
         self.path = path
-        # NetCDF-4 is HDF5, and HDF5 can point at any other file.
-        self._hdf5 = open_hdf5(path, "NetCDF") if is_hdf5(path) else None
-        datasets, self.refused = list_variables(self._hdf5) if self._hdf5 else ({}, {})
         try:
+            # NetCDF-4 is HDF5, and HDF5 can point at any other file.
+            self._hdf5 = open_hdf5(path, "NetCDF") if is_hdf5(path) else None
+            datasets, self.refused = list_variables(self._hdf5) if self._hdf5 else ({}, {})
+            # Before the library, which goes through a damaged header for hours.
+            self._ends = read_variable_ends(path)
             with _library():
                 self._dataset = netCDF4.Dataset(str(path))
                 self._dataset.set_auto_maskandscale(False)
                 self._stored = {name: one for name, one in _walk(self._dataset) if name not in self.refused}
                 self.variables = {name: _describe(name, variable) for name, variable in self._stored.items()}
-            self._ends = read_variable_ends(path)
-        except (OSError, EOFError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{path}: cannot be read as NetCDF ({reason}); is it a complete NetCDF file?") from error
+        except DataError:
+            raise
+        except Exception as error:  # of a damaged file, the libraries raise whatever they stumble over
+            raise DataError(
+                f"{path}: cannot be read as NetCDF ({reason_of(error)}); is it a complete NetCDF file?"
+            ) from error
+        self._refuse_what_is_not_there()
         self._stored |= {
             name: datasets[name]
             for name, info in self.variables.items()
             # A variable that is shorter than its unlimited dimension ends in fill values, which NetCDF alone knows.
             if name in datasets and datasets[name].shape == info.shape and can_unpack(datasets[name])
         }
+
+    def _refuse_what_is_not_there(self) -> None:
+        file_bytes = self.path.stat().st_size
+        for name, info in list(self.variables.items()):
+            dtype = np.dtype(info.dtype) if info.is_numeric else np.dtype("u1")
+            if reason := why_not_there(info.shape, dtype, file_bytes):
+                self.refused[name] = reason
+                del self.variables[name]
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
@@ -65,9 +78,9 @@ class NetcdfFile:
         try:
             with _library():
                 return np.asarray(self._stored[name][slices])
-        except (OSError, RuntimeError, EOFError) as error:
+        except Exception as error:
             raise DataError(
-                f"{self.path}: variable '{name}' cannot be read ({error}); is the file complete?"
+                f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
             ) from error
 
     def close(self) -> None:
@@ -95,15 +108,15 @@ def _library() -> Iterator[None]:
 
 def _walk(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     for name, variable in group.variables.items():
-        yield above + name, variable
+        yield above + one_line(name), variable
     for name, below in group.groups.items():
-        yield from _walk(below, f"{above}{name}/")
+        yield from _walk(below, f"{above}{one_line(name)}/")
 
 
 def _describe(name: str, variable: Any) -> VariableInfo:
     import netCDF4
 
-    attributes = {key: plain_attribute(variable.getncattr(key)) for key in variable.ncattrs()}
+    attributes = {one_line(key): plain_attribute(variable.getncattr(key)) for key in variable.ncattrs()}
     chunking = variable.chunking()
     # A variable of length 0 along an unlimited dimension still has chunks; contiguous and classic ones have none.
     chunk_shape = tuple(chunking) if isinstance(chunking, list | tuple) else None
@@ -112,7 +125,7 @@ def _describe(name: str, variable: Any) -> VariableInfo:
     fill = netCDF4.default_fillvals.get(dtype[1:]) if dtype[1:] not in ("i1", "u1") else None
     return VariableInfo(
         name=name,
-        dimensions=tuple(variable.dimensions),
+        dimensions=tuple(map(one_line, variable.dimensions)),
         shape=tuple(int(size) for size in variable.shape),
         dtype=dtype,
         attributes={key: value for key, value in attributes.items() if value is not None},

@@ -6,9 +6,12 @@ The header's grammar is in the NetCDF user's guide, "File format specifications"
 from __future__ import annotations
 
 import math
+import os
 import struct
 from pathlib import Path
 from typing import BinaryIO
+
+from mpitrain.errors import one_line
 
 # External types by number, from NC_BYTE = 1: bytes a value
 _TYPE_SIZES = (0, 1, 1, 2, 4, 4, 8, 1, 2, 4, 8, 8)
@@ -53,6 +56,7 @@ def _padded(size: int) -> int:
 class _Header:
     def __init__(self, file: BinaryIO, version: int) -> None:
         self._file = file
+        self._file_bytes = os.fstat(file.fileno()).st_size
         self._count_format = ">Q" if version == 5 else ">I"
         self._offset_format = _OFFSET_FORMATS[version]
 
@@ -71,7 +75,7 @@ class _Header:
 
     def _variable(self, dimensions: list[int]) -> tuple[str, list[int], int, int]:
         name = self._name()
-        shape = [dimensions[self._count()] for _ in range(self._count())]
+        shape = [dimensions[self._count()] for _ in range(self._length())]
         self._skip_attributes()
         width = _TYPE_SIZES[self._number(">I")]
         self._count()  # the size field overflows for large variables; the shape does not
@@ -81,15 +85,22 @@ class _Header:
         for _ in range(self._list_length()):
             self._name()
             width = _TYPE_SIZES[self._number(">I")]
-            self._file.seek(_padded(self._count() * width), 1)
+            self._file.seek(_padded(self._length() * width), 1)
 
     def _list_length(self) -> int:
         self._number(">I")  # the list's tag; zero for an empty list
-        return self._count()
+        return self._length()
 
     def _name(self) -> str:
+        length = self._length()
+        return one_line(self._file.read(_padded(length))[:length].decode())
+
+    def _length(self) -> int:
+        """Return how many things follow: not more than the file has bytes."""
         length = self._count()
-        return self._file.read(_padded(length))[:length].decode()
+        if length > self._file_bytes:
+            raise EOFError(f"the header is damaged: {length} things in a file of {self._file_bytes} bytes")
+        return length
 
     def _count(self) -> int:
         return self._number(self._count_format)

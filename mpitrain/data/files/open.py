@@ -40,12 +40,20 @@ def open_field_file(path: Path) -> FieldFile:
     if not path.is_file():
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
     try:
-        opener = _BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
-        return opener(path)
+        return _reader_of(path)(path)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be opened ({error.strerror or error}); check the file's permissions"
         ) from error
+
+
+def needs_library(path: Path) -> bool:
+    """Tell whether a library in C reads the file, which a damaged one may crash. Raises OSError and DataError."""
+    return _reader_of(path) in (Hdf5File, NetcdfFile)
+
+
+def _reader_of(path: Path) -> Callable[[Path], FieldFile]:
+    return _BY_SUFFIX.get(path.suffix.lower()) or _by_content(path)
 
 
 def _by_content(path: Path) -> Callable[[Path], FieldFile]:

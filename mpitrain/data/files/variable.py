@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from mpitrain.errors import one_line
 
 Slices = tuple[slice, ...]
 Attribute = str | float | int | tuple[float, ...]
@@ -74,17 +77,41 @@ class FieldFile(Protocol):
         """Close the file."""
 
 
+# Deflate, the strongest filter in use, makes data a thousand times smaller at most.
+_STRONGEST_COMPRESSION = 2000
+_WORTH_A_QUESTION_BYTES = 64 * 2**30
+
+
+def why_not_there(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int) -> str | None:
+    """Say why a file of `file_bytes` cannot hold a variable's values; None where it can.
+
+    A sparse dataset, or a damaged header, may claim more values than could be read in a lifetime.
+    """
+    claimed = prod(shape) * dtype.itemsize
+    if claimed <= max(_WORTH_A_QUESTION_BYTES, _STRONGEST_COMPRESSION * file_bytes):
+        return None
+    return (
+        f"it claims {claimed} bytes in a file of {file_bytes}: nearly nothing of it was written, or the file is "
+        "damaged; write it with the size that its values have"
+    )
+
+
 def plain_attribute(value: Any) -> Attribute | None:
-    """Return an attribute's value as plain Python that can be pickled; None for what no reader uses."""
+    """Return an attribute's value as plain Python that can be pickled; None for what no reader uses.
+
+    Text is on one line, with escapes for what a terminal would obey.
+    """
     if isinstance(value, bytes | np.bytes_):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, str | int | float):
+        return one_line(value.decode("utf-8", "replace"))
+    if isinstance(value, int | float):
         return value
+    if isinstance(value, str):
+        return one_line(value)
     array = np.asarray(value)
     if array.dtype.kind == "S" and array.size == 1:
-        return bytes(array.reshape(-1)[0]).decode("utf-8", "replace")
+        return one_line(bytes(array.reshape(-1)[0]).decode("utf-8", "replace"))
     if array.dtype.kind in "UO" and array.size == 1 and isinstance(array.reshape(-1)[0], str):
-        return str(array.reshape(-1)[0])
+        return one_line(str(array.reshape(-1)[0]))
     if array.dtype.kind not in "iuf":
         return None
     values: list[float] = array.reshape(-1).tolist()

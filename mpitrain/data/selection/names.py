@@ -88,9 +88,7 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
     if request in file.variables:
         return request
     if request in file.refused:
-        raise DataError(
-            f"{file.path}: variable '{request}' is not read: {file.refused[request]}; copy it into the file"
-        )
+        raise DataError(f"{file.path}: variable '{request}' is not read: {file.refused[request]}")
     for candidates in _candidates(request, file.variables):
         if len(candidates) == 1 or (candidates and first_of_several):
             return candidates[0]

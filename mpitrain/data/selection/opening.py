@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
@@ -54,6 +55,8 @@ def open_source(
     both = sorted(set(paths) & set(held_out))
     if both:
         raise DataError(f"{both[0]}: is in data.data_path and in data.validation_path; take it out of one of them")
+    FIRST_OPENING.expect([*paths, *held_out])
+    FIRST_OPENING.check(paths[0])
     first = open_field_file(paths[0])
     try:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
@@ -71,6 +74,7 @@ def _open_grid(
     num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
+        FIRST_OPENING.check(path)
         file = open_field_file(path)
         try:
             _add_file(grids, file)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.random_streams import Stream, keyed_uniform
@@ -91,8 +92,11 @@ class TableLayout:
 def is_table(file: FieldFile, without_targets: bool = False) -> bool:
     """Tell whether a file holds samples that are ready; `without_targets`: inputs alone will do.
 
-    Raises DataError for an archive with one half of them, which is no grid either.
+    Raises DataError for an archive with one half of them, which is no grid either, and for what must not be read.
     """
+    for name in (INPUTS, TARGETS):
+        if name in file.refused:
+            raise DataError(f"{file.path}: variable '{name}' is not read: {file.refused[name]}")
     has_inputs, has_targets = INPUTS in file.variables, TARGETS in file.variables
     if has_inputs and without_targets:
         return True
@@ -110,6 +114,7 @@ def open_table(
     chunks: list[SampleChunk] = []
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
+        FIRST_OPENING.check(path)
         file = open_field_file(path)
         try:
             found = check_table(file, num_predicted is not None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.config.yaml import one_line
+from mpitrain.errors import one_line
 from mpitrain.models.files.inert_pickle import StoredObject, StoredStorage, StoredTensor, read_inert
 from mpitrain.models.files.zip_parts import ArchiveError, ZipParts
 

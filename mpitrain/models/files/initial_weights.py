@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from mpitrain.errors import DataError
+from mpitrain.errors import DataError, one_line, reason_of
 from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.files.archive import read_archive
 
@@ -43,8 +43,10 @@ def _load_netcdf(model: nn.Module, path: Path) -> None:
             for name, parameter in model.named_parameters():
                 _check_present(path, "variable", name, dataset.variables)
                 _copy(path, "variable", name, np.asarray(dataset[name][:]), parameter)
-    except (OSError, RuntimeError) as error:  # netCDF4 reports a damaged block with either
-        raise DataError(f"{path}: cannot be read as NetCDF ({getattr(error, 'strerror', None) or error})") from error
+    except DataError:
+        raise
+    except Exception as error:  # of a damaged file, netCDF4 raises whatever it stumbles over
+        raise DataError(f"{path}: cannot be read as NetCDF ({reason_of(error)})") from error
 
 
 def _load_torchscript(model: nn.Module, path: Path) -> None:
@@ -75,7 +77,7 @@ def _learnt(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _check_present(path: Path, kind: str, name: str, present: Iterable[str]) -> None:
     if name not in present:
-        raise DataError(f"{path}: no {kind} '{name}'; it has {', '.join(present) or 'none'}")
+        raise DataError(f"{path}: no {kind} '{name}'; it has {one_line(', '.join(present)) or 'none'}")
 
 
 def _copy(path: Path, kind: str, name: str, values: npt.NDArray[Any], target: torch.Tensor) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mpitrain.config.yaml import one_line, shorten
-from mpitrain.errors import ConfigError, DataError
+from mpitrain.config.yaml import shorten
+from mpitrain.errors import ConfigError, DataError, one_line
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.files.archive import RECORD, TEXTS, StoredArchive, read_archive

@@ -10,7 +10,6 @@ statistics as buffers, and lists of text: input_names, target_names, input_units
 from __future__ import annotations
 
 import dataclasses
-import os
 import struct
 import warnings
 import zipfile
@@ -23,8 +22,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from mpitrain.config.yaml import one_line
-from mpitrain.errors import OutputError
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import OutputError, one_line, reason_of
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.files.archive import RECORD
 from mpitrain.models.files.record import NetworkRecord, record_of
@@ -213,14 +212,15 @@ def _first_line(error: BaseException) -> str:
 
 
 def _write(scripted: torch.jit.ScriptModule, path: Path, record: NetworkRecord | None = None) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
     extra = {} if record is None else {RECORD: record.model_dump_json()}
     try:
-        _quietly(lambda: torch.jit.save(scripted, str(temporary), _extra_files=extra))
-        os.replace(temporary, path)
+        # In memory first: where a disk is full, torch's own writer of files ends the process.
+        content: bytes = _quietly(lambda: scripted.save_to_buffer(_extra_files=extra))
+        write_durably(path, content)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error}); check the folder's permissions and space") from error
+        raise OutputError(
+            f"{path}: cannot be written ({reason_of(error)}); check the folder's permissions and space"
+        ) from error
 
 
 def _quietly(action: Callable[[], Result]) -> Result:

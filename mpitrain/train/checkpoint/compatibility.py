@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.config import RunConfig, TrainingSection
+from mpitrain.config.yaml import show_value
 from mpitrain.data.dataset.batches import BatchPlan
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError, ConfigError
@@ -63,6 +65,7 @@ def checkpoint_settings(
         "training.virtual_ranks": num_virtual_ranks,
         "training.global_batch_size": batch_size,
         "torch version": torch.__version__,
+        _MAY_CHANGE: _settings_that_may_change(config.training),
     }
     if config.data.streaming:
         settings["data.shuffle_buffer_samples"] = config.data.shuffle_buffer_samples
@@ -71,8 +74,25 @@ def checkpoint_settings(
     return settings
 
 
-# These may differ: a resumed run takes the first two from its checkpoint, and a newer torch is the user's choice.
-_NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version")
+_MAY_CHANGE = "may change"
+# These may differ: a resumed run takes the first two from its checkpoint, and the others are the user's choice.
+_NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version", _MAY_CHANGE)
+_CHANGEABLE = (
+    "early_stopping_patience", "min_epochs", "gradient_accumulation_steps", "gradient_clip_norm",
+    "learning_rate_scaling", "learning_rate_scaling_by", "torch_compile", "deterministic",
+)  # fmt: skip
+
+
+def _settings_that_may_change(training: TrainingSection) -> dict[str, Any]:
+    """Return the settings that a user may want to change in mid-run, by their keys: each changes the result."""
+    optimizer = training.optimizer.model_dump(exclude={"type"})
+    schedule = training.scheduler.model_dump() if training.scheduler is not None else {"type": "none"}
+    return {
+        **{f"training.optimizer.{key}": value for key, value in optimizer.items()},
+        **{f"training.scheduler.{key}": value for key, value in schedule.items()},
+        **{f"training.{key}": getattr(training, key) for key in _CHANGEABLE},
+    }
+
 
 # Lists that must keep their order. A name may be spelled in several ways: other data is told by its statistics.
 _NAMES = ("variables.input_variables", "variables.output_variables")
@@ -99,7 +119,7 @@ def check_batches(config: RunConfig, plan: BatchPlan, batch_size: int | str) -> 
 
 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
-    """Return a line for what may differ and does. Raises CheckpointError for what must not differ and does."""
+    """Return lines for what may differ and does. Raises CheckpointError for what must not differ and does."""
     for key, here in settings.items():
         there = checkpoint.settings.get(key)
         if key in _NAMES and not _is_other_order(there, here):
@@ -109,13 +129,24 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
                 f"{checkpoint.path}: written with {key}={_shown(there)}, this run has {_shown(here)}; resume with "
                 f"{key}={_shown(there)}, or start a new run"
             )
+    notices = _changes(checkpoint, settings[_MAY_CHANGE])
     version = checkpoint.settings.get("torch version")
     if version != settings["torch version"]:
-        return [
+        notices.append(
             f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: "
             f"results may differ in the last bits"
-        ]
-    return []
+        )
+    return notices
+
+
+def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
+    # A checkpoint of an earlier version does not tell them; a schedule of another type has other settings.
+    before = checkpoint.settings.get(_MAY_CHANGE, {})
+    changed = [key for key in settings if key in before and _as_stored(settings[key]) != before[key]]
+    if not changed:
+        return []
+    words = ", ".join(f"{key}={show_value(settings[key])} (was {show_value(before[key])})" for key in changed)
+    return [f"{checkpoint.path}: goes on with {words}: the result is that of neither alone"]
 
 
 def _is_other_order(there: Any, here: list[str]) -> bool:
@@ -140,3 +171,7 @@ def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: torch.n
                 f"{checkpoint.path}: was trained on other data than {' '.join(files)} ('{name}' differs); set "
                 f"data.data_path to the same files"
             )
+
+
+def _as_stored(value: Any) -> Any:
+    return json.loads(json.dumps(value))  # a tuple comes back as a list

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.durable_files import sync_folder, write_and_sync, write_durably, write_whole
+from mpitrain.durable_files import sync_file, sync_folder, write_and_sync, write_durably, write_whole
 from mpitrain.errors import CheckpointError, OutputError
 from mpitrain.train.checkpoint.format import (
     COMMIT,
@@ -69,6 +69,8 @@ class CheckpointStore:
         """
         target = self._folder / f"{kind}-{step:08d}"
         if _is_whole(target):
+            if self._waits_for_disk:
+                _sync_what_is_found(target)
             return target
         partial = self._folder / f".{target.name}.{os.getpid()}.partial"
         tensor_bytes, manifest_bytes = encode_checkpoint(tensors, state, settings)
@@ -154,6 +156,17 @@ def _is_whole(path: Path) -> bool:
     except CheckpointError:
         return False
     return True
+
+
+def _sync_what_is_found(path: Path) -> None:
+    """Wait until the disk has a checkpoint that another process wrote, and may have been killed before it waited."""
+    try:
+        for name in (TENSORS, MANIFEST, COMMIT):
+            sync_file(path / name)
+        sync_folder(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(f"{path}: the checkpoint cannot be written to the disk ({error.strerror})") from error
 
 
 def _order(path: Path) -> tuple[int, str]:

@@ -1,0 +1,146 @@
+"""Runs that are killed or stopped at random instants and resumed, by number, until they are done: one hash for all.
+
+Each start is a fork of this process, which has loaded everything and started nothing of MPI: a start costs a tenth.
+
+`python tests/campaign/killed_runs.py FOLDER FIRST COUNT` prints how often runs were killed, and the hashes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.errors import CheckpointError
+from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.checkpoint.store import CheckpointStore
+
+SETTINGS = [
+    "training.epochs=12",
+    "training.save_interval=1",
+    "training.global_batch_size=256",
+    "training.max_steps=null",
+]
+MOST_KILLS = 4
+STOPPED = 5
+
+
+@dataclass
+class Story:
+    """What became of one run: its hash, how often it was killed and stopped, what went wrong ("" for nothing)."""
+
+    hash: str
+    kills: int
+    stops: int
+    problem: str
+
+
+def start(folder: Path, history: Path, words: list[str]) -> int:
+    """Start the command in a fork; return its process number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(folder.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        from mpitrain.cli.main import main
+        from mpitrain.observe import report
+
+        report._draw_plots = lambda *_: {}  # drawing takes longer than the training
+        code = main(["train", f"output.model_dir={folder}", f"data.data_path={history}", *SETTINGS, *words])
+    finally:
+        os._exit(code)
+
+
+def newest_step(folder: Path) -> int:
+    """Return the step of the newest whole checkpoint, 0 where there is none."""
+    try:
+        return int(CheckpointStore(folder / "checkpoints").load_latest()[0].state["global_step"])
+    except CheckpointError:
+        return 0
+
+
+def hash_of(folder: Path) -> tuple[str, list[str]]:
+    """Return the SHA-256 of everything in the newest whole checkpoint, and what is said of newer ones."""
+    checkpoint, notices = CheckpointStore(folder / "checkpoints").load_latest()
+    return weights_sha256(dict(sorted(checkpoint.tensors.items()))), notices
+
+
+def tell(number: int, folder: Path, history: Path, lasts_s: float) -> Story:
+    """Run schedule `number`: kill or stop the run at instants drawn from its seed, resume it each time, and look."""
+    draw, run = random.Random(number), folder / f"run-{number}"
+    kills = stops = held = 0
+    for _ in range(draw.randrange(1, MOST_KILLS + 1)):
+        process = start(run, history, _words(run, held))
+        time.sleep(draw.uniform(0, lasts_s))
+        stopping = draw.random() < 0.3
+        os.kill(process, signal.SIGTERM if stopping else signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        stops, kills = stops + (code == STOPPED), kills + (code == -signal.SIGKILL)
+        if code not in (0, STOPPED, -signal.SIGKILL, -signal.SIGTERM):
+            return Story("", kills, stops, f"exit code {code}: {run.with_suffix('.err').read_text()[-300:]}")
+        before, held = held, newest_step(run)
+        if held < before:
+            return Story("", kills, stops, f"step {before} was saved, {held} is left")
+    process = start(run, history, _words(run, held))
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if code != 0:
+        return Story(
+            "", kills, stops, f"the last start: exit code {code}: {run.with_suffix('.err').read_text()[-300:]}"
+        )
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    problem = "" if steps == sorted(set(steps)) else f"metrics tell of steps {steps}"
+    digest, notices = hash_of(run)
+    shutil.rmtree(run)
+    return Story(digest, kills, stops, problem or "; ".join(notices))
+
+
+def _words(run: Path, held: int) -> list[str]:
+    return ["--resume"] if held else ["--overwrite"] if run.exists() else []
+
+
+def tell_many(folder: Path, numbers: range) -> Iterator[tuple[int, Story]]:
+    """Yield the story of a run that nobody disturbs, as number -1, and then those of `numbers`."""
+    import mpitrain.runs.train_run  # noqa: F401  loaded once, for all forks
+    from mpitrain.synthetic.history import write_synthetic_history
+
+    history = folder / "history.nc"
+    write_synthetic_history(history, seed=3, num_latitudes=48, num_longitudes=72)
+    lasts_s = 0.0
+    for _ in range(2):  # the first one builds what is kept
+        shutil.rmtree(folder / "run--1", ignore_errors=True)
+        began_s = time.monotonic()
+        code = os.waitstatus_to_exitcode(os.waitpid(start(folder / "run--1", history, []), 0)[1])
+        assert code == 0, (folder / "run--1.err").read_text()
+        lasts_s = time.monotonic() - began_s
+    yield -1, Story(hash_of(folder / "run--1")[0], 0, 0, "")
+    for number in numbers:
+        yield number, tell(number, folder, history, lasts_s)
+
+
+def main(folder: Path, first: int, count: int) -> int:
+    """Tell `count` stories from number `first`; print what they have in common; return how many went wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stories = dict(tell_many(folder, range(first, first + count)))
+    expected = stories.pop(-1).hash
+    wrong = {number: story for number, story in stories.items() if story.problem or story.hash != expected}
+    kills, stops = sum(story.kills for story in stories.values()), sum(story.stops for story in stories.values())
+    hashes = dict(Counter(story.hash[:12] for story in stories.values()))
+    print(f"{len(stories)} runs, {kills} kills, {stops} stops with a checkpoint")
+    print(f"hashes {hashes}, expected {expected[:12]}")
+    for number, story in list(wrong.items())[:20]:
+        print(number, story)
+    return len(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
