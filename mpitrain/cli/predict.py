@@ -52,10 +52,13 @@ def add_export_command(commands: Any) -> None:
         description="Write a run's network for other programs, and check what was written. c, c++ and fortran: source "
         "code without dependencies, with tangent linear, adjoint, Jacobian and a self-test. torchscript: with its "
         "derivatives, names, units and statistics inside, and the C++ program's normalization file next to it. "
-        "pt2: torch.export's format. onnx: for onnxruntime and others.",
+        "pt2: torch.export's format. onnx: for onnxruntime and others. Of an ensemble each has mean and spread.",
     )
     export.add_argument(
-        "runs", metavar="RUN_FOLDER", nargs="+", help="folder of the run; several, for source: an ensemble"
+        "runs",
+        metavar="FOLDER",
+        nargs="+",
+        help="folder of a run or an ensemble; of several runs: their mean and spread",
     )
     export.add_argument("--output", metavar="FILE", help="file to write (default: emulator.f90, .c, .hpp, or model.pt)")
     export.add_argument("--weights", choices=("best", "final"), help="which weights (default: as output.weights says)")

@@ -1,4 +1,4 @@
-"""A run's network as TorchScript for C++, believed only once it has been read again and compared.
+"""A run's network, or an ensemble's, as TorchScript for C++, believed only once it has been read again and compared.
 
 b  samples      F  input features
 """
@@ -12,9 +12,8 @@ from torch import nn
 
 from mpitrain.errors import OutputError
 from mpitrain.export.cpp_check import check_from_cpp
+from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.export.samples import sample_inputs
-from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
 from mpitrain.models.files.archive import read_archive
 from mpitrain.models.files.record import is_rebuilt
 from mpitrain.models.files.stored_network import load_network
@@ -34,20 +33,29 @@ def export(request: ExportRequest, say: Say) -> None:
     Raises UserError, CheckpointError, or OutputError where the file cannot be written or answers otherwise.
     """
     torch.set_num_threads(1)  # the C++ program's bits are those of one thread
-    run, config = load_run(request.run, request.trust_code)
-    weights = load_weights(run, config, request.weights, request.checkpoint)
-    for line in weights.notices:
-        say(f"note: {line}")
-    source = open_run_data(run, config)
-    inputs, what = sample_inputs(weights.model, source, config)
-    output = request.output_file
-    save_model(weights.model, output, describe_run(run, config, weights.model, source), inputs[:1])
-    mean, std = (weights.model.get_buffer(name) for name in ("input_mean", "input_std"))
-    save_normalization(mean, std, output)
-    say(f"{output}: {weights.origin}")
-    for line in _check(output, weights.model, inputs, what):
+    wanted, output = load_wanted(request, say), request.output_file
+    model = wanted.model
+    save_model(model, output, wanted.description, wanted.inputs[:1])
+    if not wanted.is_ensemble:
+        save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), output)
+    say(f"{output}: {wanted.origin}")
+    for line in (_check_ensemble if wanted.is_ensemble else _check)(output, model, wanted.inputs, wanted.what):
         say(line)
-    say(check_from_cpp(output, weights.model, config, source, inputs, request.build))
+    say(check_from_cpp(output, model, wanted.config, wanted.source, wanted.inputs, request.build))
+
+
+def _check_ensemble(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> list[str]:
+    """Do as `_check` for the mean and the spread of several networks."""
+    check_saved(path, model, inputs)
+    loaded = load_and_run_code(path)
+    names = ("spread", "jac", "jac_spread") if inputs.dim() == 2 else ("spread",)
+    with torch.no_grad():
+        for name in names:
+            if not torch.equal(getattr(loaded, name)(inputs), getattr(model, name)(inputs)):
+                raise OutputError(
+                    f"{path}: {name} answers otherwise than the networks that were written; write it again"
+                )
+    return [f"checked: forward, {', '.join(names)} give the same bits for {what}"]
 
 
 def _check(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> list[str]:

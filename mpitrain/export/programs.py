@@ -1,4 +1,4 @@
-"""A run's network as a program for other runtimes: torch.export's pt2, and ONNX; read again and compared.
+"""A network, or an ensemble, as a program for other runtimes: torch.export's pt2, and ONNX; read again and compared.
 
 b  samples      F  input features      H, W  rows and columns of a field
 """
@@ -9,7 +9,7 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from mpitrain.errors import MissingDependencyError, OutputError
+from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.export.samples import sample_inputs
-from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
 from mpitrain.models.batch_norm import to_exportable
+from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.torchscript import ModelDescription
 
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -41,18 +41,32 @@ def export_program(request: ExportRequest, say: Say) -> None:
     path = request.output_file
     if request.format == "onnx":
         _check_packages()
-    run, config = load_run(request.run, request.trust_code)
-    weights = load_weights(run, config, request.weights, request.checkpoint)
-    source = open_run_data(run, config)
-    inputs, what = sample_inputs(weights.model, source, config)
-    description = describe_run(run, config, weights.model, source)
-    model = to_exportable(weights.model)
+    wanted = load_wanted(request, say)
+    inputs, description = wanted.inputs, wanted.description
+    model = to_exportable(_MeanAndSpread(wanted.model) if isinstance(wanted.model, EnsembleNetwork) else wanted.model)
     with torch.no_grad():
-        expected = model(inputs)
+        expected = _joined(model(inputs))
     write, answer = (_write_pt2, _run_pt2) if request.format == "pt2" else (_write_onnx, _run_onnx)
     _write_whole(path, lambda partial: write(model, inputs, description, partial))
-    say(f"{path}: {weights.origin}")
-    say(_compared(path, answer, inputs, expected, what))
+    say(f"{path}: {wanted.origin}")
+    say(_compared(path, answer, inputs, expected, wanted.what))
+
+
+class _MeanAndSpread(nn.Module):
+    """Several networks with two answers: the mean of their predictions, and its standard deviation over networks."""
+
+    def __init__(self, ensemble: EnsembleNetwork) -> None:
+        super().__init__()
+        self.ensemble = ensemble
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values = self.ensemble.member_values(inputs)
+        return self.ensemble.mean_of(values), self.ensemble.spread_of(values)
+
+
+def _joined(answers: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the answers of a program next to each other (b, O ...): one, or mean and spread."""
+    return answers if isinstance(answers, torch.Tensor) else torch.cat(list(answers), dim=1)
 
 
 def _check_packages() -> None:
@@ -91,8 +105,7 @@ def _two(inputs: torch.Tensor) -> torch.Tensor:
 def _run_pt2(path: Path, inputs: torch.Tensor) -> torch.Tensor:
     program: Any = torch.export.load(str(path)).module()
     with torch.no_grad():
-        outputs: torch.Tensor = program(inputs)
-    return outputs
+        return _joined(program(inputs))
 
 
 def _write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
@@ -102,7 +115,7 @@ def _write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescri
     batch = torch.export.Dim("samples")
     program: Any = torch.onnx.export(
         model, (_two(inputs),), dynamo=True, dynamic_shapes=({0: batch},), input_names=["inputs"],
-        output_names=["outputs"], verbose=False,
+        output_names=["outputs", "spread"] if isinstance(model, _MeanAndSpread) else ["outputs"], verbose=False,
     )  # fmt: skip
     stored = program.model_proto
     for key, values in asdict(description).items():
@@ -114,7 +127,7 @@ def _run_onnx(path: Path, inputs: torch.Tensor) -> torch.Tensor:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return torch.from_numpy(np.asarray(session.run(None, {"inputs": inputs.numpy()})[0]))
+    return _joined([torch.from_numpy(np.asarray(found)) for found in session.run(None, {"inputs": inputs.numpy()})])
 
 
 def _compared(

@@ -36,18 +36,24 @@ def is_ensemble(folder: Path) -> bool:
     return (folder / MEMBERS).is_file()
 
 
-def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:
-    """Read the networks of an ensemble's members. Raises UserError where one cannot be read."""
+def member_folders(folder: Path) -> list[Path]:
+    """Return the folders of an ensemble's members. Raises UserError where that cannot be read, or no member is left."""
     try:
         names = json.loads((folder / MEMBERS).read_text())["members"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{folder / MEMBERS}: cannot be read ({error}); mpitrain ensemble --resume writes it"
         ) from error
-    paths = [folder / "members" / str(name) / model_file for name in names]
-    members = [load_network(path, hidden_activation, trust_code) for path in paths]
-    if not members:
+    if not names:
         raise UserError(f"{folder}: no member has ended well; see {folder / 'ensemble.csv'}")
+    return [folder / "members" / str(name) for name in names]
+
+
+def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:
+    """Read the networks of an ensemble's members. Raises UserError where one cannot be read."""
+    folders = member_folders(folder)
+    members = [load_network(own / model_file, hidden_activation, trust_code) for own in folders]
+    names = [own.name for own in folders]
     first, digest = members[0], hashlib.sha256("".join(member.sha256 for member in members).encode()).hexdigest()
     module = EnsembleNetwork([member.module for member in members]).eval()
     return StoredEnsemble(

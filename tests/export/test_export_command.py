@@ -20,6 +20,7 @@ from mpitrain.export.command import run_export
 from mpitrain.export.request import ExportRequest
 from mpitrain.export.source.fortran import fortran_files
 from mpitrain.export.sources import _self_test
+from mpitrain.models.files.stored_network import load_network
 
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 
@@ -83,6 +84,32 @@ def test_an_ensemble_of_runs_is_one_source(runs: Path, tmp_path: Path) -> None:
     assert "2 member(s)" in run_in(tmp_path, str(tmp_path / "t")).stdout
 
 
+@pytest.fixture(scope="module")
+def ensemble(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an ensemble of two networks, as `mpitrain ensemble` leaves it."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    for name, run in (("0000", "a"), ("0001", "b")):
+        shutil.copytree(runs / run, folder / "members" / name)
+    (folder / "ensemble.json").write_text('{"members": ["0000", "0001"]}')
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["c", "torchscript", "pt2", "onnx"])
+def test_an_ensemble_is_exported_in_every_format(runs: Path, ensemble: Path, tmp_path: Path, kind: str) -> None:
+    output = tmp_path / f"m.{ {'torchscript': 'pt'}.get(kind, kind) }"
+    lines = exported(ensemble, output, kind)
+    assert any(line.startswith("checked: ") for line in lines)
+    if kind in ("pt2", "onnx"):
+        inputs = torch.from_numpy(read_samples(HISTORY, "north", True).inputs[:5])
+        answer = {"pt2": programs._run_pt2, "onnx": programs._run_onnx}[kind]
+        with torch.no_grad():
+            values = torch.stack([load_network(runs / name / "model.pt").module(inputs) for name in ("a", "b")])
+        mean, spread = answer(output, inputs).split(1, dim=1)
+        torch.testing.assert_close(mean, values.mean(0), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(spread, values.std(0), rtol=1e-4, atol=1e-6)
+        assert spread.min() > 0
+
+
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
 def test_programs_of_torch_and_onnx_are_read_again(runs: Path, tmp_path: Path, kind: str) -> None:
     lines = exported(runs / "a", tmp_path / f"m.{kind}", kind)
@@ -120,7 +147,7 @@ def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypat
             "model.name=cnn in float32 is no chain .* give --format torchscript, pt2 or onnx",
         ),
         ("a", ("wide",), "e.c", "c", "different sizes or activations; an ensemble needs one architecture"),
-        ("a", ("b",), "m.pt", "torchscript", "--format torchscript: holds one network"),
+        ("a", ("cnn",), "m.pt", "torchscript", "has other inputs or outputs than .*; an ensemble needs the same"),
         ("a", (), "e.cpp", "fortran", r"--format fortran writes .f90 or .F90 or .f08; give e.f90"),
         ("a", (), "sea-ice.f90", "fortran", "its stem names the module"),
         ("a", (), "no/where.c", "c", "no/where.h: cannot be written"),
