@@ -8,6 +8,7 @@
 #include "benchmark.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
+#include "first_weights.hpp"
 #include "history_file.hpp"
 #include "machine.hpp"
 #include "mpi_session.hpp"
@@ -34,7 +35,8 @@ void check_hidden_size(const Options& options, const Weights& weights, const std
     }
 }
 
-Weights read_initial_weights(const Options& options) {
+Weights read_or_draw_weights(const Options& options) {
+    if (options.seed) return first_weights(options.hidden_size.value_or(16), *options.seed);
     Weights weights = read_weights(options.initial_weights);
     check_hidden_size(options, weights, options.initial_weights);
     return weights;
@@ -179,7 +181,7 @@ void run(const MpiSession& mpi, const Options& options) {
     const Normalization normalization = share_normalization(mpi, options, share);
 
     // 7 initial weights
-    const Weights initial = mpi.together([&] { return read_initial_weights(options); });
+    const Weights initial = mpi.together([&] { return read_or_draw_weights(options); });
     const Sizes& sizes = initial.sizes;
     const auto engine = mpi.together([&] { return make_engine<Real>(options, initial, normalization); });
     const std::int64_t num_steps = mpi.together([&] { return num_steps_of(options, share.order); });

@@ -47,6 +47,13 @@ std::int64_t read_count(const std::string& flag, const std::string& value) {
     return count;
 }
 
+void read_seed(Options& options, const std::string& flag, const std::string& value) {
+    std::uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seed);
+    if (error != std::errc() || end != value.data() + value.size()) refuse(flag, value, "a whole number from 0");
+    options.seed = seed;
+}
+
 std::vector<std::int64_t> read_counts(const std::string& flag, const std::string& value) {
     std::vector<std::int64_t> counts;
     for (std::size_t start = 0; start <= value.size();) {
@@ -135,6 +142,7 @@ const std::map<std::string, Setter>& setters() {
         {"pole", choice_setter(&Options::pole, pole_names)},
         {"clean-data", bool_setter(&Options::clean_data)},
         {"hidden-size", count_setter(&Options::hidden_size)},
+        {"seed", read_seed},
         {"hidden-activation", choice_setter(&Options::hidden_activation, activation_names)},
         {"output-activation", choice_setter(&Options::output_activation, activation_names)},
         {"epochs", count_setter(&Options::epochs)},
@@ -162,7 +170,10 @@ void require(const std::string& value, const std::string& flag, const std::strin
 }
 
 void check_training(const Options& options) {
-    require(options.initial_weights, "initial-weights", "training starts from the weights in that file");
+    if (!options.seed) require(options.initial_weights, "initial-weights", "training starts from that file, or --seed");
+    if (options.seed && (!options.initial_weights.empty() || options.semantics != Semantics::standard)) {
+        throw UserError("--seed draws the first weights of --semantics standard; it takes no --initial-weights");
+    }
     if (!options.model.empty()) throw UserError("--model goes with --predict-only; training reads --initial-weights");
     const bool standard = options.semantics == Semantics::standard;
     if (!standard && !options.batch_order.empty()) {
@@ -280,6 +291,7 @@ What is computed
   --pole north|south                (default: north)
   --clean-data true|false           (default: true)
   --hidden-size H                   checked against the weights; of the first hidden layer
+  --seed S                          standard: draws the first weights, as Python does, in place of --initial-weights
   --hidden-activation none|sigmoid|relu|gelu|tanh     (default: none)
   --output-activation none|sigmoid|relu|gelu|tanh     (default: sigmoid)
   --epochs E                        (default: 60; with --batch-order its steps, which E must divide)

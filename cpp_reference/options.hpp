@@ -35,7 +35,8 @@ struct Options {
     Semantics semantics = Semantics::reference;
     Pole pole = Pole::north;
     bool clean_data = true;
-    std::optional<std::int64_t> hidden_size;  // default: what the weights have
+    std::optional<std::int64_t> hidden_size;  // default: what the weights have; 16 of drawn ones
+    std::optional<std::uint64_t> seed;        // the first weights are drawn
     Activation hidden_activation = Activation::none;
     Activation output_activation = Activation::sigmoid;
     std::optional<std::int64_t> epochs;  // default: 60, or what the batch order has

@@ -129,6 +129,8 @@ class ComputeSection(Section):
     """`auto` takes a GPU where one is visible."""
     backend: Literal["auto", "mpi", "gloo", "nccl", "nccl_if_available"] = "auto"
     """What carries the collectives; `nccl_if_available` is nccl where every rank has a GPU, else auto."""
+    instruction_set: Literal["native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "armv8-a"] = "native"
+    """What `training.engine: compiled` is built for, where nodes differ or share a cache; the results are the same."""
 
 
 class DistributedSection(Section):

@@ -11,6 +11,8 @@ from enum import IntEnum, unique
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.portable_math import cosine_of_turns, logarithm
+
 UInt64Array = npt.NDArray[np.uint64]
 _INCREMENT = 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -28,6 +30,7 @@ class Stream(IntEnum):
     BUFFER = 4
     STEP = 5
     SETTINGS = 6
+    FIRST_WEIGHTS = 7
     THINNING = 0x7468696E  # "thin"
 
 
@@ -49,10 +52,21 @@ def keyed_uniform_at(keys: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> n
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def keyed_normal(keys: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
+    """Return float64 numbers of the standard normal distribution (count,), each from two words (Box and Muller, 1958).
+
+    The same bits on every machine.
+    """
+    words = (keyed_words(keys, 2 * count) >> np.uint64(11)).astype(np.float64).reshape(count, 2)
+    # The first within (0, 1], of which the logarithm is finite; the second a part of a turn.
+    return np.sqrt(-2 * logarithm((words[:, 0] + 1) * 2.0**-53)) * cosine_of_turns(words[:, 1] * 2.0**-53)
+
+
 def keyed_permutation(keys: tuple[int, ...], count: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0 ... count - 1 (count,), fixed by `keys` and `count`."""
-    # Words of different numbers differ, so that every sort gives the same order, and the default is the fastest.
-    return np.argsort(keyed_words(keys, count))
+    # Words of different numbers differ, so that every right sort gives one order. Not numpy's default, whose vector
+    # instructions an emulated CPU has been seen to get wrong (qemu 7.2, AVX2, from some hundred numbers on).
+    return np.argsort(keyed_words(keys, count), kind="stable")
 
 
 def _state(keys: tuple[int, ...]) -> np.uint64:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from mpitrain.cluster.cpu.compiler_flags import fuses_products
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.cluster.cpu.mixture import describe_mixture
 from mpitrain.comm.ranks import Ranks
@@ -15,7 +16,7 @@ from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.models.files.record import remember_engine
 from mpitrain.runs.layout import RunLayout
-from mpitrain.runs.model import check_output_shape
+from mpitrain.runs.model import check_output_shape, first_weights_notices
 from mpitrain.train.checkpoint.compatibility import check_batches
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
@@ -52,14 +53,25 @@ def build_engine(
     return ranks.on_all_ranks(lambda: choice.build(inputs))
 
 
-def cpu_notices(choice: EngineChoice, ranks: Ranks) -> list[str]:
-    """Say where ranks may compute different bits of the same numbers. Collective."""
+def cpu_notices(config: RunConfig, choice: EngineChoice, model: nn.Module, ranks: Ranks) -> list[str]:
+    """Say what makes the bits of a run follow the kind of CPU, or keeping them dear. Collective."""
+    notices = [*first_weights_notices(config, model), *_fusing_notices(config, choice.name)]
     mixture = describe_mixture(ranks.gather_object(detect_cpu()))
     if mixture is None or choice.same_on_any_cpu:
+        return notices
+    return [
+        *notices,
+        f"the ranks are on several kinds of CPU ({mixture}): training.engine={choice.name} promises the same bits on "
+        "one kind only; ranks that drift apart end the run, so give it nodes of one kind",
+    ]
+
+
+def _fusing_notices(config: RunConfig, engine: str) -> list[str]:
+    if engine != "compiled" or fuses_products(detect_cpu(), config.compute.instruction_set):
         return []
     return [
-        f"the ranks are on several kinds of CPU ({mixture}): training.engine={choice.name} promises the same bits on "
-        "one kind only; ranks that drift apart end the run, so give it nodes of one kind"
+        f"compute.instruction_set={config.compute.instruction_set}: without fused multiply-add instructions, which are "
+        "computed exactly in several: the same results, up to 20 times slower"
     ]
 
 

@@ -19,6 +19,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model as build_network
 from mpitrain.models.files.initial_weights import load_initial_weights
+from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
 from mpitrain.models.user_model import check_answers
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
@@ -58,9 +59,21 @@ def _build(config: RunConfig, num_inputs: int, num_outputs: int) -> nn.Module:
         if size not in (None, count):
             raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
     model = build_network(config.network, num_inputs, num_outputs, config.seed, torch_dtype(config))
+    if config.semantics == "standard" and has_own_first_weights(model):
+        draw_first_weights(model, config.seed)
     if config.model.initial_weights is not None:
         load_initial_weights(model, Path(config.model.initial_weights))
     return model
+
+
+def first_weights_notices(config: RunConfig, model: nn.Module) -> list[str]:
+    """Say where torch draws the first weights, of a user's own network: its numbers may follow the kind of CPU."""
+    if config.semantics == "reference" or has_own_first_weights(model):
+        return []
+    return [
+        f"model.name={config.model.name}: torch draws its first weights and computes its steps; their bits may follow "
+        "the kind of CPU"
+    ]
 
 
 def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:

@@ -65,7 +65,7 @@ def prepare_on(
     )
     differences = ranks.on_all_ranks(lambda: check_fits(checkpoint, settings) if checkpoint else [])
     engine = build_engine(config, choice, dataset, model, sources, plan, layout, ranks)
-    of_engine = (*choice.notices, *strategy_notices(config, choice.name), *cpu_notices(choice, ranks))
+    of_engine = (*choice.notices, *strategy_notices(config, choice.name), *cpu_notices(config, choice, model, ranks))
     of_data = _data_notices(config, dataset, layout)
     notices = (
         *dataset.notices,

@@ -4,6 +4,8 @@ Shapes: J latitudes (nj), I longitudes (ni), F = 7 inputs, N samples.
 
 Over icy ocean the conditional mean of the ice concentration is exactly sigmoid(w . x + b) of the seven stored (float32)
 inputs, so a network that can express it is done when its error reaches the noise added here, and not before.
+
+The values are the same bits on every machine: numpy gives + - * / and uniform random numbers, portable_math the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mpitrain.data.portable_math import cosine_of_turns, exponential, logarithm, sine_of_turns
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.rule import select_points
 
@@ -31,6 +34,7 @@ NOISE_SD_MID = 0.04  # standard deviation of the noise at a concentration of one
 NOISE_SD_FLOOR = 0.002
 LAND_FRACTION = 0.27
 _NUM_WAVES = 24
+_TURNS_A_RADIAN = 0.15915494309189535
 
 # Every random field has a stream of its own, so that a change to one of them leaves the others as they were.
 _STREAMS = ("land", "coast", "coldness", "noise", *CICE_INPUTS)
@@ -65,7 +69,8 @@ class SyntheticOcean:
 
 def mean_concentration(inputs: Float32Array) -> Float64Array:
     """Return sigmoid(w . x + b), the concentration without its noise: (..., F) as stored -> (...) in float64."""
-    return _sigmoid(inputs.astype(np.float64) @ AICE_WEIGHTS + AICE_BIAS)
+    terms = (weight * inputs[..., f].astype(np.float64) for f, weight in enumerate(AICE_WEIGHTS))
+    return _sigmoid(sum(terms, np.zeros(inputs.shape[:-1])) + AICE_BIAS)
 
 
 def _grid(num_latitudes: int, num_longitudes: int) -> tuple[Float64Array, Float64Array]:
@@ -77,9 +82,10 @@ def _grid(num_latitudes: int, num_longitudes: int) -> tuple[Float64Array, Float6
 
 def _unit_vectors(latitude_deg: Float64Array, longitude_deg: Float64Array) -> Float64Array:
     """Points on the unit sphere (J, I, 3): waves along them are smooth across the poles and the date line."""
-    latitude, longitude = np.radians(latitude_deg), np.radians(longitude_deg)
-    x, y = np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude)
-    return np.stack([x, y, np.sin(latitude)], axis=-1)
+    latitude, longitude = latitude_deg / 360.0, longitude_deg / 360.0  # in turns
+    from_axis = cosine_of_turns(latitude)
+    x, y = from_axis * cosine_of_turns(longitude), from_axis * sine_of_turns(longitude)
+    return np.stack([x, y, sine_of_turns(latitude)], axis=-1)
 
 
 def _land(latitude_deg: Float64Array, sphere: _Sphere) -> NDArray[np.bool_]:
@@ -115,7 +121,7 @@ def _coldness(latitude_deg: Float64Array, sphere: _Sphere, time: int) -> Float64
     # Antarctica leaves the southern ice fewer degrees to become cold in.
     width_deg = np.where(north | (beyond_edge_deg < 0), 30.0, 20.0)
     linear = beyond_edge_deg / width_deg + 0.12 * sphere.waves("coldness", (3.0, 8.0), time)
-    return np.minimum(linear, np.tanh(linear) * 1.25)
+    return np.minimum(linear, _tanh(linear) * 1.25)
 
 
 def _inputs(coldness: Float64Array, icy: NDArray[np.bool_], sphere: _Sphere, time: int) -> dict[str, Float64Array]:
@@ -128,10 +134,10 @@ def _inputs(coldness: Float64Array, icy: NDArray[np.bool_], sphere: _Sphere, tim
         # Ice does not get warmer than its melting point; without ice the surface is the water's.
         "Tsfc_h": np.where(icy, -_softplus(3.5 + 13.0 * coldness + 4.0 * tsfc), sst_c),
         "sst_h": sst_c,
-        "sss_h": 32.5 + 3.4 * np.tanh((0.4 - 0.8 * coldness + 1.2 * sss) / 3.4),
+        "sss_h": 32.5 + 3.4 * _tanh((0.4 - 0.8 * coldness + 1.2 * sss) / 3.4),
         "hs_h": np.where(icy, 0.20 * _softplus(1.2 * coldness - 0.2 + 1.1 * hs), 0.0),
         "hi_h": np.where(icy, 0.05 + 0.9 * _softplus(1.8 * coldness - 0.3 + 1.1 * hi), 0.0),
-        "sice_h": np.where(icy, 7.5 + 4.4 * np.tanh((0.8 - 1.4 * coldness + 1.5 * sice) / 4.4), 0.0),
+        "sice_h": np.where(icy, 7.5 + 4.4 * _tanh((0.8 - 1.4 * coldness + 1.5 * sice) / 4.4), 0.0),
     }
 
 
@@ -146,13 +152,13 @@ def _noisy_concentration(inputs: Float32Array, source: Float64Array) -> Float32A
 
 
 def _noise_source(shape: tuple[int, ...], seed: int, time: int) -> Float64Array:
-    return _generator(seed, "noise", time).uniform(-1.0, 1.0, shape)
+    return 2.0 * _generator(seed, "noise", time).random(shape) - 1.0
 
 
 def _variability(sphere: _Sphere, stream: str, time: int) -> Float64Array:
     """Return a field (J, I) of variance about 1: half of it smooth, half of it varying from cell to cell."""
     smooth = sphere.waves(stream, (6.0, 14.0), time)
-    white = _generator(sphere.seed, stream, 1 + time).standard_normal(smooth.shape)
+    white = _normal(_generator(sphere.seed, stream, 1 + time), smooth.shape)
     along_latitude = white + 0.5 * (np.roll(white, 1, axis=1) + np.roll(white, -1, axis=1))
     field: Float64Array = np.sqrt(0.5) * smooth + np.sqrt(0.5 / 1.5) * along_latitude
     return field
@@ -172,19 +178,24 @@ class _Sphere:
         if time == 0:
             return cosines
         # cos(a + d) = cos(a) cos(d) - sin(a) sin(d), with one drift d for all waves
-        sines, drift = self._sum(stream, wavenumbers, "sin"), 0.1 * time
-        drifted: Float64Array = cosines * np.cos(drift) - sines * np.sin(drift)
+        sines, drift = self._sum(stream, wavenumbers, "sin"), 0.1 * time * _TURNS_A_RADIAN
+        drifted: Float64Array = cosines * cosine_of_turns(drift) - sines * sine_of_turns(drift)
         return drifted
 
     def _sum(self, stream: str, wavenumbers: tuple[float, float], function: str) -> Float64Array:
         if (stream, function) not in self._sums:
             generator = _generator(self.seed, stream)
-            directions = generator.standard_normal((_NUM_WAVES, 3))
-            directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-            wavevectors = directions * generator.uniform(*wavenumbers, (_NUM_WAVES, 1))
-            angles = self._position @ wavevectors.T + generator.uniform(0.0, 2.0 * np.pi, _NUM_WAVES)
-            compute = np.cos if function == "cos" else np.sin
-            self._sums[stream, function] = np.sqrt(2.0 / _NUM_WAVES) * compute(angles).sum(axis=-1)
+            directions = _normal(generator, (_NUM_WAVES, 3))
+            lengths = np.sqrt(directions[:, 0] ** 2 + directions[:, 1] ** 2 + directions[:, 2] ** 2)
+            low, high = wavenumbers
+            radii = (low + (high - low) * generator.random(_NUM_WAVES)) * _TURNS_A_RADIAN
+            compute = cosine_of_turns if function == "cos" else sine_of_turns
+            total = np.zeros(self._position.shape[:-1])
+            wavevectors, phases = directions * (radii / lengths)[:, None], generator.random(_NUM_WAVES)
+            x, y, z = (self._position[..., axis] for axis in range(3))
+            for (kx, ky, kz), phase in zip(wavevectors, phases, strict=True):
+                total += compute(kx * x + ky * y + kz * z + phase)
+            self._sums[stream, function] = np.sqrt(2.0 / _NUM_WAVES) * total
         return self._sums[stream, function]
 
 
@@ -192,9 +203,19 @@ def _generator(seed: int, stream: str, part: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, _STREAMS.index(stream), part])
 
 
+def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Float64Array:
+    """Return numbers of the standard normal distribution (Box and Muller, 1958)."""
+    sizes = np.sqrt(-2.0 * logarithm(1.0 - generator.random(shape)))
+    return np.asarray(sizes * cosine_of_turns(generator.random(shape)))
+
+
 def _softplus(x: Float64Array) -> Float64Array:
-    return np.logaddexp(0.0, x)
+    return np.maximum(x, 0.0) + logarithm(1.0 + exponential(-np.minimum(np.abs(x), 700.0)))
 
 
 def _sigmoid(x: Float64Array) -> Float64Array:
-    return 1.0 / (1.0 + np.exp(-x))
+    return 1.0 / (1.0 + exponential(np.clip(-x, -700.0, 700.0)))
+
+
+def _tanh(x: Float64Array) -> Float64Array:
+    return 1.0 - 2.0 / (1.0 + exponential(np.clip(2.0 * x, -700.0, 700.0)))

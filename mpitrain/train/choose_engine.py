@@ -6,6 +6,7 @@ Also what `distributed.strategy` asks of the launch, and the switches of torch t
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import replace
 
 import torch
@@ -55,7 +56,8 @@ def choose_engine(
         return _choose_traced(config, ranks, model, example, asked, obstacle or "asked for")
     network = dense_network_of(config, model)
     try:
-        return EngineChoice("compiled", "a chain of dense layers on CPUs", network, _load_everywhere(ranks, network))
+        kernel = _load_everywhere(ranks, network, config.compute.instruction_set)
+        return EngineChoice("compiled", "a chain of dense layers on CPUs", network, kernel)
     except MissingDependencyError as error:
         if asked == "compiled":
             raise
@@ -94,11 +96,16 @@ def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -
     return None
 
 
-def _load_everywhere(ranks: Ranks, network: DenseNetwork) -> ctypes.CDLL:
+def _load_everywhere(ranks: Ranks, network: DenseNetwork, instruction_set: str) -> ctypes.CDLL:
     ranks.starting.now("compiling the training step for this network (once; it is kept)")
     # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
-    ranks.on_root(lambda: build_kernel(network, lambda line: ranks.say(f"note: {line}", error=True)))
-    return ranks.on_all_ranks(lambda: load_kernel(network))
+    say_note = functools.partial(_say_note, ranks)
+    ranks.on_root(lambda: build_kernel(network, instruction_set, say_note))
+    return ranks.on_all_ranks(lambda: load_kernel(network, instruction_set))
+
+
+def _say_note(ranks: Ranks, line: str) -> None:
+    ranks.say(f"note: {line}", error=True)
 
 
 def dense_network_of(config: RunConfig, model: nn.Module) -> DenseNetwork:

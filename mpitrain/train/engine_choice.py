@@ -17,7 +17,7 @@ from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.traced.engine import TracedEngine
 from mpitrain.train.traced.gradient import TracedGradient
 
-_SAME_ON_ANY_CPU: frozenset[str] = frozenset()
+_SAME_ON_ANY_CPU = frozenset({"compiled"})
 
 
 @dataclass(frozen=True)

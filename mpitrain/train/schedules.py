@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from mpitrain.config.training import SchedulerSection
+from mpitrain.data.portable_math import cosine_of_turns, power
 
 REFERENCE_BATCH_SIZE = 64
 
@@ -26,11 +27,11 @@ def learning_rate_at(
     epoch, num_epochs = epoch - settings.warmup_epochs, max(num_epochs - settings.warmup_epochs, 1)
     lowest = settings.min_learning_rate
     if settings.type == "step":
-        return float(base * settings.gamma ** (epoch // settings.step_size))
+        return base * power(settings.gamma, epoch // settings.step_size)
     if settings.type == "plateau":
-        return max(lowest, float(base * settings.gamma**num_plateaus))
+        return max(lowest, base * power(settings.gamma, num_plateaus))
     if settings.type == "cosine":
-        return lowest + (base - lowest) * (1 + math.cos(math.pi * epoch / num_epochs)) / 2
+        return lowest + (base - lowest) * (1 + float(cosine_of_turns(epoch / num_epochs / 2))) / 2
     return base
 
 

@@ -254,14 +254,17 @@ class _Workbench:
 def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:
     """Return the C++ program's flags for a configuration, with the files that Python's side wrote."""
     optimizer = config.training.optimizer
-    weights = weights_for_cpp(config) or f"{stem}.weights.nc"
+    weights = ["--initial-weights", weights_for_cpp(config) or f"{stem}.weights.nc"]
+    if config.semantics == "standard" and config.model.initial_weights is None:
+        # Drawn there once more, so that the drawing is compared too.
+        weights = ["--seed", str(config.seed), "--hidden-size", str(config.model.hidden_size)]
     order = (
         ["--batch-order", f"{stem}.order.nc"]
         if config.semantics == "standard"
         else ["--epochs", str(config.training.epochs)]
     )
     return [
-        *("--history", str(history), "--initial-weights", weights, "--engine", case.engine),
+        *("--history", str(history), *weights, "--engine", case.engine),
         *("--semantics", config.semantics, "--precision", config.training.dtype),
         *("--pole", config.domain.pole, "--clean-data", str(config.domain.clean_data).lower()),
         *("--hidden-activation", config.model.hidden_activation or "none"),

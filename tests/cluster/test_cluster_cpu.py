@@ -12,9 +12,10 @@ import pytest
 from conftest import launcher_environment
 
 from mpitrain.cluster.cpu import cpuid, identity
-from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
+from mpitrain.cluster.cpu.compiler_flags import build_identity, fuses_products, instruction_flags
 from mpitrain.cluster.cpu.cpuid import CpuidAnswers
 from mpitrain.cluster.cpu.identity import CpuIdentity, detect_cpu, identity_from_cpuid, identity_from_hwcap
+from mpitrain.errors import ConfigError
 
 V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
 V3 = (*V2, "movbe", "bmi", "bmi2", "lzcnt", "avx", "f16c", "fma", "avx2")
@@ -121,3 +122,32 @@ def test_the_module_prints_it_as_json():
     answer = json.loads(done.stdout)
     sets = answer.pop("instruction_sets")
     assert CpuIdentity(**answer, instruction_sets=tuple(sets)) == detect_cpu()
+
+
+def test_a_named_set_is_spelt_out_and_is_the_same_build_on_all_cpus_that_have_it():
+    one, other = (
+        dataclasses.replace(identity_from_cpuid(played_cpu(b"GenuineIntel", SKYLAKE_SIGNATURE, 0x07)), model=model)
+        for model in (60, 61)
+    )
+    assert instruction_flags(one, "x86-64-v3") == ("-march=x86-64", *(f"-m{name}" for name in V3))
+    assert build_identity(one, "x86-64-v3") == build_identity(other, "x86-64-v3")
+    assert build_identity(one) != build_identity(other)
+    assert instruction_flags(one, "x86-64") == ("-march=x86-64",)
+
+
+def test_what_the_cpu_lacks_is_refused_by_name():
+    cpu = identity_from_cpuid(played_cpu(b"GenuineIntel", SKYLAKE_SIGNATURE, 0x07))
+    with pytest.raises(ConfigError, match=r"compute.instruction_set=x86-64-v4: the CPU of .* lacks avx512f avx512bw"):
+        instruction_flags(cpu, "x86-64-v4")
+    with pytest.raises(ConfigError, match=r"armv8-a: the CPU of .* is of x86_64; give what all nodes"):
+        instruction_flags(cpu, "armv8-a")
+    with pytest.raises(ConfigError, match=r"x86-64-v2: the CPU of .* is of aarch64"):
+        instruction_flags(identity_from_hwcap(3), "x86-64-v2")
+
+
+def test_fused_products_are_looked_for_in_the_flags():
+    cpu = identity_from_cpuid(played_cpu(b"GenuineIntel", SKYLAKE_SIGNATURE, 0x07))
+    assert fuses_products(cpu)
+    assert fuses_products(cpu, "x86-64-v3")
+    assert not fuses_products(cpu, "x86-64-v2")
+    assert fuses_products(identity_from_hwcap(3))

@@ -118,6 +118,15 @@ def test_another_torch_is_said_and_allowed():
     assert "last bits" in line
 
 
+def test_an_older_arithmetic_is_said_in_standard_semantics_only():
+    older = {key: value for key, value in settings_of().items() if key != "numerics"}
+    (line,) = check_fits(checkpoint_with(older), settings_of())
+    assert "another version of this package's arithmetic (1, this is 2)" in line
+    reference = RunConfig(semantics="reference")
+    older = {key: value for key, value in settings_of(reference, 2).items() if key != "numerics"}
+    assert check_fits(checkpoint_with(older), settings_of(reference, 2)) == []
+
+
 def test_other_data_are_refused():
     model = build_icenet(3, 2, "none", seed=0)
     tensors = {f"model.{name}": value.clone() for name, value in model.state_dict().items()}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.portable_math import cosine_of_turns
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
@@ -292,4 +293,4 @@ class _Part:
 
 def _relative_areas(latitude: Array) -> Array:
     """Return the relative size of a cell at each latitude: its cosine."""
-    return np.cos(np.radians(latitude.astype(np.float64))).astype(np.float32)
+    return cosine_of_turns(latitude.astype(np.float64) / 360.0).astype(np.float32)

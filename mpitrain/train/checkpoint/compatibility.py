@@ -18,6 +18,8 @@ from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
+# Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
+NUMERICS_VERSION = 2
 
 
 def global_batch_size(config: RunConfig, world_size: int) -> int | str:
@@ -65,6 +67,7 @@ def checkpoint_settings(
         "training.virtual_ranks": num_virtual_ranks,
         "training.global_batch_size": batch_size,
         "torch version": torch.__version__,
+        "numerics": NUMERICS_VERSION,
         _MAY_CHANGE: _settings_that_may_change(config.training),
     }
     if config.data.streaming:
@@ -76,7 +79,7 @@ def checkpoint_settings(
 
 _MAY_CHANGE = "may change"
 # These may differ: a resumed run takes the first two from its checkpoint, and the others are the user's choice.
-_NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version", _MAY_CHANGE)
+_NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version", "numerics", _MAY_CHANGE)
 _CHANGEABLE = (
     "early_stopping_patience", "min_epochs", "gradient_accumulation_steps", "gradient_clip_norm",
     "learning_rate_scaling", "learning_rate_scaling_by", "torch_compile", "deterministic",
@@ -129,14 +132,11 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
                 f"{checkpoint.path}: written with {key}={_shown(there)}, this run has {_shown(here)}; resume with "
                 f"{key}={_shown(there)}, or start a new run"
             )
-    notices = _changes(checkpoint, settings[_MAY_CHANGE])
-    version = checkpoint.settings.get("torch version")
-    if version != settings["torch version"]:
-        notices.append(
-            f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: "
-            f"results may differ in the last bits"
-        )
-    return notices
+    return [
+        *_changes(checkpoint, settings[_MAY_CHANGE]),
+        *_other_torch(checkpoint, settings),
+        *_other_numerics(checkpoint, settings),
+    ]
 
 
 def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
@@ -147,6 +147,26 @@ def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
         return []
     words = ", ".join(f"{key}={show_value(settings[key])} (was {show_value(before[key])})" for key in changed)
     return [f"{checkpoint.path}: goes on with {words}: the result is that of neither alone"]
+
+
+def _other_torch(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
+    version = checkpoint.settings.get("torch version")
+    if version == settings["torch version"]:
+        return []
+    return [
+        f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: "
+        f"results may differ in the last bits"
+    ]
+
+
+def _other_numerics(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
+    version = checkpoint.settings.get("numerics", 1)  # the first checkpoints have none
+    if settings["semantics"] == "reference" or version == settings["numerics"]:
+        return []
+    return [
+        f"{checkpoint.path}: written by another version of this package's arithmetic ({version}, this is "
+        f"{settings['numerics']}): the run goes on to other last bits than it would have reached there"
+    ]
 
 
 def _is_other_order(there: Any, here: list[str]) -> bool:

@@ -53,12 +53,12 @@ class DenseNetwork:
         ]
 
 
-def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
+def load_kernel(network: DenseNetwork, instruction_set: str = "native") -> ctypes.CDLL:
     """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
 
-    Raises MissingDependencyError as `build_kernel` does.
+    Raises as `build_kernel` does.
     """
-    library = ctypes.CDLL(str(build_kernel(network)))
+    library = ctypes.CDLL(str(build_kernel(network, instruction_set)))
     check_sizes(library)
     address, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
@@ -77,17 +77,18 @@ def load_kernel(network: DenseNetwork) -> ctypes.CDLL:
     return library
 
 
-def build_kernel(network: DenseNetwork, say: Say = lambda _: None) -> Path:
+def build_kernel(network: DenseNetwork, instruction_set: str = "native", say: Say = lambda _: None) -> Path:
     """Return the kernel's file, every byte checked; compiled now if the cache does not hold it whole.
 
     `say` is told when a damaged one is replaced. Raises MissingDependencyError where there is no C++ compiler, where it
-    fails, or where the cache cannot be written.
+    fails, or where the cache cannot be written, and ConfigError where this CPU lacks a part of `instruction_set`, which
+    is `compute.instruction_set`.
     """
     compiler, cpu = find_compiler(), detect_cpu()
     sources = [path.read_text() for path in sorted(_KERNELS.glob("*.[ch]pp"))]
-    flags = [*_FLAGS, *instruction_flags(cpu), *network.macros()]
+    flags = [*_FLAGS, *instruction_flags(cpu, instruction_set), *network.macros()]
     # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
-    identity = "\n".join([*sources, compiler, *flags, build_identity(cpu)])
+    identity = "\n".join([*sources, compiler, *flags, build_identity(cpu, instruction_set)])
     record = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
     try:
         found = find_kernel(record)

@@ -1,0 +1,49 @@
+"""First weights of the built-in networks, the same bits on every machine.
+
+torch draws several numbers at once with vector instructions, so that its first weights follow the kind of CPU. These
+have the distributions of torch's own layers, from the keyed generator; first_weights.cpp draws the same.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from mpitrain.data.random_streams import Stream, keyed_normal, keyed_uniform
+from mpitrain.models.icenet import IceNet
+from mpitrain.models.normalized import BlockNetwork, NormalizedModel
+
+_LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+_XAVIER_NORMAL = ("fc1.weight", "fc2.weight")  # IceNet's, as in the C++ program
+
+
+def has_own_first_weights(model: nn.Module) -> bool:
+    """Whether `draw_first_weights` knows the network: not where its layers are a user's."""
+    return isinstance(model, IceNet) or (isinstance(model, NormalizedModel) and isinstance(model.network, BlockNetwork))
+
+
+@torch.no_grad()
+def draw_first_weights(model: nn.Module, seed: int) -> None:
+    """Set weights and biases of all layers; number n of the parameters is fixed by (seed, n) and its own shape.
+
+    Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, as torch has it for layers); IceNet's weights normal with
+    variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). Drawn in float64 and rounded to float32 for every dtype.
+    """
+    fan_in = {
+        id(parameter): layer.weight[0].numel()
+        for layer in model.modules()
+        if isinstance(layer, _LAYERS)
+        for parameter in layer.parameters(recurse=False)
+    }
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        if id(parameter) not in fan_in:
+            continue  # batch norm begins with ones and zeros
+        keys, count = (seed, Stream.FIRST_WEIGHTS, number), parameter.numel()
+        if isinstance(model, IceNet) and name in _XAVIER_NORMAL:
+            values = keyed_normal(keys, count) * math.sqrt(2 / sum(parameter.shape))
+        else:
+            values = (2 * keyed_uniform(keys, count) - 1) / math.sqrt(fan_in[id(parameter)])
+        parameter.copy_(torch.from_numpy(values.astype(np.float32)).view_as(parameter))
