@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from mpitrain import __version__
-from mpitrain.cli.bench import add_bench_command
+from mpitrain.cli.bench.command import add_bench_command
 from mpitrain.cli.checks import add_doctor_command, add_verify_command
 from mpitrain.cli.data import add_data_command
 from mpitrain.cli.ensemble import add_ensemble_command

@@ -22,7 +22,7 @@ from mpitrain.bench.measurement import (
     percentile,
 )
 from mpitrain.bench.output import check_writable, format_bytes, render_table, write_json
-from mpitrain.cli.bench_collectives import COLLECTIVES, names_of, num_bytes
+from mpitrain.cli.bench.collectives import COLLECTIVES, names_of, num_bytes
 from mpitrain.errors import OutputError
 
 

@@ -16,7 +16,7 @@ from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
-from mpitrain.cli.bench import scaling_cases
+from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
 from mpitrain.errors import LaunchError, UserError
 

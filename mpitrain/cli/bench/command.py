@@ -19,7 +19,8 @@ from mpitrain.bench.step_cases import (
     network_of,
     step_count,
 )
-from mpitrain.cli.bench_collectives import add_collectives_action, at_least
+from mpitrain.cli.bench.collectives import add_collectives_action, at_least
+from mpitrain.cli.bench.ensemble import add_ensemble_action
 from mpitrain.cli.settings import ranks_of
 from mpitrain.errors import UserError
 
@@ -33,7 +34,7 @@ def add_bench_command(commands: Any) -> None:
         "bench", help="measure how fast this machine and its ranks are", description="Measurements, under mpirun too."
     )
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add_action in (add_collectives_action, _add_step_action, _add_scaling_action):
+    for add_action in (add_collectives_action, add_ensemble_action, _add_step_action, _add_scaling_action):
         add_action(actions)
 
 

@@ -1,0 +1,1 @@
+"""The command `bench`, an action a module."""

@@ -1,0 +1,62 @@
+"""`mpitrain bench ensemble`: its flags and its handler."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpitrain.bench.step_cases import NETWORK_HELP, network_of
+from mpitrain.cli.bench.collectives import at_least
+
+
+def add_ensemble_action(actions: Any) -> None:
+    """Add `ensemble` to the actions of `mpitrain bench`."""
+    parser = actions.add_parser(
+        "ensemble",
+        help="time many networks in one world, beside launches and loops",
+        description="Time an ensemble on synthetic data, beside the same members launched one by one and beside loops "
+        "over plain PyTorch, of which a part is measured. Run it without mpirun: it starts its own ranks.",
+    )
+    for flag, default, meaning in (
+        ("--members", 64, "networks"),
+        ("--epochs", 20, "epochs of each"),
+        ("--ranks", 2, "ranks that train them"),
+        ("--alone", 3, "members that are launched one by one"),
+    ):
+        parser.add_argument(flag, type=at_least(1), default=default, metavar="N", help=f"{meaning} ({default})")
+    parser.add_argument("--network", default="7-64-64-1", metavar="NAME", help=f"{NETWORK_HELP} (7-64-64-1)")
+    parser.add_argument(
+        "--memory", type=at_least(1), metavar="N", help="also measure memory, with so many samples (such as 4000000)"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    parser.set_defaults(handler=_run_ensemble)
+
+
+def _run_ensemble(options: argparse.Namespace) -> int:
+    import os
+    from tempfile import TemporaryDirectory
+
+    from mpitrain.bench.ensemble import measure
+    from mpitrain.bench.output import check_writable, write_json
+    from mpitrain.bench.step import check_not_launched
+    from mpitrain.bench.step_report import machine_record
+
+    check_writable(options.json, "--json")
+    check_not_launched(os.environ)
+    case = measure.EnsembleCase(
+        network_of(options.network), options.members, options.epochs, options.ranks, min(options.alone, options.members)
+    )
+    with TemporaryDirectory(prefix="mpitrain_bench_") as folder:
+        times = measure.measure_ensemble(case, Path(folder), _say)
+        memory = options.memory and measure.measure_memory(case, options.memory, Path(folder), _say)
+    sys.stdout.write(measure.render(case, times, memory or None))
+    if options.json:
+        record = measure.as_record(case, times, memory or None)
+        write_json(options.json, {"command": "bench ensemble", "machine": machine_record(), **record})
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
