@@ -55,18 +55,24 @@ def run_on_all_ranks(
         end_start(watch or NodeWatch(), error, environ)
         return error.exit_code
     try:
-        exit_code = body(ranks)
-    except MpitrainError as error:
-        if ranks.world_size > 1 and not is_agreed(error):  # else nobody waits for this rank
-            fail_alone(ranks, error)
-        ranks.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
-        exit_code = error.exit_code
+        exit_code = _run(ranks, body)
+        _close(ranks)
     except BaseException as error:
         fail_alone(ranks, error)
-    _close(ranks)
     watch.leave()
     gc.freeze()  # the process ends: what is left need not be sorted for it
     return exit_code
+
+
+def _run(ranks: Ranks, body: Callable[[Ranks], int]) -> int:
+    """Return the exit code of `body`, or of an error on which all ranks agree, which the root prints. Collective."""
+    try:
+        return body(ranks)
+    except MpitrainError as error:
+        if ranks.world_size > 1 and not is_agreed(error):  # else nobody waits for this rank
+            raise
+        ranks.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
+        return error.exit_code
 
 
 def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoReturn:

@@ -56,12 +56,15 @@ def settle_order_and_threads(ranks: Ranks, config: RunConfig) -> None:
 
 @contextmanager
 def started_tensors(ranks: Ranks, timeout_s: float) -> Iterator[None]:
-    """Start torch.distributed and the watchdog over settled `ranks` while the block runs. Collective."""
+    """Start torch.distributed over settled `ranks` while the block runs, and the watchdog. Collective.
+
+    The watchdog stays: ranks that have left the block meet once more, and one of them may not come.
+    """
+    ranks.stop_watchdog()  # of a block before
     ranks.tensors = _start_torch_group(ranks, timeout_s)
     _start_watchdog(ranks, timeout_s)
     yield
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
-    ranks.stop_watchdog()
     # A DistributedDataParallel that only a cycle keeps alive would free the group later, from a thread that waits for
     # Python's lock: a hang at exit.
     gc.collect()

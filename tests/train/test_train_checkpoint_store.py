@@ -153,6 +153,19 @@ def test_a_step_that_is_found_is_on_the_disk_before_the_save_returns(
     assert synced == [path / TENSORS, path / MANIFEST, path / COMMIT, path, path.parent]
 
 
+def test_what_a_save_had_left_to_do_when_it_was_killed_is_done(store: CheckpointStore) -> None:
+    for step in (1, 2, 3):
+        store.save(some_tensors(), STATE, SETTINGS, step)
+    folder = store.save(some_tensors(), STATE, SETTINGS, step=4).parent
+    shutil.copytree(folder / "step-00000004", folder / "step-00000001")  # not yet removed
+    (folder / "latest").unlink()
+    (folder / "latest").symlink_to("step-00000003")
+    (folder / ".latest.7.partial").symlink_to("step-00000004")
+    store.save(some_tensors(), STATE, SETTINGS, step=4)
+    assert (folder / "latest").readlink() == Path("step-00000004")
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", *(f"step-0000000{step}" for step in (2, 3, 4))]
+
+
 def test_a_folder_that_only_looks_like_a_checkpoint_is_none(store: CheckpointStore) -> None:
     path = store.save(some_tensors(1), STATE, SETTINGS, step=4)
     shutil.copytree(path, path.with_name("step-backup-of-mine"))

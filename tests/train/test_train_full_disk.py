@@ -77,7 +77,7 @@ def test_a_run_on_a_disk_of_any_size_ends_with_one_line_or_is_whole(
     request: pytest.FixtureRequest,
 ) -> None:
     full = needed_kib(*whole.rglob("*"))
-    sizes = range(4, full + 64, 4 if request.config.getoption("--full") else max(4, full // 12))
+    sizes = range(4, full + 64, 4 if request.config.getoption("--full") else max(4, full // 6))
     disks = [mount(f"disk-{size}", size) for size in sizes]
     outcomes = run_many(
         tmp_path / "logs", None, [["train", f"output.model_dir={disk / 'run'}", *settings] for disk in disks]

@@ -43,6 +43,7 @@ def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known
         with started_tensors(group, plan.config.distributed.timeout_s):
             tools = MemberTools(group, data, ModelFiles(), stop, plan.section.save_interval_s)
             _Worker(plan, search, hand_out, tools, _Progress(ranks, claims, len(todo))).work()
+        group.stop_watchdog()  # other groups may train for hours
         ranks.barrier()
         signal_name = next(filter(None, ranks.gather_object(stop.signal_name)), None)
     data.close()

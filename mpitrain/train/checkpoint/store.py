@@ -68,13 +68,19 @@ class CheckpointStore:
         written.
         """
         target = self._folder / f"{kind}-{step:08d}"
-        if _is_whole(target):
-            if self._waits_for_disk:
-                _sync_what_is_found(target)
-            return target
-        partial = self._folder / f".{target.name}.{os.getpid()}.partial"
-        tensor_bytes, manifest_bytes = encode_checkpoint(tensors, state, settings)
         self._clear_partial()
+        if not _is_whole(target):
+            self._write(target, encode_checkpoint(tensors, state, settings))
+        elif self._waits_for_disk:
+            _sync_what_is_found(target)
+        # Also of what is found: the save that wrote it may have been killed before this.
+        self._prune(kind, target)
+        self._point_to(target, "latest" if kind == "step" else kind)
+        return target
+
+    def _write(self, target: Path, parts: tuple[bytes, bytes]) -> None:
+        tensor_bytes, manifest_bytes = parts
+        partial = self._folder / f".{target.name}.{os.getpid()}.partial"
         try:
             partial.mkdir(parents=True)
             self._write_parts(partial, tensor_bytes, manifest_bytes)
@@ -87,9 +93,6 @@ class CheckpointStore:
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        self._prune(kind, target)
-        self._point_to(target, "latest" if kind == "step" else kind)
-        return target
 
     def _write_parts(self, partial: Path, tensor_bytes: bytes, manifest_bytes: bytes) -> None:
         for name, content in ((TENSORS, tensor_bytes), (MANIFEST, manifest_bytes)):
