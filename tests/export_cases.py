@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,15 @@ MEAN = np.array([-25.0, -20.0, -1.2, 31.3, 0.4, 1.6, 4.0])
 STD = np.array([6.5, 5.3, 1.3, 0.7, 0.2, 0.7, 1.0])
 WRITERS = {"c": c_files, "c++": cpp_files, "fortran": fortran_files}
 ENDINGS = {"c": ".c", "c++": ".cpp", "fortran": ".f90"}
-STANDARD = {"c": "-std=c99", "c++": "-std=c++17", "fortran": "-std=f2008"}
-COMPILERS = {"gcc": "c", "clang": "c", "g++": "c++", "clang++": "c++", "gfortran": "fortran"}
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
+FLANG = next(filter(shutil.which, ("flang", "flang-new", *(f"flang-{one}" for one in range(40, 18, -1)))), "flang")
+COMPILERS = {"gcc": "c", "clang": "c", "g++": "c++", "clang++": "c++", "gfortran": "fortran", FLANG: "fortran"}
+# The standard, and all warnings as errors; Fortran's compilers are told not to fuse, and flang knows one standard only.
+_STRICT = {
+    "c": ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"),
+    "c++": ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror"),
+    "fortran": ("-std=f2008", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off"),
+    FLANG: ("-std=f2018", "-pedantic", "-Werror", "-ffp-contract=off"),
+}
 
 _C_DRIVER = """
 #include <stdio.h>
@@ -114,10 +121,10 @@ def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def compiled(compiler: str, folder: Path, sources: list[str], *flags: str, program: str = "program") -> None:
-    """Compile with no warning allowed; gfortran is told not to fuse."""
-    language = COMPILERS[compiler]
-    own = ("-ffp-contract=off",) if language == "fortran" else ("-Wpedantic",)
-    done = run_in(folder, compiler, STANDARD[language], *WARNINGS, *own, *flags, *sources, "-o", program, "-lm")
+    """Compile with no warning allowed; a `program` that ends in .o is an object file."""
+    strict = _STRICT.get(compiler, _STRICT[COMPILERS[compiler]])
+    kind = ["-c"] if program.endswith(".o") else ["-lm"]
+    done = run_in(folder, compiler, *strict, *flags, *sources, "-o", program, *kind)
     assert done.returncode == 0, f"{compiler} {flags}\n{done.stderr[:3000]}"
 
 

@@ -38,7 +38,7 @@ _FILES: dict[str, Callable[[Emulator], dict[str, str]]] = {
     "c++": cpp_files,
     "fortran": fortran_files,
 }
-_FLAGS = {"c": ["-std=c99", "-O2"], "c++": ["-std=c++17", "-O2"], "fortran": ["-std=f2008", "-O2", FORTRAN_FLAG]}
+_FLAGS = {"c": ["-std=c99", "-O2"], "c++": ["-std=c++17", "-O2"], "fortran": ["-O2", FORTRAN_FLAG]}
 _SUFFIXES = {"c": ".c", "c++": ".cpp", "fortran": ".f90"}
 _TIMEOUT_S = 600.0
 
@@ -148,7 +148,10 @@ def find_source_compiler(language: str, environ: Mapping[str, str]) -> str | Non
     """Return a compiler of the language: $CC, $CXX or $FC, or the usual one on the PATH; None where there is none."""
     if language == "c++":
         return find_cpp_compiler(environ)
-    names = {"c": (environ.get("CC"), "cc", "gcc", "clang"), "fortran": (environ.get("FC"), "gfortran", "flang-new")}
+    names = {
+        "c": (environ.get("CC"), "cc", "gcc", "clang"),
+        "fortran": (environ.get("FC"), "gfortran", "flang", "flang-new"),
+    }
     found = (shutil.which(name, path=environ.get("PATH", "")) for name in names[language] if name)
     return next(filter(None, found), None)
 

@@ -67,6 +67,7 @@ _REST = """\
     {loop}
       sum_1 = {start_1}
       do i = 1, {num_in}
+        !GCC$ unroll 1
         do b = 1, tile
           product_1 = {w}({j}, i, m) * h(b, i)
           sum_1(b) = sum_1(b) + product_1

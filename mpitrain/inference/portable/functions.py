@@ -103,14 +103,20 @@ COEFFICIENTS = {"float32": SINGLE, "float64": DOUBLE}
 
 
 def exponential(a: Arithmetic, x: Number) -> Number:
-    """Return e to the power of x, or of the nearest number of which that is neither overflow nor underflow.
+    """Return e to the power of x, or of the nearest number of which that is neither overflow nor underflow."""
+    c = a.coefficients
+    x = a.select(x > c.largest_exponent, c.largest_exponent, x)
+    x = a.select(x < -c.largest_exponent, -c.largest_exponent, x)
+    return _exponential_within(a, x)
+
+
+def _exponential_within(a: Arithmetic, x: Number) -> Number:
+    """Return e to the power of x for |x| <= largest_exponent; where that is known, this is a quarter faster.
 
     x = n ln 2 + r with an integer n and |r| <= 0.35 (Cody and Waite 1980), e^x = 2^n e^r. `shifted` holds n in its
     lowest bits.
     """
     c = a.coefficients
-    x = a.select(x > c.largest_exponent, c.largest_exponent, x)
-    x = a.select(x < -c.largest_exponent, -c.largest_exponent, x)
     shifted = x * 1.4426950408889634 + c.round_to_integer
     n = shifted - c.round_to_integer
     r = (x - n * c.ln2_high) - n * c.ln2_low
@@ -122,7 +128,7 @@ def tanh(a: Arithmetic, x: Number) -> Number:
     """Return x + x^3 P(x^2) near 0, and +-(1 - 2 / (e^(2 |x|) + 1)) elsewhere."""
     size = a.absolute(x)
     bounded = a.select(size > 40.0, 40.0, size)
-    far = 1.0 - 2.0 / (exponential(a, bounded + bounded) + 1.0)
+    far = 1.0 - 2.0 / (_exponential_within(a, bounded + bounded) + 1.0)
     small = a.select(size < 0.625, x, 0.0)
     square = small * small
     near = small + small * (square * _polynomial(a.coefficients.tanh, square))
@@ -134,7 +140,7 @@ def erf(a: Arithmetic, x: Number) -> Number:
     c = a.coefficients
     size = a.absolute(x)
     size = a.select(size > c.erf_largest, c.erf_largest, size)
-    far = 1.0 - exponential(a, 0.0 - _polynomial(c.erf_far, size))
+    far = 1.0 - _exponential_within(a, 0.0 - _polynomial(c.erf_far, size))  # from -40 to 0.001
     small = a.select(size < 1.0, x, 0.0)
     near = small + small * _polynomial(c.erf_near, small * small)
     return a.select(size < 1.0, near, a.select(x < 0.0, 0.0 - far, far))
@@ -172,7 +178,7 @@ def _gelu(a: Arithmetic, z: Number) -> Number:
 
 def _gelu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
     within = _within(a, z)
-    density = exponential(a, (within * within) * -0.5) * 0.3989422804014327
+    density = _exponential_within(a, (within * within) * -0.5) * 0.3989422804014327  # -13^2 / 2 > -87
     return _distribution(a, z) + within * density
 
 
