@@ -101,11 +101,15 @@ def c_end(prefix: str) -> str:
 def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
     """Return the type `network_numbers`, and the functions of it for one sample and for a tile."""
     activations = sorted({layer.activation for layer in network.layers} - {"none"})
+    functions = [_activation(name, network.dtype) for name in activations]
+    # Compilers warn of functions that nothing calls.
+    power_of_two = [read_source("power_of_two.h")] if any("power_of_two" in text for text in functions) else []
     parts = [
         _constants(network, num_members),
         _types(network),
         read_source("helpers.h"),
-        *(_activation(name, network.dtype) for name in activations),
+        *power_of_two,
+        *functions,
         *network_functions(network, num_members, read_source("members.h")),
     ]
     text = with_prefix("\n".join(parts), prefix)

@@ -1,15 +1,6 @@
 /* A product is rounded before it is added to, on every CPU: compilers must not fuse the two. */
 static INLINE real without_tiny(real value, real limit) { return ABSOLUTE(value) < limit ? (real)0 : value; }
 
-/* 2^n of the integer n in the lowest bits of `shifted`. */
-static INLINE real power_of_two(real shifted) {
-    bits_of_real bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << MANTISSA_BITS) + ((bits_of_real)EXPONENT_BIAS << MANTISSA_BITS);
-    memcpy(&shifted, &bits, sizeof bits);
-    return shifted;
-}
-
 /* sums[j] = start[j] + h[0] weight[0][j] + h[1] weight[1][j] + ..., for one sample, with vectors along j. */
 static INLINE void dense_one(int num_in, int num_out, const real *RESTRICT weight, const real *RESTRICT start,
                              const real *RESTRICT h, real *RESTRICT sums) {
