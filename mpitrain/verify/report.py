@@ -64,10 +64,15 @@ def _worst(result: CaseResult) -> tuple[float, int]:
 
 def write_reports(verification: Verification, output: Path) -> tuple[Path, Path]:
     """Write `verify.json` and `verify.html` into `output`; return their paths. Raises OutputError."""
-    as_json, as_html = output / "verify.json", output / "verify.html"
+    return write_pair(output, "verify", to_json(verification), render_page(verification))
+
+
+def write_pair(output: Path, stem: str, values: dict[str, Any], page: str) -> tuple[Path, Path]:
+    """Write STEM.json and STEM.html into `output`; return their paths. Raises OutputError."""
+    as_json, as_html = output / f"{stem}.json", output / f"{stem}.html"
     try:
-        write_durably(as_json, json.dumps(to_json(verification), indent=1).encode())
-        write_durably(as_html, render_page(verification).encode())
+        write_durably(as_json, json.dumps(values, indent=1).encode())
+        write_durably(as_html, page.encode())
     except OSError as error:
         raise OutputError(f"{output}: cannot be written ({error.strerror}); choose another --output") from error
     return as_json, as_html

@@ -59,7 +59,7 @@ def plan_members(
 ) -> EnsemblePlan:
     """Return the members of `base`, which is what the YAML file `path` and `overrides` say.
 
-    Seeds change last, so that more of them add members behind the others. `data_path` stands for the base's own.
+    Seeds change last, so that more of them add members after the others. `data_path` stands for the base's own.
     Raises ConfigError for what no ensemble can have.
     """
     section = base.ensemble or EnsembleSection()

@@ -27,7 +27,7 @@ class EpochAddresses:
         self._sources = sources
         samples = [source.samples for source in sources]
         self._offsets = _first_rows(samples) if joins else [0] * len(sources)
-        # [step][slice][row], so that the slices of a step, joined or not, lie behind one another.
+        # [step][slice][row], so that the slices of a step, joined or not, follow one another.
         self._order = torch.zeros((steps_per_epoch, len(sources), slice_rows), dtype=torch.int64)
         self.slice_stride, self.step_stride = slice_rows, len(sources) * slice_rows
         self.num_slices, self.slice_rows = (1, self.step_stride) if joins else (len(sources), slice_rows)
@@ -82,7 +82,7 @@ def batch_addresses(
 
 
 def packed(piece: Slice) -> Slice:
-    """Return the slice with rows that lie behind one another in memory."""
+    """Return the slice with rows that follow one another in memory."""
     return Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())
 
 

@@ -158,7 +158,7 @@ class CompiledEngine(StandardEngine):
 
 
 def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:
-    """Return what normalises inputs and targets, one behind the other (2F + 2O,)."""
+    """Return what normalises inputs and targets, one after the other (2F + 2O,)."""
     mean = getattr(model, "output_mean", model.input_mean.new_zeros(num_outputs))
     std = getattr(model, "output_std", model.input_std.new_ones(num_outputs))
     return torch.cat([model.input_mean, model.input_std, mean, std]).detach()

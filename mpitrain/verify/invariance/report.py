@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
 from mpitrain.verify.invariance.invariance import CheckOutcome, Invariance
-from mpitrain.verify.report import STYLE, html_table, versions
+from mpitrain.verify.report import STYLE, html_table, versions, write_pair
 
 _NO_REASON = "nothing in the settings explains it: a bug of this package or of a library, or a fault of a machine"
 
@@ -38,13 +35,7 @@ def _reasons(outcome: CheckOutcome) -> tuple[str, ...]:
 
 def write_reports(invariance: Invariance, output: Path) -> tuple[Path, Path]:
     """Write `invariance.json` and `invariance.html` into `output`; return their paths. Raises OutputError."""
-    as_json, as_html = output / "invariance.json", output / "invariance.html"
-    try:
-        write_durably(as_json, json.dumps(to_json(invariance), indent=1).encode())
-        write_durably(as_html, render_page(invariance).encode())
-    except OSError as error:
-        raise OutputError(f"{output}: cannot be written ({error.strerror}); choose another --output") from error
-    return as_json, as_html
+    return write_pair(output, "invariance", to_json(invariance), render_page(invariance))
 
 
 def to_json(invariance: Invariance) -> dict[str, Any]:

@@ -24,7 +24,7 @@ struct Statistics {
     const Real* target_std() const { return numbers + 2 * sizes[0] + sizes[num_layers]; }
 };
 
-/// Lays out what normalises the inputs, as vectors of which what lies behind F is zero.
+/// Lays out what normalises the inputs, as vectors of which what lies beyond F is zero.
 void spread_statistics(Workspace& work, const Statistics& statistics) {
     for (int f = 0; f < sizes[0]; ++f) {
         work.input_mean[f] = statistics.input_mean()[f];
@@ -32,10 +32,10 @@ void spread_statistics(Workspace& work, const Statistics& statistics) {
     }
 }
 
-/// Sets the inputs of a tile; what lies behind a row's F inputs stays zero.
+/// Sets the inputs of a tile; what lies beyond a row's F inputs stays zero.
 void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order) {
     constexpr int F = sizes[0];
-    // In two passes: a vector that is read just behind the stores of its parts waits for them.
+    // In two passes: a vector that is read just after the stores of its parts waits for them.
     for (int r = 0; r < R; ++r)
         for (int f = 0; f < F; ++f) work.after[0][r][f] = rows.inputs[order[r] * F + f];
     for (int r = 0; r < R; ++r)

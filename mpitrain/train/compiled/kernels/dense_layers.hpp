@@ -39,7 +39,7 @@ constexpr int num_parameters() {
     for (int l = 0; l < num_layers; ++l) total += sizes[l + 1] * (sizes[l] + 1);
     return total;
 }
-constexpr int extra_entries = 3;  // behind the gradient: loss sum, weight sum, stop flag
+constexpr int extra_entries = 3;  // after the gradient: loss sum, weight sum, stop flag
 
 /// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
 /// Each sum runs over k in order, product by product fused.
@@ -178,7 +178,7 @@ void forward_layer(Workspace& work, int R) {
     } else {
         multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
     }
-    if constexpr (J <= 2 && kind != identity) {  // behind one another, for vectors along the rows
+    if constexpr (J <= 2 && kind != identity) {  // one after another, for vectors along the rows
         Real outputs[tile_rows * J] = {};
         for (int r = 0; r < R; ++r)
             for (int j = 0; j < J; ++j) outputs[r * J + j] = z[r][j];

@@ -55,7 +55,7 @@ void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
     for (int i = 0; i < partial_length; ++i) target[i] += source[i];
 }
 
-/// Adds partial number s, the last one of `num_held` that lie behind one another, to those before it as far as its
+/// Adds partial number s, the last one of `num_held` that follow one another, to those before it as far as its
 /// subtree is complete; returns how many are left: one, after k partials, if k is a power of two.
 std::int64_t add_in_tree_so_far(const Step& step, std::int64_t s, std::int64_t num_held) {
     for (; s % 2 == 1; s /= 2, --num_held) add_partial(step.partials, num_held - 2, num_held - 1);

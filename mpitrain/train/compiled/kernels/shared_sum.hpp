@@ -16,7 +16,7 @@
 
 #include "clock.hpp"
 
-/// At the start of the shared memory, all zero at first; behind it lie two buffers of R rows, used in turn: a rank that
+/// At the start of the shared memory, all zero at first; after it lie two buffers of R rows, used in turn: a rank that
 /// is already in the next sum writes to the other one, and comes back to this one only when all have left it.
 struct Meeting {
     alignas(64) std::atomic<std::uint32_t> num_arrived;
