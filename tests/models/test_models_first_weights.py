@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from mpitrain.config import load_run_config
 from mpitrain.config.model import ModelSection
 from mpitrain.models.build import build_model
 from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
 from mpitrain.models.icenet import build_icenet
+from mpitrain.runs.model import first_weights_notices
 from mpitrain.train.checkpoint.format import weights_sha256
 
 GOLDEN = "19ca8ada0c93"
@@ -47,5 +49,9 @@ def test_they_follow_the_seed_and_not_the_type_of_numbers():
     assert hashed(drawn(0))[:12] == GOLDEN
 
 
-def test_a_user_s_own_layers_are_left_alone():
-    assert not has_own_first_weights(torch.nn.Linear(3, 2))
+def test_a_user_s_own_layers_are_left_alone_and_the_run_says_so():
+    own, config = torch.nn.Linear(3, 2), load_run_config(None, ["model.name=networks:Own"]).config
+    assert not has_own_first_weights(own)
+    (notice,) = first_weights_notices(config, own)
+    assert notice.startswith("model.name=networks:Own: torch draws its first weights")
+    assert first_weights_notices(load_run_config(None).config, build_model(ModelSection(name="icenet"), 7, 1, 0)) == []
