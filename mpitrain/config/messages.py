@@ -178,7 +178,8 @@ def _describe(schema: _Schema) -> str:
         case "number":
             return f"a number{_bounds(schema)}"
         case "object":
-            return f"a mapping of keys such as {next(iter(schema['properties']))}"
+            # One whose keys are the user's own, other sections' keys for instance, has no properties.
+            return f"a mapping of keys such as {next(iter(schema.get('properties', ['model.hidden_size'])))}"
         case "array":
             return f"a list of {schema['minItems']} numbers" if "maxItems" in schema else "a list of names"
         case kind:

@@ -130,16 +130,19 @@ def tell_many(folder: Path, numbers: range) -> Iterator[tuple[int, Story]]:
 def main(folder: Path, first: int, count: int) -> int:
     """Tell `count` stories from number `first`; print what they have in common; return how many went wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    stories = dict(tell_many(folder, range(first, first + count)))
-    expected = stories.pop(-1).hash
-    wrong = {number: story for number, story in stories.items() if story.problem or story.hash != expected}
+    stories, wrong, expected = dict[int, Story](), 0, ""
+    for number, story in tell_many(folder, range(first, first + count)):
+        expected = expected or story.hash
+        if story.problem or story.hash != expected:
+            wrong += 1
+            print(number, story, flush=True)
+        stories[number] = story
+    del stories[-1]
     kills, stops = sum(story.kills for story in stories.values()), sum(story.stops for story in stories.values())
     hashes = dict(Counter(story.hash[:12] for story in stories.values()))
     print(f"{len(stories)} runs, {kills} kills, {stops} stops with a checkpoint")
     print(f"hashes {hashes}, expected {expected[:12]}")
-    for number, story in list(wrong.items())[:20]:
-        print(number, story)
-    return len(wrong)
+    return wrong
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ BAD_FILES = [
     ("training:\n  epochs:\n    a: 1", "@:2: training.epochs: a mapping; give a whole number, at least 1"),
     ("training: {epochs: {}}", "@:1: training.epochs: a mapping; give a whole number, at least 1"),
     ("training: 3", "@:1: training: 3 is a number; give a mapping of keys such as epochs"),
+    ("ensemble:\n  grid: auto", "@:2: ensemble.grid: auto is text; give a mapping of keys such as model.hidden_size"),
     (
         "training: {batch_size: 0}",
         "@:1: training.batch_size: 0 is not allowed; give a whole number, at least 1, or full, or null",
