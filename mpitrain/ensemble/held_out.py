@@ -56,6 +56,8 @@ def held_out_values(folder: Path, rows: Sequence[Mapping[str, str]]) -> HeldOut 
 
 def _of_fold(members: Sequence[Path]) -> HeldOut | None:
     config = load_run_config(RunFolder(members[0]).config).config
+    if ":" in str(config.network.name):  # a user's own network is code in its file, which nothing here runs
+        return None
     if config.validation_split == 0 or config.data.samples != "points" or config.most_samples is not None:
         return None
     inputs, truth = _samples(config)

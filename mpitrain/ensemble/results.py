@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpitrain.config.model import model_name
 from mpitrain.config.yaml import show_value
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.choice import BEST, best_config, choose_best, render_best, stage_history
@@ -51,9 +50,10 @@ def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> None
     """Write which members are the ensemble, those of the best setting, and all of them as one TorchScript file."""
     chosen = _network_members(plan, search, results)
     _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
-    if not chosen or ":" in model_name(plan.config.model):
+    config = chosen[0].config if chosen else None
+    if config is None or ":" in str(config.network.name):
         return  # a user's own networks are code: each member's model.pt has its own
-    activation = plan.config.model.hidden_activation or "none"
+    activation = config.network.hidden_activation or "none"
     stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
     if stored.description.input_names and all(hasattr(member.module, "jac") for member in stored.members):
         save_model(stored.module, plan.folder / plan.config.output.model_file, stored.description)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.claims import Claims, open_claims
 from mpitrain.comm.groups import split_into_groups, split_into_nodes
 from mpitrain.comm.ranks import Ranks
@@ -13,6 +12,7 @@ from mpitrain.comm.tensors import started_tensors
 from mpitrain.ensemble.outcome import Ended, Known, Outcome, read_outcomes, write_outcomes
 from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, num_groups_for
 from mpitrain.ensemble.plan.search import Search
+from mpitrain.ensemble.training.failures import may_go_on
 from mpitrain.ensemble.training.hand_out import HandOut, SharedStop, Task
 from mpitrain.ensemble.training.member_data import read_for_members
 from mpitrain.ensemble.training.member_files import ModelFiles
@@ -105,14 +105,15 @@ class _Worker:
         except StoppedError:
             return None
         except TrainingError as error:
-            self._check_all_know(error)
+            self._check_all_know(error, task)
             return Outcome(member.number, task.rung, "diverged", message=str(error))
         except Exception as error:  # a user's own network may raise anything
-            self._check_all_know(error)
+            self._check_all_know(error, task)
             kind = "" if isinstance(error, MpitrainError) else f"{type(error).__name__}: "
             return Outcome(member.number, task.rung, "failed", message=f"{kind}{error}".splitlines()[0])
 
-    def _check_all_know(self, error: Exception) -> None:
+    def _check_all_know(self, error: Exception, task: Task) -> None:
         """Raise `error` again where other ranks of the group may wait for this one: then the world must end."""
-        if self.tools.group.world_size > 1 and not is_agreed(error):
+        name = f"{task.member.number} {task.rung}"
+        if not may_go_on(self.tools.group, self.hand_out.claims, name, error):
             raise error

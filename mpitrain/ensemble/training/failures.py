@@ -1,0 +1,38 @@
+"""A failure of a member's own code on all ranks of a group: they agree on it without MPI, and go on."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from mpitrain.comm.agreement import is_agreed
+from mpitrain.comm.claims import Claims
+from mpitrain.comm.ranks import Ranks
+
+# A rank that computes may come so much later than the first; one that waits in a collective never comes.
+_LONGEST_WAIT_S = 10.0
+_POLL_S = 0.005
+
+
+def may_go_on(group: Ranks, claims: Claims, task: str, error: Exception) -> bool:
+    """Tell whether `group` can go on after `error` in `task`: all its ranks have it, and none waits for another."""
+    return group.world_size == 1 or is_agreed(error) or _all_failed_alike(group, claims, task)
+
+
+def _all_failed_alike(group: Ranks, claims: Claims, task: str) -> bool:
+    """Tell whether every rank of `group` has failed in `task`, after the same collectives and in none of them.
+
+    Each rank calls this once it has failed. Where it is true no message is under way, and the group can go on; where
+    false, another rank waits for this one, and the world must end.
+    """
+    notes = (group.cpu.notes, group.tensors.notes)
+    position = json.dumps([(one.count, one.collective) for one in notes])
+    names = [f"failed {task} {rank}" for rank in range(group.world_size)]
+    claims.put(names[group.rank], position)
+    deadline_s = time.monotonic() + _LONGEST_WAIT_S
+    while not claims.has(names):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    is_inside = any(one.collective is not None for one in notes)
+    return not is_inside and all(claims.get(name) == position for name in names)

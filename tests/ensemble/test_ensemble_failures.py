@@ -1,0 +1,62 @@
+"""A member whose own code fails, on one rank and on all ranks of its group, and what becomes of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import launch
+from test_ensemble_runs import ensemble, hashes_of, table_of
+
+NETWORKS = """
+import os, torch
+from torch import nn
+class Good(nn.Sequential):
+    def __init__(self, num_inputs, num_outputs):
+        super().__init__(nn.Linear(num_inputs, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+class Bad(Good):
+    calls = 0
+    def forward(self, x):
+        Bad.calls += self.training
+        if Bad.calls > 40:
+            raise RuntimeError("thickness below zero")
+        return super().forward(x)
+class BadOnOneRank(Bad):
+    def forward(self, x):
+        return super().forward(x) if os.environ.get("PMI_RANK") == "1" else Good.forward(self, x)
+"""
+
+
+PAIRS = ["ensemble.ranks_per_member=2"]
+
+
+@pytest.fixture
+def words(tmp_path: Path, small_history: Path) -> list[str]:
+    """An ensemble of a good network and one that fails while it trains, each of two ranks."""
+    (tmp_path / "nets.py").write_text(NETWORKS)
+    names = "ensemble.grid.model.name=[nets:Bad,nets:Good]"
+    return [f"data.data_path={small_history}", "training.epochs=3", "training.engine=eager", *PAIRS, names]
+
+
+def test_a_member_s_code_fails_on_all_ranks_of_its_group(tmp_path: Path, words: list[str]) -> None:
+    for num_ranks, name in ((None, "one"), (2, "two")):
+        done = ensemble(num_ranks, tmp_path / name, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    bad, good = table_of(tmp_path / "two")
+    assert (bad["status"], bad["message"]) == ("failed", "RuntimeError: thickness below zero")
+    assert good["status"] == "done"
+    assert hashes_of(tmp_path / "two") == hashes_of(tmp_path / "one")
+
+
+def test_a_failure_that_others_wait_for_ends_the_world_and_a_resume_goes_on(
+    tmp_path: Path, words: list[str], request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--full"):
+        pytest.skip("with --full")
+    words = [word.replace("nets:Bad,nets:Good", "nets:Good,nets:BadOnOneRank") for word in words]
+    done = ensemble(2, tmp_path / "ens", *words, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "thickness below zero" in done.stderr
+    done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'ens'}", "--resume"], None, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["status"] for row in table_of(tmp_path / "ens")] == ["done", "done"]
