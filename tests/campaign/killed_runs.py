@@ -34,7 +34,7 @@ STOPPED = 5
 
 
 @dataclass
-class Story:
+class Outcome:
     """What became of one run: its hash, how often it was killed and stopped, what went wrong ("" for nothing)."""
 
     hash: str
@@ -75,7 +75,7 @@ def hash_of(folder: Path) -> tuple[str, list[str]]:
     return weights_sha256(dict(sorted(checkpoint.tensors.items()))), notices
 
 
-def tell(number: int, folder: Path, history: Path, lasts_s: float) -> Story:
+def play(number: int, folder: Path, history: Path, lasts_s: float) -> Outcome:
     """Run schedule `number`: kill or stop the run at instants drawn from its seed, resume it each time, and look."""
     draw, run = random.Random(number), folder / f"run-{number}"
     kills = stops = held = 0
@@ -87,29 +87,29 @@ def tell(number: int, folder: Path, history: Path, lasts_s: float) -> Story:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         stops, kills = stops + (code == STOPPED), kills + (code == -signal.SIGKILL)
         if code not in (0, STOPPED, -signal.SIGKILL, -signal.SIGTERM):
-            return Story("", kills, stops, f"exit code {code}: {run.with_suffix('.err').read_text()[-300:]}")
+            return Outcome("", kills, stops, f"exit code {code}: {run.with_suffix('.err').read_text()[-300:]}")
         before, held = held, newest_step(run)
         if held < before:
-            return Story("", kills, stops, f"step {before} was saved, {held} is left")
+            return Outcome("", kills, stops, f"step {before} was saved, {held} is left")
     process = start(run, history, _words(run, held))
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     if code != 0:
-        return Story(
+        return Outcome(
             "", kills, stops, f"the last start: exit code {code}: {run.with_suffix('.err').read_text()[-300:]}"
         )
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     problem = "" if steps == sorted(set(steps)) else f"metrics tell of steps {steps}"
     digest, notices = hash_of(run)
     shutil.rmtree(run)
-    return Story(digest, kills, stops, problem or "; ".join(notices))
+    return Outcome(digest, kills, stops, problem or "; ".join(notices))
 
 
 def _words(run: Path, held: int) -> list[str]:
     return ["--resume"] if held else ["--overwrite"] if run.exists() else []
 
 
-def tell_many(folder: Path, numbers: range) -> Iterator[tuple[int, Story]]:
-    """Yield the story of a run that nobody disturbs, as number -1, and then those of `numbers`."""
+def play_all(folder: Path, numbers: range) -> Iterator[tuple[int, Outcome]]:
+    """Yield the outcome of a run that nobody disturbs, as number -1, and then those of `numbers`."""
     import mpitrain.runs.train_run  # noqa: F401  loaded once, for all forks
     from mpitrain.synthetic.history import write_synthetic_history
 
@@ -122,25 +122,28 @@ def tell_many(folder: Path, numbers: range) -> Iterator[tuple[int, Story]]:
         code = os.waitstatus_to_exitcode(os.waitpid(start(folder / "run--1", history, []), 0)[1])
         assert code == 0, (folder / "run--1.err").read_text()
         lasts_s = time.monotonic() - began_s
-    yield -1, Story(hash_of(folder / "run--1")[0], 0, 0, "")
+    yield -1, Outcome(hash_of(folder / "run--1")[0], 0, 0, "")
     for number in numbers:
-        yield number, tell(number, folder, history, lasts_s)
+        yield number, play(number, folder, history, lasts_s)
 
 
 def main(folder: Path, first: int, count: int) -> int:
-    """Tell `count` stories from number `first`; print what they have in common; return how many went wrong."""
+    """Play `count` schedules from number `first`; print what they have in common; return how many went wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    stories, wrong, expected = dict[int, Story](), 0, ""
-    for number, story in tell_many(folder, range(first, first + count)):
-        expected = expected or story.hash
-        if story.problem or story.hash != expected:
+    outcomes, wrong, expected = dict[int, Outcome](), 0, ""
+    for number, outcome in play_all(folder, range(first, first + count)):
+        expected = expected or outcome.hash
+        if outcome.problem or outcome.hash != expected:
             wrong += 1
-            print(number, story, flush=True)
-        stories[number] = story
-    del stories[-1]
-    kills, stops = sum(story.kills for story in stories.values()), sum(story.stops for story in stories.values())
-    hashes = dict(Counter(story.hash[:12] for story in stories.values()))
-    print(f"{len(stories)} runs, {kills} kills, {stops} stops with a checkpoint")
+            print(number, outcome, flush=True)
+        outcomes[number] = outcome
+    del outcomes[-1]
+    kills, stops = (
+        sum(outcome.kills for outcome in outcomes.values()),
+        sum(outcome.stops for outcome in outcomes.values()),
+    )
+    hashes = dict(Counter(outcome.hash[:12] for outcome in outcomes.values()))
+    print(f"{len(outcomes)} runs, {kills} kills, {stops} stops with a checkpoint")
     print(f"hashes {hashes}, expected {expected[:12]}")
     return wrong
 
