@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mpitrain.models.build import build_model
 
 NAMES = ("Tair", "Tsfc", "sst", "sss", "hs", "hi", "sice")
 MEAN = np.array([-25.0, -20.0, -1.2, 31.3, 0.4, 1.6, 4.0])
+UNITS = ("C", "C", "C", "ppt", "m", "m", "ppt")
 STD = np.array([6.5, 5.3, 1.3, 0.7, 0.2, 0.7, 1.0])
 WRITERS = {"c": c_files, "c++": cpp_files, "fortran": fortran_files}
 ENDINGS = {"c": ".c", "c++": ".cpp", "fortran": ".f90"}
@@ -94,13 +96,13 @@ def samples(count: int, dtype: str, seed: int = 0) -> np.ndarray:
     return (MEAN + STD * spread).astype(dtype)
 
 
-def emulator_of(found: list[PortableNetwork], name: str = "emulator") -> Emulator:
-    """The networks with names, units and samples."""
+def emulator_of(found: list[PortableNetwork], name: str = "emulator", units: Sequence[str] = UNITS) -> Emulator:
+    """The networks with names, units and samples, one of which is outside the range that is known."""
     inputs = samples(24, found[0].dtype)
-    units = ("C", "C", "C", "ppt", "m", "m", "ppt")
+    known = inputs[np.argsort(inputs[:, 0])[:-1]]
     variables = [
         Variable(one, unit, float(low), float(high), float(mean), float(std))
-        for one, unit, low, high, mean, std in zip(NAMES, units, inputs.min(0), inputs.max(0), MEAN, STD, strict=True)
+        for one, unit, low, high, mean, std in zip(NAMES, units, known.min(0), known.max(0), MEAN, STD, strict=True)
     ]
     outputs = [Variable(f"aice{number}", "1", 0, 1, 0.5, 0.3) for number in range(found[0].sizes[-1])]
     return make_emulator(name, found, variables, outputs, ["drawn weights"], inputs)

@@ -6,6 +6,7 @@ b  samples      F  input features      H, W  rows and columns of a field
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,57 +16,92 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import UserError
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.samples import sample_inputs
-from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
+from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, load_weights, open_run_data
 from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.torchscript import ModelDescription
+from mpitrain.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
 class WantedNetwork:
-    """A network, or an `EnsembleNetwork`, with settings, data and description of its (first) run.
+    """A network, or an `EnsembleNetwork`, with folder, settings, data and description of its (first) run.
 
-    `inputs` (b, F) or (b, F, H, W) are samples to compare answers for, `what` says which; `origin` names the weights.
+    `inputs` (b, F) or (b, F, H, W) are samples to compare answers for, `what` says which; `origins` names the weights
+    of each network.
     """
 
     model: nn.Module
+    run: RunFolder
     config: RunConfig
     source: SampleSource | None
     description: ModelDescription
     inputs: torch.Tensor
     what: str
-    origin: str
+    origins: tuple[str, ...]
 
     @property
     def is_ensemble(self) -> bool:
         """Whether there are several networks."""
         return isinstance(self.model, EnsembleNetwork)
 
+    @property
+    def members(self) -> tuple[nn.Module, ...]:
+        """The networks; one, where it is no ensemble."""
+        return tuple(self.model.networks) if isinstance(self.model, EnsembleNetwork) else (self.model,)
+
+    @property
+    def origin(self) -> str:
+        """The weights in one line."""
+        more = f", and of {len(self.origins) - 1} other runs: mean and spread" if self.is_ensemble else ""
+        return f"{self.origins[0]}{more}"
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """One run's network and what its inputs and outputs are called."""
+
+    run: RunFolder
+    config: RunConfig
+    weights: RunWeights
+    source: SampleSource | None
+    description: ModelDescription
+
+    @property
+    def variables(self) -> tuple[object, ...]:
+        """What the members of an ensemble must have in common."""
+        state, names = self.weights.model.state_dict(), self.description
+        outputs = state.get("output_mean", state.get("fc2.bias"))
+        sizes = (state["input_mean"].shape, None if outputs is None else outputs.shape, state["input_mean"].dtype)
+        return (*sizes, self.config.data.samples, tuple(names.input_names), tuple(names.target_names))
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Those of inputs and outputs, "" where they are not known."""
+        return (*self.description.input_units, *self.description.target_units)
+
 
 def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
     """Return what `request` names; `say` what its checkpoints have to say. Raises UserError or CheckpointError."""
-    run, config = load_run(request.run, request.trust_code)
-    weights = load_weights(run, config, request.weights, request.checkpoint)
-    models, notices = [weights.model], list(weights.notices)
-    for folder in request.members:
-        other, other_config = load_run(folder, request.trust_code)
-        found = load_weights(other, other_config, request.weights, request.checkpoint)
-        if _sizes(found.model, other_config) != _sizes(weights.model, config):
+    first, *others = (_load(folder, request) for folder in (request.run, *request.members))
+    for other in others:
+        units_differ = any(a and b and a != b for a, b in zip(first.units, other.units, strict=False))
+        if other.variables != first.variables or units_differ:
             raise UserError(
-                f"{folder}: has other inputs or outputs than {request.run}; an ensemble needs the same ones"
+                f"{other.run.path}: has other inputs or outputs than {request.run}, in another order or other units; "
+                "an ensemble needs the same ones"
             )
-        models.append(found.model)
-        notices += found.notices
-    for line in notices:
-        say(f"note: {line}")
+    for one in (first, *others):
+        for line in one.weights.notices:
+            say(f"note: {line}")
+    models = [one.weights.model for one in (first, *others)]
+    inputs, what = sample_inputs(models[0], first.source, first.config)
+    model = EnsembleNetwork(models).eval() if others else models[0]
+    origins = tuple(one.weights.origin for one in (first, *others))
+    return WantedNetwork(model, first.run, first.config, first.source, first.description, inputs, what, origins)
+
+
+def _load(folder: Path, request: ExportRequest) -> _Loaded:
+    run, config = load_run(folder, request.trust_code)
+    weights = load_weights(run, config, request.weights, request.checkpoint)
     source = open_run_data(run, config)
-    inputs, what = sample_inputs(weights.model, source, config)
-    description = describe_run(run, config, weights.model, source)
-    more = f", and of {len(models) - 1} other runs: mean and spread" if len(models) > 1 else ""
-    model = weights.model if len(models) == 1 else EnsembleNetwork(models).eval()
-    return WantedNetwork(model, config, source, description, inputs, what, f"{weights.origin}{more}")
-
-
-def _sizes(model: nn.Module, config: RunConfig) -> tuple[int, torch.Size, torch.dtype, str]:
-    state = model.state_dict()
-    mean, outputs = state["input_mean"], state.get("output_mean", state.get("fc2.bias"))
-    return mean.numel(), mean.shape if outputs is None else outputs.shape, mean.dtype, config.data.samples
+    return _Loaded(run, config, weights, source, describe_run(run, config, weights.model, source))

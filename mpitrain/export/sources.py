@@ -16,19 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from mpitrain.compiler import find_cpp_compiler
+from mpitrain.config import RunConfig
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError, UserError
+from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.export.samples import sample_inputs
 from mpitrain.export.source.c import c_files, cpp_files
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.export.source.fortran import fortran_files
 from mpitrain.export.source.words import FORTRAN_FLAG
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
-from mpitrain.inference.run_weights import describe_run, load_run, load_weights, open_run_data
 from mpitrain.models.files.record import architecture_of
 from mpitrain.train.run_folder import RunFolder
 
@@ -60,41 +61,30 @@ def export_sources(request: ExportRequest, say: Say) -> None:
 
 
 def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
-    networks, origin = [], []
-    for folder in (request.run, *request.members):
-        network, words = _network_of(folder, request, say)
-        networks.append(network)
-        origin.append(words)
-    run, config = load_run(request.run, request.trust_code)
-    weights = load_weights(run, config, request.weights, request.checkpoint)
-    source = open_run_data(run, config)
-    inputs, what = sample_inputs(weights.model, source, config)
-    samples = inputs.numpy()[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
-    say(f"self-test: {len(samples)} of {what}")
-    described = describe_run(run, config, weights.model, source)
-    found, network = _statistics(run), networks[0]
+    wanted = load_wanted(request, say)
+    networks = [
+        _network_of(folder, model, wanted.config, request.format)
+        for folder, model in zip((request.run, *request.members), wanted.members, strict=True)
+    ]
+    inputs = wanted.inputs.numpy()
+    samples = inputs[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
+    say(f"self-test: {len(samples)} of {wanted.what}")
+    described, found, network = wanted.description, _statistics(wanted.run), networks[0]
     of_inputs = (network.input_mean, network.input_std)
     of_outputs = None if network.output_mean is None else (network.output_mean, network.output_std)
     return make_emulator(
-        name, networks,
-        _variables(described.input_names, described.input_units, found, of_inputs, inputs.numpy()),
-        _variables(described.target_names, described.target_units, found, of_outputs, None),
-        origin, samples,
+        name, networks, _variables(described.input_names, described.input_units, found, of_inputs, inputs),
+        _variables(described.target_names, described.target_units, found, of_outputs, None), wanted.origins, samples,
     )  # fmt: skip
 
 
-def _network_of(folder: Path, request: ExportRequest, say: Say) -> tuple[PortableNetwork, str]:
-    run, config = load_run(folder, request.trust_code)
-    weights = load_weights(run, config, request.weights, request.checkpoint)
-    for line in weights.notices:
-        say(f"note: {line}")
-    network = portable_network_of(weights.model)
+def _network_of(folder: Path, model: nn.Module, config: RunConfig, language: str) -> PortableNetwork:
+    network = portable_network_of(model)
     if network is None:
-        known = architecture_of(weights.model)
+        known = architecture_of(model)
         raise UserError(
-            f"{run.config}: model.name={known.name if known else '?'} in {config.training.dtype} is no chain of dense "
-            f"layers in float32 or float64, which --format {request.format} writes; give --format torchscript, pt2 or "
-            "onnx"
+            f"{folder}: model.name={known.name if known else '?'} in {config.training.dtype} is no chain of dense "
+            f"layers in float32 or float64, which --format {language} writes; give --format torchscript, pt2 or onnx"
         )
     tiny = find_tiny_input(network)
     if tiny is not None:
@@ -102,7 +92,7 @@ def _network_of(folder: Path, request: ExportRequest, say: Say) -> tuple[Portabl
             f"{folder}: the standard deviation of input {tiny + 1}, {network.input_std[tiny]}, is too small a number "
             "for source code; give that variable in other units, or --format torchscript"
         )
-    return network, weights.origin
+    return network
 
 
 def _statistics(run: RunFolder) -> Mapping[str, Any]:
@@ -167,9 +157,12 @@ def _self_test(language: str, files: Mapping[str, str], environ: Mapping[str, st
             Path(folder, name).write_text(text)
         command = [compiler, *_FLAGS[language], *sources, "-o", "self_test", "-lm"]
         for step in (command, [str(Path(folder, "self_test"))]):
-            done = subprocess.run(
-                step, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-            )  # fmt: skip
+            try:
+                done = subprocess.run(
+                    step, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return f"not checked: {' '.join(step)} takes more than {_TIMEOUT_S:.0f} s; run the self-test yourself"
             if done.returncode != 0:
                 raise OutputError(f"{' '.join(step)} failed: {_first_failure(done.stdout + done.stderr)}; report this")
     return f"checked: the self-test passes, compiled by {' '.join(command[:-3])}"

@@ -14,6 +14,7 @@ from conftest import REFERENCE_CASE, launch, train
 from export_cases import answers, compiled, emulator_of, networks, run_in, write_driver
 from history_samples import read_samples
 
+from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import MissingDependencyError, OutputError, UserError
 from mpitrain.export import programs
 from mpitrain.export.command import run_export
@@ -27,10 +28,11 @@ HISTORY = REFERENCE_CASE / "cice_history.nc"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two members of an ensemble, one network of another size, and one of fields."""
+    """Two members of an ensemble, one network of another size, one of turned inputs, and one of fields."""
     folder = tmp_path_factory.mktemp("runs")
     common = ("training.epochs=2", "model.name=mlp", "model.hidden_size=6")
     for name, *settings in (("a", *common), ("b", *common, "seed=7"), ("wide", *common, "model.hidden_size=9"),
+                            ("turned", *common, f"variables.input_variables=[{','.join(reversed(CICE_INPUTS))}]"),
                             ("cnn", "training.epochs=1", "model.name=cnn", "data.samples=fields")):  # fmt: skip
         done = train(None, folder / name, f"data.data_path={HISTORY}", *settings)
         assert done.returncode == 0, done.stderr
@@ -150,6 +152,8 @@ def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypat
         ("a", ("cnn",), "m.pt", "torchscript", "has other inputs or outputs than .*; an ensemble needs the same"),
         ("a", (), "e.cpp", "fortran", r"--format fortran writes .f90 or .F90 or .f08; give e.f90"),
         ("a", (), "sea-ice.f90", "fortran", "its stem names the module"),
+        ("a", (), "Forward.f90", "fortran", "forward is a word of the language or a name inside it; give emulator.f90"),
+        ("a", ("turned",), "e.c", "c", "has other inputs or outputs than .*, in another order or other units"),
         ("a", (), "no/where.c", "c", "no/where.h: cannot be written"),
     ],
 )

@@ -114,6 +114,15 @@ def test_names_units_and_ranges_can_be_asked_for(library: ctypes.CDLL) -> None:
     assert all(one.minimum < one.mean < one.maximum for one in table)
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "gfortran"])
+def test_names_and_units_of_any_text_can_be_compiled(compiler: str, tmp_path: Path) -> None:
+    units = ("°C", "'quoted' \"twice\"", "two\nlines", "W m⁻² " * 30, "?" * 200, "*/ \\", "'" * 99)
+    emulator = emulator_of(networks(name="icenet"), units=units)
+    sources = write_sources(emulator, {"gcc": "c", "gfortran": "fortran"}[compiler], tmp_path)
+    compiled(compiler, tmp_path, sources, "-O0")
+    assert run_in(tmp_path, str(tmp_path / "program")).returncode == 0
+
+
 def mistakes(probe: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
     """Ten mistakes in five samples of the probe, and what must be said of each."""
     rows = np.tile(probe, (5, 1))

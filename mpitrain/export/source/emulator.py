@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,15 @@ CONVERSIONS = (
     (0.5144444444, 0.0), (1.9438444924, 0.0), (57.295779513, 0.0), (0.01745329252, 0.0),
 )  # fmt: skip
 _NUM_CANDIDATES = 64
+_MOST_BYTES = 60  # of a name or unit: with quotes doubled it must fit into one line of Fortran
+# What the sources' own names, or a language's, would collide with.
+_TAKEN = (
+    "forward tangent_linear adjoint jacobian check_layout check_arithmetic describe probe tile normalise slopes_one "
+    "slopes_tile num_inputs num_outputs num_members inputs_first samples_first wp ip detail driver std real double "
+    "float int char long short class struct union enum namespace template typename inline static const volatile "
+    "default switch case for while do if else return void auto bool operator new delete this public private "
+    "using true false try catch throw not and or xor main"
+)
 
 
 @dataclass(frozen=True)
@@ -105,13 +114,25 @@ def make_emulator(
         raise UserError(
             f"--output {name}: its stem names the module, which needs letters, digits and _ only; give emulator.f90"
         )
+    if name.lower() in _TAKEN.split():
+        raise UserError(
+            f"--output {name}: its stem names the module, and {name.lower()} is a word of the language or a name "
+            "inside it; give emulator.f90"
+        )
     if len({network.architecture for network in networks}) > 1:
         raise UserError("the runs have networks of different sizes or activations; an ensemble needs one architecture")
     probe, tolerance = _probe(samples, inputs)
     return Emulator(
-        name, tuple(networks), tuple(inputs), tuple(outputs), tuple(origin), _expected(networks, samples), probe,
-        tolerance,
+        name, tuple(networks), tuple(map(_printable, inputs)), tuple(map(_printable, outputs)), tuple(origin),
+        _expected(networks, samples), probe, tolerance,
     )  # fmt: skip
+
+
+def _printable(variable: Variable) -> Variable:
+    """Return the variable with name and units in one short line each."""
+    words = (" ".join(text.split()) for text in (variable.name, variable.units))
+    name, units = (text.encode()[:_MOST_BYTES].decode(errors="ignore") for text in words)
+    return replace(variable, name=name, units=units)
 
 
 def _expected(networks: Sequence[PortableNetwork], samples: Array) -> Expected:

@@ -76,7 +76,7 @@ def integers(name: str, values: Sequence[int]) -> str:
 
 def texts(name: str, values: Sequence[str]) -> str:
     """Return the declaration of a constant array of texts, as long as the longest of them."""
-    longest = max(1, *map(len, values))
+    longest = max(1, *(len(value.encode()) for value in values))  # Fortran counts bytes
     quoted = ["'" + value.replace("'", "''") + "'" for value in values]
     head = f"character(len={longest}), parameter :: {name}({len(values)}) = [character(len={longest}) ::"
     return _statement(head, quoted, "]")
@@ -104,7 +104,7 @@ def _statement(head: str, parts: Sequence[str], tail: str) -> str:
     lines, line = [], f"  {head}"
     for count, part in enumerate(parts):
         piece = f" {part}" + ("," if count < len(parts) - 1 else "")
-        if len(line) + len(piece) > _WIDTH - 2:
+        if len((line + piece).encode()) > _WIDTH - 2:
             lines.append(line + " &")
             line = "   "
         line += piece

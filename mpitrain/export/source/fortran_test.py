@@ -98,7 +98,7 @@ contains
     allocate (dx, source=0 * x)
     allocate (dy, source=0 * y)
     call forward(layout, x, y, status=status)
-    holds = status == 0 .and. same(pack(y, .true.), pack(batch_of(layout, outputs), .true.))
+    holds = status >= 0 .and. same(pack(y, .true.), pack(batch_of(layout, outputs), .true.))
     if (layout == inputs_first) then
       allocate (jac(num_inputs, num_outputs, n))
     else
