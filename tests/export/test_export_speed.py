@@ -25,8 +25,8 @@ LEAST = {
 }  # fmt: skip
 
 
-def built(folder: Path) -> None:
-    """Write one network as TorchScript and in three languages, and build the program that times them all."""
+def built(folder: Path, *vectors: str) -> None:
+    """Write a network as TorchScript and in three languages, and build the program that times them; see README.md."""
     settings = ModelSection(name="mlp", hidden_size=64, hidden_layers=2, hidden_activation="tanh")
     model = build_model(settings, 7, 1, seed=0).eval()
     model.set_normalization(torch.from_numpy(MEAN), torch.from_numpy(STD), torch.ones(1), torch.full((1,), 3.0))
@@ -39,7 +39,7 @@ def built(folder: Path) -> None:
     headers = [f"-I{libraries / one}" for one in ("include", "include/torch/csrc/api/include")]
     for command in (
         ["gcc", "-std=c99", *FAST, "-c", "in_c.c"],
-        ["gfortran", "-std=f2008", *FAST, "-ffp-contract=off", "-c", "in_fortran.f90"],
+        ["gfortran", "-std=f2008", *FAST, "-ffp-contract=off", *vectors, "-c", "in_fortran.f90"],
         ["gfortran", "-std=f2008", *FAST, "-c", str(PROGRAMS / "speed_calls.f90"), "-o", "fortran_calls.o"],
         ["g++", "-std=c++17", *FAST, f"-I{folder}", "-c", str(PROGRAMS / "speed_calls.cpp")],
         ["g++", "-std=c++20", "-O2", *headers, "-c", str(PROGRAMS / "speed.cpp"), "-o", "speed.o"],
@@ -50,12 +50,15 @@ def built(folder: Path) -> None:
         assert done.returncode == 0, done.stderr[:3000]
 
 
+@pytest.mark.parametrize("vectors", ["", "-mprefer-vector-width=512"])
 def test_exported_sources_are_faster_than_torch_jit(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    vectors: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not request.config.getoption("--full"):
         pytest.skip("times programs for a minute: give --full")
-    built(tmp_path)
+    if vectors and " avx512f " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU has no AVX-512")
+    built(tmp_path, *filter(None, [vectors]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     done = run_in(tmp_path, str(tmp_path / "speed"), "model.pt")
     print("\n" + done.stdout)
