@@ -209,7 +209,8 @@ def are_expected(one: Schedule, codes: list[int]) -> bool:
         return codes == [1]
     if one.launcher == "mpirun":
         known = SAYS[one.kind][0] if one.kind in SPEAKING else 3 if one.kind in STAYING else None
-        return codes[0] != 0 if known is None else codes == [known]
+        # Of a rank that leaves with 0 and ends the job thereby, MPICH's mpirun often makes 0, without our package too.
+        return codes[0] != 0 or one.kind == "os._exit(0)" if known is None else codes == [known]
     others = codes[: one.rank] + codes[one.rank + 1 :]
     if one.kind in SPEAKING:
         return set(codes) == {SAYS[one.kind][0]}
