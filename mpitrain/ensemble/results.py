@@ -20,7 +20,8 @@ from mpitrain.ensemble.plan.search import Search
 from mpitrain.ensemble.report import write_ensemble_report
 from mpitrain.errors import OutputError
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
-from mpitrain.models.files.torchscript import save_model
+from mpitrain.models.ensemble import EnsembleNetwork
+from mpitrain.models.files.torchscript import save_model, scripted_copies
 
 TABLE, HISTORY = "ensemble.csv", "search.txt"
 
@@ -56,7 +57,8 @@ def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> None
     activation = config.network.hidden_activation or "none"
     stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
     if stored.description.input_names and all(hasattr(member.module, "jac") for member in stored.members):
-        save_model(stored.module, plan.folder / plan.config.output.model_file, stored.description)
+        module = EnsembleNetwork(scripted_copies([member.module for member in stored.members]))
+        save_model(module, plan.folder / plan.config.output.model_file, stored.description)
 
 
 def _network_members(plan: EnsemblePlan, search: Search, results: Results) -> list[Member]:

@@ -9,12 +9,13 @@ statistics as buffers, and lists of text: input_names, target_names, input_units
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -95,6 +96,16 @@ def script_model(
     for name, values in dataclasses.asdict(description or ModelDescription()).items():
         setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
     return ScriptedModel(plain, _quietly(lambda: _compiled(plain, path, sample_inputs)))
+
+
+@torch.no_grad()
+def scripted_copies(networks: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return `networks`, all of one architecture and dtype, as TorchScript, compiled once: each costs as much anew."""
+    first = _quietly(lambda: torch.jit.script(to_exportable(networks[0])))
+    copies: list[nn.Module] = [copy.deepcopy(first) for _ in networks]
+    for scripted, network in zip(copies, networks, strict=True):
+        scripted.load_state_dict(to_exportable(network).state_dict())
+    return copies
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:
