@@ -151,7 +151,7 @@ def measure_memory(case: EnsembleCase, num_samples: int, folder: Path, say: Say)
     peaks = []
     for name, members in (("many", 1), ("many", case.members), ("few", 1)):
         say(f"memory: {members} members, {many if name == 'many' else few} samples")
-        words = [*case.network.settings, "training.epochs=1", "training.global_batch_size=65536"]
+        words = [*case.network.settings, "training.epochs=1", "training.global_batch_size=full"]
         words += [f"data.data_path={folder / name}.nc", f"ensemble.members={members}"]
         peaks.append(peak_pss(_command(case.ranks, "ensemble", folder / f"{name}_{members}", *words)))
     return EnsembleMemory(many, *peaks)
