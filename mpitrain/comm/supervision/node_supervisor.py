@@ -30,7 +30,7 @@ from mpitrain.comm.supervision.start_report import (
     describe_lost,
     describe_waiting,
 )
-from mpitrain.comm.supervision.status_folder import make_private_folder, process_born
+from mpitrain.comm.supervision.status_folder import has_ended, make_private_folder
 
 _TICK_S, _LONG_TICK_S = 0.2, 1.0
 _SAY_WAITING_S = 10.0
@@ -243,7 +243,7 @@ class _Process:
     def has_ended(self) -> bool:
         if self.descriptor is not None and select.select([self.descriptor], [], [], 0)[0]:
             return True
-        return process_born(self._pid) != self._born
+        return has_ended(self._pid, self._born)
 
     def send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

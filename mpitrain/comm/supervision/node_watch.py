@@ -25,7 +25,7 @@ from mpitrain.cluster.place import Place, read_place
 from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.comm.supervision.end_signal import let_end_signal_exit
 from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING, MPI_INIT, describe_lost
-from mpitrain.comm.supervision.status_folder import folder_name, make_private_folder, process_born
+from mpitrain.comm.supervision.status_folder import folder_name, has_ended, make_private_folder, process_born
 from mpitrain.comm.supervision.time_limit import start_limit_s
 from mpitrain.errors import LaunchError, MpitrainError
 
@@ -248,7 +248,7 @@ def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]
 
 def is_lost(note: Mapping[str, Any]) -> bool:
     """Tell whether a rank's process has ended without a word."""
-    return note["state"] in ("starting", "running") and process_born(note["pid"]) != note["born"]
+    return note["state"] in ("starting", "running") and has_ended(note["pid"], note["born"])
 
 
 def read_notes(folder: Path) -> dict[int, dict[str, Any]]:
@@ -297,7 +297,7 @@ def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
 def _remove_left_over(folder: Path, own_rank: int) -> None:
     """Remove what a launch of the same name left, which was killed with its supervisor."""
     for rank, note in read_notes(folder).items():
-        if rank != own_rank and process_born(note["pid"]) != note["born"]:
+        if rank != own_rank and has_ended(note["pid"], note["born"]):
             (folder / f"rank-{rank:06d}.json").unlink(missing_ok=True)
     for name in (SPOKEN, "waiting"):
         (folder / name).unlink(missing_ok=True)

@@ -169,6 +169,18 @@ def process_born(pid: int) -> str:
     return "" if fields[0] in "?ZX" else fields[19]
 
 
+# An emulator tells its program another moment than the system tells everybody else, a little later.
+_SAME_WITHIN_S = 2.0
+
+
+def has_ended(pid: int, born: str) -> bool:
+    """Tell whether the process that began at `born` is no more, though another one may have its number."""
+    now = process_born(pid)
+    if not (now.isdigit() and born.isdigit()):
+        return now != born
+    return abs(int(now) - int(born)) > _SAME_WITHIN_S * os.sysconf("SC_CLK_TCK")
+
+
 def process_state(pid: int) -> str:
     """Return what keeps a process from running, for a message: stopped, waits for a disk, gone; else empty."""
     return {"T": "stopped", "t": "stopped", "D": "waits for a disk"}.get(
