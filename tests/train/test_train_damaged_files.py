@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -308,3 +309,13 @@ def test_signals_that_ask_a_job_to_stop_are_the_parents_business(tmp_path: Path,
     (tmp_path / "x.h5").touch()
     opening.check(tmp_path / "x.h5")
     assert opening_process.try_to_open(tmp_path / "none.h5").endswith("a pattern or a list of these")
+
+
+def test_the_process_outlives_the_thread_that_began_it(tmp_path: Path, opening: FirstOpening) -> None:
+    """Linux kills a process that is to die with its parent when the parent's thread ends that has started it."""
+    write_table(tmp_path / "x.h5")
+    beginning = threading.Thread(target=opening.check, args=(tmp_path / "x.h5",))
+    beginning.start()
+    beginning.join()
+    (tmp_path / "x.h5").touch()
+    opening.check(tmp_path / "x.h5")

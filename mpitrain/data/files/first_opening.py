@@ -50,17 +50,25 @@ class FirstOpening:
         """
         if self._process is not None or not self._is_possible:
             return
+        started = threading.Event()
+        # In a thread that waits for its end: the system kills the process with the thread that has started it, and it
+        # must not stay a zombie for the days of a training. It ends by itself when nobody asks any more.
+        threading.Thread(target=self._live, args=(started,), daemon=True).start()
+        started.wait()
+
+    def _live(self, started: threading.Event) -> None:
         code = _START.format(path=sys.path, parent=os.getpid())
         try:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 env=without_launcher(os.environ) | _OF_THE_PROCESS,
             )  # fmt: skip
         except OSError:
             self._is_possible = False
             return
-        # It ends by itself when nobody asks any more, and must not stay a zombie for the days of a training.
-        threading.Thread(target=self._process.wait, daemon=True).start()
+        finally:
+            started.set()
+        process.wait()
 
     def expect(self, paths: Sequence[Path]) -> None:
         """Let the process open these files, in this order, while the caller does other things."""
