@@ -29,7 +29,7 @@ _OF_THE_PROCESS = {
 _START = "import sys; sys.path[:] = {path!r}; from mpitrain.data.files.opening_process import serve; serve({parent})"
 _MOST_UNANSWERED = 16  # all their answers fit into a pipe: neither side waits for the other to read
 
-FileState = tuple[str, int, int]
+FileState = tuple[str, str, int, int]
 
 
 class FirstOpening:
@@ -107,7 +107,7 @@ class FirstOpening:
             self._asked.append(self._waiting.popleft())
             assert self._process.stdin is not None
             try:
-                self._process.stdin.write(json.dumps(self._asked[-1][0]).encode() + b"\n")
+                self._process.stdin.write(json.dumps(self._asked[-1][:2]).encode() + b"\n")
                 self._process.stdin.flush()
             except OSError:  # it has ended: the next answer says so
                 return
@@ -125,7 +125,7 @@ class FirstOpening:
         self._is_possible = code < 0  # else it has not even started
         if self._asked and code != -signal.SIGALRM:  # that is the end of an idle process
             guilty = self._asked.popleft()
-            self._answers[guilty] = _death_notice(guilty[0], code) if self._is_possible else ""
+            self._answers[guilty] = _death_notice(guilty[1], code) if self._is_possible else ""
         # The others are asked again.
         self._waiting.extendleft(reversed(self._asked))
         self._asked.clear()
@@ -150,16 +150,19 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _state_of(path: Path) -> FileState | None:
-    """Return what tells a file from a changed one; None where it is missing, or read without a library in C."""
+    """Return the working folder, the path and what tells a file from a changed one.
+
+    None where it is missing, or read without a library in C.
+    """
     from mpitrain.data.files.open import needs_library
 
     try:
         if not path.is_file() or not needs_library(path):
             return None
-        status = path.stat()
+        folder, status = str(Path.cwd()), path.stat()
     except (OSError, DataError):
         return None  # which opening it reports
-    return str(path), status.st_size, status.st_mtime_ns
+    return folder, str(path), status.st_size, status.st_mtime_ns
 
 
 def _death_notice(path: str, code: int) -> str:

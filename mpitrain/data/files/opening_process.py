@@ -1,6 +1,7 @@
 """The process that opens files for the first time (see `first_opening`), and may die of one.
 
-A path comes as a line of JSON on standard input; a line on standard output answers: what is wrong, "" for nothing.
+A folder and a path from there come as a line of JSON on standard input; a line on standard output answers: what is
+wrong, "" for nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def serve(parent: int) -> None:
         if not line.endswith(b"\n"):
             os._exit(0)
         _limit_cpu_time()
-        answer = try_to_open(Path(json.loads(line)))
+        folder, path = json.loads(line)
+        os.chdir(folder)  # the parent's of now: messages name the file as it does
+        answer = try_to_open(Path(path))
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
 
