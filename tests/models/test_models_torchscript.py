@@ -1,10 +1,13 @@
 """TorchScript files: what is read back is what was written, to the bit, and a file is whole or not there."""
 
+import errno
+
 import pytest
 import torch
 from conftest import launch
 from torch import nn
 
+from mpitrain import durable_files
 from mpitrain.config import ModelSection
 from mpitrain.errors import OutputError
 from mpitrain.models.batch_norm import take_batch_sums, update_running_statistics
@@ -76,12 +79,11 @@ def test_a_failure_keeps_the_old_file_and_leaves_no_other(model, tmp_path, monke
     save_model(model, path)
     before = path.read_bytes()
 
-    def write_half(scripted, name, **options):
-        with open(name, "wb") as file:
-            file.write(b"half")
-        raise RuntimeError("no space left on device")
+    def write_half(target, content):
+        target.write_bytes(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(torch.jit, "save", write_half)
+    monkeypatch.setattr(durable_files, "write_and_sync", write_half)
     with pytest.raises(OutputError, match="no space left on device"):
         save_model(model, path)
     assert path.read_bytes() == before
@@ -89,13 +91,13 @@ def test_a_failure_keeps_the_old_file_and_leaves_no_other(model, tmp_path, monke
 
 
 def test_the_final_name_appears_only_when_the_file_is_whole(model, tmp_path, monkeypatch):
-    path, seen, save = tmp_path / "model.pt", [], torch.jit.save
+    path, seen, write = tmp_path / "model.pt", [], durable_files.write_and_sync
 
-    def look_while_saving(scripted, name, **options):
-        save(scripted, name, **options)
+    def look_while_writing(target, content):
+        write(target, content)
         seen.append(path.exists())
 
-    monkeypatch.setattr(torch.jit, "save", look_while_saving)
+    monkeypatch.setattr(durable_files, "write_and_sync", look_while_writing)
     save_model(model, path)
     assert seen == [False]
     assert path.exists()
