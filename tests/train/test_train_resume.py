@@ -184,7 +184,9 @@ def resumed(source: Path) -> dict[str, Outcome]:
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_named(source: Path, resumed: dict[str, Outcome]) -> None:
-    stopped_at, epoch_ends = 27, [24, 16]
+    steps_per_epoch = metrics_of(source / "four epochs")[0]["step"]
+    stopped_at, epoch_ends = 27, [3 * steps_per_epoch, 2 * steps_per_epoch]
+    assert epoch_ends[0] < stopped_at < 4 * steps_per_epoch
     for number, name in enumerate(("one damaged", "two damaged")):
         outcome = resumed[name]
         assert outcome.codes == [0], outcome.stderr
