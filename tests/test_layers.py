@@ -170,6 +170,14 @@ def test_answers_of_login_nodes_load_nothing_heavy(arguments):
     assert not loaded & set(HEAVY)
 
 
+def test_help_does_not_load_what_reads_settings():
+    loaded = loaded_after(
+        "from mpitrain.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    )
+    assert "mpitrain.cli.main" in loaded
+    assert not loaded & {"pydantic", "yaml"}
+
+
 def test_help_answers_at_once():
     def one_call() -> tuple[float, float]:
         before, started_s = os.times(), time.perf_counter()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpitrain.config import EnsembleSection
+if TYPE_CHECKING:  # `--help` shows the presets, and must not load what reads settings
+    from mpitrain.config import EnsembleSection
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # two ranks, soon started and soon over: does it run at all?
