@@ -221,6 +221,7 @@ def test_a_file_of_our_own_is_not_opened_twice(tmp_path: Path, opening: FirstOpe
     opening.trust(tmp_path / "x.h5")
     opening.check(tmp_path / "x.h5")
     opening.check(tmp_path / "arrays.npz")  # read without a library in C
+    assert opening._process is None
 
 
 def test_where_there_can_be_no_process_files_are_opened_at_once(
@@ -234,7 +235,7 @@ def test_where_there_can_be_no_process_files_are_opened_at_once(
         else:
             monkeypatch.setattr(first_opening, "_START", start)
         fresh.check(tmp_path / "x.h5")
-        fresh.end()
+        assert (fresh._process, fresh._is_possible) == (None, False)
 
 
 def test_the_process_is_no_rank() -> None:
@@ -317,5 +318,9 @@ def test_the_process_outlives_the_thread_that_began_it(tmp_path: Path, opening: 
     beginning = threading.Thread(target=opening.check, args=(tmp_path / "x.h5",))
     beginning.start()
     beginning.join()
+    begun = opening._process
+    assert begun is not None
     (tmp_path / "x.h5").touch()
     opening.check(tmp_path / "x.h5")
+    assert opening._process is begun
+    assert begun.poll() is None
