@@ -93,23 +93,6 @@ def reference_problems(config: Section) -> Iterator[Problem]:
         yield Problem("compute.backend", backend, what, launch=True)
 
 
-def unused_settings(config: Section) -> Iterator[str]:
-    """Yield a line for each setting that is given and has no effect beside the others."""
-    data, training = attrgetter("data")(config), attrgetter("training")(config)
-    if data.num_workers and not data.streaming:
-        why = "of no effect without data.streaming=true: the samples are held in memory and need no reader"
-        yield f"data.num_workers={data.num_workers}: {why}"
-    if data.num_samples is not None and data.data_path is not None:
-        why = "counts synthetic samples, of no effect with data.data_path; data.max_patterns limits a file's"
-        yield f"data.num_samples={data.num_samples}: {why}"
-    if training.min_epochs and training.early_stopping_patience is None and training.jacobian_tolerance is None:
-        why = "of no effect, for nothing stops this run early; give training.early_stopping_patience"
-        yield f"training.min_epochs={training.min_epochs}: {why}"
-    model = attrgetter("model")(config)
-    if config.distributed.sync_batch_norm and not model.batch_norm and ":" not in (model.name or ""):  # type: ignore[attr-defined]
-        yield "distributed.sync_batch_norm=true: of no effect, for the network has no batch norm (model.batch_norm)"
-
-
 def _beyond_reference(config: Section) -> Iterator[tuple[str, Any, tuple[object, ...]]]:
     """Yield key, value, and the values that may be given instead."""
     for key, allowed in _REFERENCE_TAKES.items():

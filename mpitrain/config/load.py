@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mpitrain.config.checks import cause_of_any_reduction, unused_settings
+from mpitrain.config.advice.unused import unused_settings
+from mpitrain.config.checks import cause_of_any_reduction
 from mpitrain.config.messages import explain
 from mpitrain.config.older.spellings import (
     implied_scheduler,

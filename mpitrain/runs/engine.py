@@ -75,9 +75,18 @@ def _fusing_notices(config: RunConfig, engine: str) -> list[str]:
     ]
 
 
-def unused_notices(config: RunConfig, model: nn.Module, ranks: Ranks) -> list[str]:
-    """Return a line for each setting that has no effect on these devices or with this network."""
+def unused_notices(config: RunConfig, engine: str, model: nn.Module, ranks: Ranks) -> list[str]:
+    """Return a line for each setting that has no effect on these devices, with this engine or with this network."""
     notices = []
+    if config.training.allow_tf32 and ranks.device.type != "cuda":
+        notices.append("training.allow_tf32=true: of no effect, this run is on CPUs")
+    if config.compute.instruction_set != "native" and engine != "compiled":
+        notices.append(
+            f"compute.instruction_set={config.compute.instruction_set}: of no effect, training.engine={engine} is not "
+            "built for a CPU"
+        )
+    if config.ensemble is not None:
+        notices.append("ensemble: of no effect in a single run; `mpitrain ensemble` trains its members")
     if config.training.log_gpu_memory and ranks.device.type != "cuda":
         notices.append("training.log_gpu_memory=true: of no effect, this run is on CPUs")
     if config.distributed.sync_batch_norm and ":" in str(config.network.name) and not batch_norm_layers(model):

@@ -73,7 +73,7 @@ def prepare_on(
         *of_engine,
         *differences,
         *of_data,
-        *unused_notices(config, model, ranks),
+        *unused_notices(config, choice.name, model, ranks),
     )
     return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)
 

@@ -1,80 +1,16 @@
-"""Every key and variable that users of other trainers bring along, and what happens with it: a table."""
+"""Words of other trainers: how they go together with this one's. What happens with each is in `older_habits`."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config import load_run_config
 from mpitrain.config.messages import _known_keys
 from mpitrain.config.older.synonyms import INSTEAD, SAME, SECTIONS
-from mpitrain.errors import ConfigError
 from mpitrain.launch.script_parts import OLDER_VARIABLES, OVERRIDES
 
-RATE = "training.optimizer.learning_rate"
-# What stands in the file, the key that it sets, and the value there.
-UNDERSTOOD = [
-    ("training: {learning_rate: 0.01}", RATE, 0.01),
-    ("training: {lr: 0.01}", RATE, 0.01),
-    ("learning_rate: 0.01", RATE, 0.01),
-    ("train: {learning_rate: 0.01}", RATE, 0.01),
-    ("optimizer: {learning_rate: 0.01}", RATE, 0.01),
-    ("training: {optimizer: {type: adam, lr: 0.01}}", RATE, 0.01),
-    ("training: {optimizer: AdamW, learning_rate: 0.01}", "training.optimizer.type", "adamw"),
-    ("training: {optimizer: AdamW, learning_rate: 0.01}", RATE, 0.01),
-    ("training: {scheduler: cosine}", "training.scheduler.type", "cosine"),
-    ("scheduler: {type: cosine}", "training.scheduler.type", "cosine"),
-    ("scheduler: null", "training.scheduler", None),
-    ("training: {warmup_epochs: 5}", "training.scheduler.warmup_epochs", 5),
-    ("training: {warmup_epochs: 5}", "training.scheduler.type", "none"),
-    ("training: {warmup_epochs: 5, scheduler: {type: cosine}}", "training.scheduler.type", "cosine"),
-    ("max_grad_norm: 1.0", "training.gradient_clip_norm", 1.0),
-    ("training: {max_grad_norm: 1.0}", "training.gradient_clip_norm", 1.0),
-    ("distributed_backend: nccl", "compute.backend", "nccl_if_available"),
-    ("distributed: {backend: gloo}", "compute.backend", "gloo"),
-    ("compute: {backend: nccl}", "compute.backend", "nccl"),
-    ("distributed: {timeout: 60}", "distributed.timeout_s", 60),
-    ("checkpoint_dir: somewhere", "output.model_dir", "somewhere"),
-    ("training: {checkpoint_dir: somewhere}", "output.model_dir", "somewhere"),
-    ("output: {output_dir: somewhere}", "output.model_dir", "somewhere"),
-    ("training: {num_epochs: 3}", "training.epochs", 3),
-    ("training: {max_epochs: 3}", "training.epochs", 3),
-    ("training: {accumulate_grad_batches: 2}", "training.gradient_accumulation_steps", 2),
-    ("training: {mixed_precision: true}", "training.use_amp", True),
-    ("training: {compile: true}", "training.torch_compile", True),
-    ("training: {val_split: 0.3}", "data.validation_split", 0.3),
-    ("num_workers: 3", "data.num_workers", 3),
-    ("training: {seed: 7}", "seed", 7),
-    ("model: {hidden_dim: 32}", "model.hidden_size", 32),
-    ("device: cpu", "compute.device", "cpu"),
-    ("use_cuda: false", "compute.device", "cpu"),
-]
-# What stands in the file, the key's name, and words of the advice.
-NAMED = [
-    ("world_size: 4", "world_size", "mpirun -np N"),
-    ("training: {world_size: 4}", "training.world_size", "mpirun -np N"),
-    ("distributed: {world_size: 4}", "distributed.world_size", "mpirun -np N"),
-    ("time_limit: '01:00:00'", "time_limit", "--walltime"),
-    ("gpus: 4", "gpus", "--gpus-per-node"),
-    ("data: {train_samples: 1000}", "data.train_samples", "data.num_samples"),
-    ("data: {val_samples: 100}", "data.val_samples", "data.validation_split"),
-    ("data: {data_type: synthetic}", "data.data_type", "data.samples"),
-    ("training: {save_every: 5}", "training.save_every", "training.save_interval, in epochs"),
-    ("training: {warmup_steps: 5}", "training.warmup_steps", "training.scheduler.warmup_epochs"),
-    ("training: {precision: bf16}", "training.precision", "training.amp_dtype"),
-    ("training: {gradient_clip: 1}", "training.gradient_clip", "training.gradient_clip_norm"),
-    ("resume: run", "resume", "--resume PATH"),
-    ("log_level: debug", "log_level", "--log-level"),
-]
-# What is accepted and has no effect says so in a line.
-WITHOUT_EFFECT = [
-    ("data: {num_workers: 4}", "data.num_workers=4: of no effect without data.streaming=true"),
-    ("data: {num_samples: 9, data_path: a.nc}", "data.num_samples=9: counts synthetic samples"),
-    ("training: {min_epochs: 3}", "training.min_epochs=3: of no effect"),
-    ("distributed: {sync_batch_norm: true}", "distributed.sync_batch_norm=true: of no effect"),
-]
 WITH_EFFECT = [
     "data: {num_workers: 4, streaming: true}",
     "data: {num_samples: 9}",
@@ -82,14 +18,22 @@ WITH_EFFECT = [
     "training: {min_epochs: 3, jacobian_tolerance: 0.1}",
     "distributed: {sync_batch_norm: true}\nmodel: {name: mlp, batch_norm: true}",
     "distributed: {sync_batch_norm: true}\nmodel: {name: 'own.module:network'}",
+    "data: {shuffle_buffer_samples: 9, streaming: true}",
+    "data: {split: time}",
+    "data: {split: time, folds: 3}",
+    "training: {early_stopping_patience: 2}",
+    "training: {early_stopping_patience: 2, jacobian_tolerance: 0.1}\ndata: {validation_split: 0}",
+    "training: {use_amp: true, amp_dtype: float16}",
+    "training: {learning_rate_scaling: sqrt, learning_rate_scaling_by: world_size}",
+    "training: {jacobian_freq: 2, jacobian_tolerance: 0.1}",
+    "training: {optimizer: {type: sgd, momentum: 0.9}}",
+    "training: {optimizer: {type: adamw, beta1: 0.8, beta2: 0.9, epsilon: 0.1}}",
+    "training: {scheduler: {type: step, step_size: 3, gamma: 0.1}}",
+    "training: {scheduler: {type: plateau, patience: 3, gamma: 0.1, min_learning_rate: 1e-5}}",
+    "training: {scheduler: {type: cosine, min_learning_rate: 1e-5, warmup_epochs: 3}}",
+    "output: {weights: best}",
+    "semantics: reference\noutput: {weights: final}",
 ]
-
-
-def value_at(config: RunConfig, key: str) -> object:
-    value: object = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
 
 
 @pytest.fixture
@@ -97,23 +41,6 @@ def run_yaml(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     path = tmp_path / "run.yaml"
     path.write_text(request.getfixturevalue("text"), encoding="utf-8")
     return path
-
-
-@pytest.mark.parametrize(("text", "key", "expected"), UNDERSTOOD)
-def test_a_key_of_the_same_meaning_is_understood(run_yaml: Path, key: str, expected: object, text: str) -> None:
-    assert value_at(load_run_config(run_yaml).config, key) == expected
-
-
-@pytest.mark.parametrize(("text", "key", "words"), NAMED)
-def test_of_a_key_of_another_meaning_the_right_one_is_named(run_yaml: Path, key: str, words: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=rf":\d: {re.escape(key)}: unknown key; .*{re.escape(words)}"):
-        load_run_config(run_yaml)
-
-
-@pytest.mark.parametrize(("text", "start"), WITHOUT_EFFECT)
-def test_what_has_no_effect_says_so(run_yaml: Path, start: str, text: str) -> None:
-    (notice,) = load_run_config(run_yaml).notices
-    assert notice.startswith(start)
 
 
 @pytest.mark.parametrize("text", WITH_EFFECT)

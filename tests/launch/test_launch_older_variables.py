@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from older_habits import OF_JOBS, Names, Outcome, Says
 from played_scheduler import PYTHON, Stage
 
 from mpitrain.launch.job_request import make_job_request
@@ -15,6 +16,24 @@ from mpitrain.launch.submit import RENDERERS
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path / "stage")
+
+
+@pytest.mark.parametrize(("variable", "outcome"), OF_JOBS, ids=lambda value: str(value)[:40])
+def test_each_variable_takes_effect_or_is_answered(stage: Stage, variable: str, outcome: Outcome) -> None:
+    name, _, value = variable.partition("=")
+    done = stage.run(RENDERERS["slurm"](make_job_request()), {name: value})
+    if isinstance(outcome, Names):
+        assert done.returncode in (2, 3)
+        assert outcome.words in done.stderr
+        assert stage.arguments_of("python") == []
+        return
+    assert done.returncode == 0, done.stderr
+    if isinstance(outcome, Says):
+        assert done.stderr.startswith(f"note: {outcome.words}")
+        assert value not in "".join(stage.arguments_of("python"))
+    else:
+        assert outcome.key in stage.arguments_of("python")
+        assert done.stderr == ""
 
 
 @pytest.mark.parametrize("name", OLDER_VARIABLES)
