@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 REFERENCE_CASE = TESTS / "data" / "reference_cases" / "north_h16"
 TIMEOUT_S = 120.0
+REFERENCE_EPOCHS = 200
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,30 @@ def small_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("history") / "cice_history.nc"
     write_synthetic_history(path, seed=3, num_latitudes=48, num_longitudes=72)
     return path
+
+
+def train_reference_case(folder: Path, num_ranks: int, epochs: int = REFERENCE_EPOCHS, **options: object) -> None:
+    """Train as the original program did, by the public command, into `folder`."""
+    done = train(
+        num_ranks,
+        folder,
+        "semantics=reference",
+        f"data.data_path={REFERENCE_CASE / 'cice_history.nc'}",
+        "model.hidden_size=16",
+        f"model.initial_weights={REFERENCE_CASE / 'initial_weights.nc'}",
+        f"training.epochs={epochs}",
+        # Ranks that outnumber the cores wait without keeping them.
+        environ={"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"},
+        timeout_s=300.0,
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def reference_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Run folders of the reference case by number of ranks, trained once for all tests."""
+    folder = tmp_path_factory.mktemp("reference_runs")
+    for num_ranks in (1, 2, 3, 4):
+        train_reference_case(folder / f"np{num_ranks}", num_ranks)
+    return {num_ranks: folder / f"np{num_ranks}" for num_ranks in (1, 2, 3, 4)}

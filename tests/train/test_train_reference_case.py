@@ -13,13 +13,12 @@ import netCDF4
 import numpy as np
 import pytest
 import torch
-from conftest import REFERENCE_CASE, launch, train
+from conftest import REFERENCE_CASE, REFERENCE_EPOCHS, launch, train, train_reference_case
 
 from mpitrain.models.files.torchscript import load_and_run_code
 
 RANK_COUNTS = (1, 2, 3, 4)
 TOLERANCE = 2e-6
-EPOCHS = 200
 
 # Everything from the NetCDF files and torch alone: none of the package's arithmetic is trusted here.
 WITNESS = """
@@ -61,25 +60,13 @@ def has_golden_kernels() -> bool:
     return {"same kernels": True, "other kernels": False}[done.stdout.strip()]
 
 
-def train_as_published(folder: Path, num_ranks: int, epochs: int = EPOCHS) -> dict[str, torch.Tensor]:
-    done = train(
-        num_ranks,
-        folder,
-        "semantics=reference",
-        f"data.data_path={REFERENCE_CASE / 'cice_history.nc'}",
-        "model.hidden_size=16",
-        f"model.initial_weights={REFERENCE_CASE / 'initial_weights.nc'}",
-        "domain.pole=north",
-        "domain.clean_data=true",
-        f"training.epochs={epochs}",
-    )
-    assert done.returncode == 0, done.stderr
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in load_and_run_code(folder / "model.pt").named_parameters()}
 
 
 def golden_weights(num_ranks: int) -> dict[str, torch.Tensor]:
     with netCDF4.Dataset(REFERENCE_CASE / f"weights_np{num_ranks}.nc") as dataset:
-        assert (dataset.ranks, dataset.optimizer_steps) == (num_ranks, EPOCHS)
+        assert (dataset.ranks, dataset.optimizer_steps) == (num_ranks, REFERENCE_EPOCHS)
         dataset.set_auto_maskandscale(False)
         return {name: torch.from_numpy(np.array(variable[:])) for name, variable in dataset.variables.items()}
 
@@ -91,11 +78,11 @@ def largest_difference(weights: dict[str, torch.Tensor], golden: dict[str, torch
 
 
 def test_weights_are_those_of_the_cpp_program(
-    tmp_path: Path, has_golden_kernels: bool, capsys: pytest.CaptureFixture[str]
+    reference_runs: dict[int, Path], has_golden_kernels: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     num_equal, differences = 0, {}
     for num_ranks in RANK_COUNTS:
-        weights, golden = train_as_published(tmp_path / f"np{num_ranks}", num_ranks), golden_weights(num_ranks)
+        weights, golden = weights_of(reference_runs[num_ranks]), golden_weights(num_ranks)
         num_equal += sum(torch.equal(weights[name], golden[name]) for name in golden)
         differences[num_ranks] = largest_difference(weights, golden)
     kernels = "as on the C++ program's machine" if has_golden_kernels else "others than on the C++ program's machine"
@@ -108,8 +95,8 @@ def test_weights_are_those_of_the_cpp_program(
 
 
 def test_one_step_less_is_outside_the_tolerance(tmp_path: Path) -> None:
-    weights = train_as_published(tmp_path / "short", 1, EPOCHS - 1)
-    assert largest_difference(weights, golden_weights(1)) > TOLERANCE
+    train_reference_case(tmp_path, 1, REFERENCE_EPOCHS - 1)
+    assert largest_difference(weights_of(tmp_path), golden_weights(1)) > TOLERANCE
 
 
 def test_weights_of_another_rank_count_are_outside_the_bits() -> None:

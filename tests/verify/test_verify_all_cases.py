@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -16,10 +17,10 @@ from mpitrain.verify.cases import TRACE_STEPS, all_cases
 from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.tolerances import TABLES
 
-RANKS = (1, 2, 3, 4)
+RANKS, MORE_RANKS = (1, 3), (1, 2, 3, 4)  # with --full
 VERIFY_TIMEOUT_S = 900.0
-EXACT = [(case.name, ranks) for case in all_cases() if case.claim == "exact" for ranks in RANKS]
-CLOSE = [(case.name, ranks) for case in all_cases() if case.claim != "exact" for ranks in RANKS]
+EXACT = [case.name for case in all_cases() if case.claim == "exact"]
+CLOSE = [case.name for case in all_cases() if case.claim != "exact"]
 
 
 class Verified(NamedTuple):
@@ -28,6 +29,7 @@ class Verified(NamedTuple):
     done: Finished
     folder: Path
     report: dict[str, Any]
+    rank_counts: tuple[int, ...]
 
     def case(self, name: str, ranks: int) -> dict[str, Any]:
         found = [case for case in self.report["cases"] if (case["case"], case["ranks"]) == (name, ranks)]
@@ -35,33 +37,43 @@ class Verified(NamedTuple):
         return found[0]
 
 
+def rank_counts(config: pytest.Config) -> tuple[int, ...]:
+    return MORE_RANKS if config.getoption("--full") else RANKS
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "ranks" in metafunc.fixturenames:
+        metafunc.parametrize("ranks", rank_counts(metafunc.config))
+
+
 @pytest.fixture(scope="session")
-def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
+def verified(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Verified:
+    counts = rank_counts(request.config)
     cpp_program()  # built outside the time limit
     folder = tmp_path_factory.mktemp("verify")
-    flags = ["--ranks", ",".join(map(str, RANKS)), "--faults", "--output", str(folder)]
+    flags = ["--ranks", ",".join(map(str, counts)), "--faults", "--output", str(folder)]
     done = launch(["-m", "mpitrain", "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
     report = folder / "verify.json"
     assert report.exists(), done.stderr
-    return Verified(done, folder, json.loads(report.read_text()))
+    return Verified(done, folder, json.loads(report.read_text()), counts)
 
 
 def test_all_claims_hold(verified: Verified) -> None:
     assert verified.done.returncode == 0, verified.done.stdout
     assert re.search(r"^PASSED in \d+ s$", verified.done.stdout, re.MULTILINE)
     assert verified.report["passed"] is True
-    assert {(case["case"], case["ranks"]) for case in verified.report["cases"]} == {*EXACT, *CLOSE}
-    assert len(verified.report["cases"]) == len(EXACT) + len(CLOSE)
+    cases = [(case["case"], case["ranks"]) for case in verified.report["cases"]]
+    assert sorted(cases) == sorted(itertools.product([*EXACT, *CLOSE], verified.rank_counts))
 
 
-@pytest.mark.parametrize(("name", "ranks"), EXACT)
+@pytest.mark.parametrize("name", EXACT)
 def test_exact_cases_have_no_other_bit(verified: Verified, name: str, ranks: int) -> None:
     case = verified.case(name, ranks)
     assert (case["claim"], case["passed"], case["first_difference"]) == ("exact", True, None)
     assert {(v["ulps"], v["different"], v["largest"]) for v in case["variables"].values()} == {(0, 0, 0.0)}
 
 
-@pytest.mark.parametrize(("name", "ranks"), CLOSE)
+@pytest.mark.parametrize("name", CLOSE)
 def test_close_cases_are_an_independent_derivation(verified: Verified, name: str, ranks: int) -> None:
     case = verified.case(name, ranks)
     assert (case["passed"], case["first_difference"]) == (True, None)
@@ -71,7 +83,7 @@ def test_close_cases_are_an_independent_derivation(verified: Verified, name: str
     assert 0 < largest <= largest_allowed
 
 
-@pytest.mark.parametrize(("name", "ranks"), [*EXACT, *CLOSE])
+@pytest.mark.parametrize("name", [*EXACT, *CLOSE])
 def test_every_stage_of_a_case_is_compared(verified: Verified, name: str, ranks: int) -> None:
     variables = verified.case(name, ranks)["variables"]
     parameters = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
@@ -95,15 +107,15 @@ def test_the_runs_are_no_trivial_ones(verified: Verified) -> None:
     traces = {
         (run, ranks): read_arrays(verified.folder / "traces" / f"{run}_np{ranks}.torch.nc")
         for run in ("reference", "standard__batch_64")
-        for ranks in RANKS
+        for ranks in verified.rank_counts
     }
     for trace in traces.values():
         assert not np.array_equal(trace["initial.fc1.weight"], trace["weights_final.fc1.weight"])
         assert trace["loss"][-1] < 0.9 * trace["loss"][0]
         assert len(trace["selected_index"]) > 100
     results = {key: trace["weights_final.fc1.weight"].tobytes() for key, trace in traces.items()}
-    assert len({results["standard__batch_64", ranks] for ranks in RANKS}) == 1
-    assert len({results["reference", ranks] for ranks in RANKS}) == len(RANKS)
+    assert len({results["standard__batch_64", ranks] for ranks in verified.rank_counts}) == 1
+    assert len({results["reference", ranks] for ranks in verified.rank_counts}) == len(verified.rank_counts)
 
 
 def test_times_of_both_programs_are_reported(verified: Verified) -> None:
@@ -119,7 +131,7 @@ def test_times_of_both_programs_are_reported(verified: Verified) -> None:
 def test_the_report_names_cpu_torch_and_mpi_library(verified: Verified) -> None:
     seen = verified.report["machines"]
     assert {machine["program"] for machine in seen} == {"Python", "C++"}
-    assert {rank for machine in seen for rank in machine["ranks"]} == {0, 1, 2, 3}
+    assert {rank for machine in seen for rank in machine["ranks"]} == set(range(max(verified.rank_counts)))
     page = (verified.folder / "verify.html").read_text()
     for machine in seen:
         assert "; instruction sets: " in machine["cpu"]
@@ -149,7 +161,7 @@ def test_a_planted_fault_is_named_at_its_stage(verified: Verified, fault: Any) -
 
 def test_the_table_names_every_case_and_the_page_stands_alone(verified: Verified) -> None:
     page = (verified.folder / "verify.html").read_text()
-    for name, ranks in [*EXACT, *CLOSE]:
+    for name, ranks in itertools.product([*EXACT, *CLOSE], verified.rank_counts):
         assert re.search(rf"^{re.escape(name)} +{ranks} .* same$", verified.done.stdout, re.MULTILINE)
         assert f"<td>{name}</td>" in page
     assert f"planted faults: {len(FAULTS)} of {len(FAULTS)} caught at the right stage" in verified.done.stdout
@@ -164,6 +176,6 @@ def test_the_table_names_every_case_and_the_page_stands_alone(verified: Verified
 def test_progress_is_told_while_it_runs(verified: Verified) -> None:
     lines = verified.done.stderr.splitlines()
     headings = [line for line in lines if line.endswith(" cases")]
-    assert headings == [f"{n} rank{'s' if n > 1 else ''}: {len(all_cases())} cases" for n in RANKS]
-    assert sum(line.endswith("): same") for line in lines) == len(EXACT) + len(CLOSE)
+    assert headings == [f"{n} rank{'s' if n > 1 else ''}: {len(all_cases())} cases" for n in verified.rank_counts]
+    assert sum(line.endswith("): same") for line in lines) == len(verified.report["cases"])
     assert "Traceback" not in verified.done.stderr

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import REFERENCE_CASE, train
-from cpp_program import PATIENT_RANKS, START, cpp_program, openmpi_python, read_arrays, run_cpp
+from conftest import REFERENCE_CASE, REFERENCE_EPOCHS, train_reference_case
+from cpp_program import START, cpp_program, openmpi_python, read_arrays, run_cpp
 from history_samples import read_samples
 
 from mpitrain.models.files.torchscript import load_and_run_code
@@ -23,8 +23,6 @@ from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import scalar_jacobian
 
 RANK_COUNTS = (1, 2, 3, 4)
-EPOCHS = 200
-TRAINING_TIMEOUT_S = 300.0
 TOLERANCE = 2e-6
 PREDICTION_TOLERANCE = 1e-6
 HISTORY = REFERENCE_CASE / "cice_history.nc"
@@ -41,30 +39,21 @@ class Trained(NamedTuple):
     cpp_prediction: dict[str, np.ndarray]
 
 
-def train_both(folder: Path, num_ranks: int, python: str) -> Trained:
-    done = train(
-        num_ranks,
-        folder / "python",
-        "semantics=reference",
-        f"data.data_path={HISTORY}",
-        "model.hidden_size=16",
-        f"model.initial_weights={REFERENCE_CASE / 'initial_weights.nc'}",
-        f"training.epochs={EPOCHS}",
-        python=python,
-        environ=PATIENT_RANKS,
-        timeout_s=TRAINING_TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
+def train_both(folder: Path, num_ranks: int, python: str, python_model: Path) -> Trained:
+    """Train by the C++ program, beside a model that Python has trained."""
+    folder.mkdir()
     names = [folder / name for name in ("cpp_model.pt", "trace.nc", "prediction.nc")]
     outputs = [word for flag, path in zip(("--model-output", "--trace", "--prediction"), names, strict=True)
                for word in (flag, str(path))]  # fmt: skip
-    done = run_cpp(num_ranks, *START, "--epochs", str(EPOCHS), "--engine", "torch", *outputs, python=python)
+    done = run_cpp(num_ranks, *START, "--epochs", str(REFERENCE_EPOCHS), "--engine", "torch", *outputs, python=python)
     assert done.returncode == 0, done.stderr
-    return Trained(folder / "python" / "model.pt", names[0], read_arrays(names[1]), read_arrays(names[2]))
+    return Trained(python_model, names[0], read_arrays(names[1]), read_arrays(names[2]))
 
 
 @pytest.fixture(scope="module", params=list(MPI_LIBRARIES))
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Trained]:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, reference_runs: dict[int, Path]
+) -> dict[int, Trained]:
     python = MPI_LIBRARIES[request.param]
     if python is None:
         pytest.skip("MPITRAIN_OPENMPI_PYTHON does not name the Python of an environment with Open MPI")
@@ -72,7 +61,14 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip("builds the C++ program a second time; --full")
     folder = tmp_path_factory.mktemp("reference_case")
     cpp_program(python)
-    return {num_ranks: train_both(folder / f"np{num_ranks}", num_ranks, python) for num_ranks in RANK_COUNTS}
+    found = {}
+    for num_ranks in RANK_COUNTS:
+        run = reference_runs[num_ranks]
+        if python != sys.executable:
+            run = folder / f"python_np{num_ranks}"
+            train_reference_case(run, num_ranks, python=python)
+        found[num_ranks] = train_both(folder / f"np{num_ranks}", num_ranks, python, run / "model.pt")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +160,7 @@ def test_cpp_predicts_what_the_original_predicted(trained: dict[int, Trained]) -
 
 def test_one_step_less_is_outside_the_tolerances(tmp_path: Path) -> None:
     names = tmp_path / "trace.nc", tmp_path / "prediction.nc"
-    flags = ["--epochs", str(EPOCHS - 1), "--trace", str(names[0]), "--prediction", str(names[1])]
+    flags = ["--epochs", str(REFERENCE_EPOCHS - 1), "--trace", str(names[0]), "--prediction", str(names[1])]
     assert run_cpp(1, *START, *flags).returncode == 0
     weights, golden = read_arrays(names[0]), read_arrays(REFERENCE_CASE / "weights_np1.nc")
     assert max(np.abs(weights[f"weights_final.{name}"] - golden[name]).max() for name in golden) > TOLERANCE
