@@ -20,7 +20,7 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import choose_arithmetic
-from mpitrain.models.files.stored_network import StoredNetwork, load_network
+from mpitrain.models.files.stored_network import StoredNetwork
 from mpitrain.train.run_folder import RunFolder
 
 _MOST_SAMPLES = 20_000
@@ -35,16 +35,22 @@ class HeldOut:
     truth: _Values
 
 
-def held_out_values(folder: Path, rows: Sequence[Mapping[str, str]]) -> HeldOut | None:
+def held_out_values(
+    folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]
+) -> HeldOut | None:
     """Return what the members in `rows` of the table say; None where fewer than two held out the same samples.
 
-    Members of one fold are compared on its samples; folds follow each other. Raises DataError where data or networks
-    cannot be read.
+    Members of one fold are compared on its samples; folds follow each other. `networks` are the members', by name.
+    Raises DataError where the data cannot be read.
     """
-    folds: dict[str, list[Path]] = {}
+    folds: dict[str, list[str]] = {}
     for row in rows:
-        folds.setdefault(row["fold"], []).append(folder / "members" / row["member"])
-    parts = [_of_fold(members) for members in folds.values() if len(members) > 1]
+        folds.setdefault(row["fold"], []).append(row["member"])
+    parts = [
+        _of_fold(folder / "members" / members[0], [networks[member] for member in members])
+        for members in folds.values()
+        if len(members) > 1
+    ]
     found = [part for part in parts if part is not None]
     if not found:
         return None
@@ -54,14 +60,11 @@ def held_out_values(folder: Path, rows: Sequence[Mapping[str, str]]) -> HeldOut 
     return HeldOut(values, np.concatenate([part.truth for part in found]))
 
 
-def _of_fold(members: Sequence[Path]) -> HeldOut | None:
-    config = load_run_config(RunFolder(members[0]).config).config
-    if ":" in str(config.network.name):  # a user's own network is code in its file, which nothing here runs
-        return None
+def _of_fold(member: Path, networks: Sequence[StoredNetwork]) -> HeldOut | None:
+    config = load_run_config(RunFolder(member).config).config
     if config.validation_split == 0 or config.data.samples != "points" or config.most_samples is not None:
         return None
     inputs, truth = _samples(config)
-    networks = [load_network(member / config.output.model_file) for member in members]
     return HeldOut(np.stack([_evaluate(network, inputs) for network in networks]), truth) if len(truth) else None
 
 

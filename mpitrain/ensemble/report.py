@@ -19,6 +19,7 @@ from mpitrain.ensemble.calibration import Calibration, calibration_of
 from mpitrain.ensemble.held_out import held_out_values
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.inference.ensemble import MEMBERS
+from mpitrain.models.files.stored_network import StoredNetwork
 from mpitrain.observe.figures import GUIDE_COLOUR, new_figure, render_png
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import render_report
@@ -32,8 +33,11 @@ _MOST_LINES = 200
 Rows = Sequence[Mapping[str, str]]
 
 
-def write_ensemble_report(folder: Path, table: str) -> Path:
-    """Write `report.html` of the ensemble in `folder`; `table` is the name of its CSV. Raises UserError."""
+def write_ensemble_report(folder: Path, table: str, networks: Mapping[str, StoredNetwork]) -> Path:
+    """Write `report.html` of the ensemble in `folder`. Raises UserError.
+
+    `table` is the name of its CSV, `networks` are those that can be compared on held-out samples, by member.
+    """
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -44,7 +48,7 @@ def write_ensemble_report(folder: Path, table: str) -> Path:
         chosen = json.loads((folder / MEMBERS).read_text())["members"]
     except (OSError, ValueError, KeyError) as error:
         raise OutputError(f"{folder}: holds no ended ensemble ({error}); continue it with --resume") from error
-    calibration = _calibration(folder, rows, chosen)
+    calibration = _calibration(folder, [row for row in rows if row["member"] in networks], networks)
     page = render_report(
         folder.resolve().name, _summary(rows, chosen, calibration), _plots(folder, rows, calibration),
         (folder / "config.yaml").read_text(),
@@ -57,10 +61,10 @@ def write_ensemble_report(folder: Path, table: str) -> Path:
     return path
 
 
-def _calibration(folder: Path, rows: Rows, chosen: Sequence[str]) -> Calibration | None:
+def _calibration(folder: Path, rows: Rows, networks: Mapping[str, StoredNetwork]) -> Calibration | None:
     """Return spread against error on held-out samples; None where there is one member, or none held out."""
     try:
-        found = held_out_values(folder, [row for row in rows if row["member"] in chosen])
+        found = held_out_values(folder, rows, networks)
     except DataError:  # the data is no longer there: the page does without
         return None
     return None if found is None else calibration_of(found.values, found.truth)

@@ -21,6 +21,7 @@ from mpitrain.ensemble.report import write_ensemble_report
 from mpitrain.errors import OutputError
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
 from mpitrain.models.ensemble import EnsembleNetwork
+from mpitrain.models.files.stored_network import StoredNetwork
 from mpitrain.models.files.torchscript import save_model, scripted_copies
 
 TABLE, HISTORY = "ensemble.csv", "search.txt"
@@ -37,28 +38,32 @@ def last_outcomes(results: Results) -> dict[int, Outcome]:
 def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> None:
     """Write the table, the networks as one, the report, what a search decided. For the root. Raises UserError."""
     _write(plan, TABLE, render_table(plan, last_outcomes(results)))
-    _write_network(plan, search, results)
+    networks = _write_network(plan, search, results)
     if search.is_complete(results) and any(member.varied for member in plan.members):
         _write(plan, HISTORY, "".join(f"{line}\n" for line in stage_history(search, results)))
         choice = choose_best(plan, search, results)
         config = None if choice is None else best_config(choice, plan)
         if choice is not None and config is not None:
             _write(plan, BEST, render_best(choice, config))
-    write_ensemble_report(plan.folder, TABLE)
+    write_ensemble_report(plan.folder, TABLE, networks)
 
 
-def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> None:
-    """Write which members are the ensemble, those of the best setting, and all of them as one TorchScript file."""
+def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> Mapping[str, StoredNetwork]:
+    """Write which members are the ensemble, those of the best setting, and all of them as one TorchScript file.
+
+    Return their networks by the members' names; none of a user's own.
+    """
     chosen = _network_members(plan, search, results)
     _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
     config = chosen[0].config if chosen else None
     if config is None or ":" in str(config.network.name):
-        return  # a user's own networks are code: each member's model.pt has its own
+        return {}  # a user's own networks are code: each member's model.pt has its own
     activation = config.network.hidden_activation or "none"
     stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
     if stored.description.input_names and all(hasattr(member.module, "jac") for member in stored.members):
         module = EnsembleNetwork(scripted_copies([member.module for member in stored.members]))
         save_model(module, plan.folder / plan.config.output.model_file, stored.description)
+    return dict(zip(stored.member_names, stored.members, strict=True))
 
 
 def _network_members(plan: EnsemblePlan, search: Search, results: Results) -> list[Member]:

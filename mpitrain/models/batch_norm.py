@@ -146,7 +146,12 @@ def use_virtual_batch_norm(model: nn.Module) -> nn.Module:
 
 def to_exportable(model: nn.Module) -> nn.Module:
     """Return a copy on the CPU, in evaluation mode, of torch's own layers, that TorchScript can compile."""
-    plain = copy.deepcopy(model).cpu().eval()
+    return make_exportable(copy.deepcopy(model))
+
+
+def make_exportable(model: nn.Module) -> nn.Module:
+    """Return what `to_exportable` returns, made of `model` itself, which nobody else may use."""
+    plain = model.cpu().eval()
     remove_gradient_checkpointing(plain)
     return _replace(plain, VirtualBatchNorm, lambda layer: cast(VirtualBatchNorm, layer).to_torch())
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from mpitrain.config.yaml import shorten
 from mpitrain.errors import ConfigError, DataError, one_line
-from mpitrain.models.batch_norm import to_exportable
+from mpitrain.models.batch_norm import make_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.files.archive import RECORD, TEXTS, StoredArchive, read_archive
 from mpitrain.models.files.record import engine_of, parse_record, remember_engine
@@ -144,7 +144,7 @@ def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
     _check_numbers(model, stored)
     model.load_state_dict(dict(stored.tensors), assign=True)
     remember_engine(model, record.engine)
-    return to_exportable(model)
+    return make_exportable(model)
 
 
 def _check_numbers(model: nn.Module, stored: StoredArchive) -> None:

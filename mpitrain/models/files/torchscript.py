@@ -78,11 +78,7 @@ class ScriptedModel:
     @torch.no_grad()
     def write(self, model: nn.Module, path: Path) -> None:
         """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError."""
-        targets, numbers = self._scripted.state_dict(), model.state_dict()
-        if targets.keys() != numbers.keys():  # some layers are stored in another form
-            numbers = to_exportable(model).state_dict()
-        for name, tensor in targets.items():
-            tensor.copy_(numbers[name])
+        _take_numbers(self._scripted, model)
         _write(self._scripted, path, self._record)
 
 
@@ -104,8 +100,16 @@ def scripted_copies(networks: Sequence[nn.Module]) -> list[nn.Module]:
     first = _quietly(lambda: torch.jit.script(to_exportable(networks[0])))
     copies: list[nn.Module] = [copy.deepcopy(first) for _ in networks]
     for scripted, network in zip(copies, networks, strict=True):
-        scripted.load_state_dict(to_exportable(network).state_dict())
+        _take_numbers(scripted, network)
     return copies
+
+
+def _take_numbers(scripted: nn.Module, model: nn.Module) -> None:
+    targets, numbers = scripted.state_dict(), model.state_dict()
+    if targets.keys() != numbers.keys():  # some layers are stored in another form
+        numbers = to_exportable(model).state_dict()
+    for name, tensor in targets.items():
+        tensor.copy_(numbers[name])
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:
