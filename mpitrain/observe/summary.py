@@ -51,6 +51,8 @@ class RunSummary:
     is_synthetic_data: bool | None = None
     timing: StepTiming | None = None
     """Where the time of the steps went."""
+    profile_file: Path | None = None
+    """The root's profile of ten early steps, where `training.profile_training` asked for it."""
 
 
 def render_summary(summary: RunSummary) -> str:
@@ -65,6 +67,7 @@ def render_summary(summary: RunSummary) -> str:
         ("Weights", _render_weights(summary)),
         ("Model", "" if summary.model_file is None else str(summary.model_file)),
         ("Report", _render_report(summary)),
+        ("Profile", _render_profile(summary)),
         *(("Next", text) for text in _next_steps(summary)),
     ]
     return "".join(f"{label:<9}{text}\n" for label, text in rows if text)
@@ -146,6 +149,10 @@ def _render_weights(summary: RunSummary) -> str:
 
 def _render_report(summary: RunSummary) -> str:
     return "" if summary.run_folder is None else str(summary.run_folder / "report.html")
+
+
+def _render_profile(summary: RunSummary) -> str:
+    return "" if summary.profile_file is None else f"{summary.profile_file}   # open in ui.perfetto.dev"
 
 
 def _next_steps(summary: RunSummary) -> list[str]:

@@ -26,6 +26,7 @@ from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import load_named_weights, named_weights
 from mpitrain.train.trainer import Trainer
+from mpitrain.train.watchers import PROFILED_AFTER
 
 _POINTS_PLOTTED = 5000
 DoubleArray = npt.NDArray[np.float64]
@@ -40,6 +41,8 @@ def finish_run(
         load_named_weights(prepared.model, trainer.best_weights)
     summary = replace(_summarise(ranks, prepared, trainer, files, folder, wall_time_s), timing=timing)
     ranks.on_root(lambda: _write(folder, prepared, summary))
+    if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
+        ranks.say(f"note: {folder.profile}: not written, for it takes {PROFILED_AFTER} steps of one run", error=True)
     ranks.say(render_summary(summary).rstrip("\n"))
     return summary
 
@@ -127,6 +130,7 @@ def _summarise(
         weights_sha256=weights_sha256(named_weights(prepared.model)),
         best_epoch=state.best_epoch if exports_best else None,
         is_synthetic_data=config.data.data_path is None,
+        profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,
     )
 
 

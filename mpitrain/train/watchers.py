@@ -104,6 +104,7 @@ def epoch_record(
 
 
 _WAIT_STEPS, _WARM_UP_STEPS, _PROFILED_STEPS = 5, 2, 10
+PROFILED_AFTER = _WAIT_STEPS + _WARM_UP_STEPS + _PROFILED_STEPS
 
 
 @contextmanager
@@ -112,9 +113,13 @@ def profiled_steps(target: Path | None) -> Iterator[Callable[[], None]]:
     if target is None:
         yield lambda: None
         return
+    target.unlink(missing_ok=True)  # of the run that goes on
     plan = schedule(wait=_WAIT_STEPS, warmup=_WARM_UP_STEPS, active=_PROFILED_STEPS, repeat=1)
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(
-        activities=activities, schedule=plan, on_trace_ready=lambda it: it.export_chrome_trace(str(target))
-    ) as it:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+
+    def export(recorded: profile) -> None:
+        if recorded.step_num >= PROFILED_AFTER:  # else the run ended before
+            recorded.export_chrome_trace(str(target))
+
+    with profile(activities=activities, schedule=plan, on_trace_ready=export) as it:
         yield it.step

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.profiler import record_function
 
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, packed
@@ -20,6 +21,7 @@ from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.compiled.structs import Combination, KernelStep, OptimizerKind
 from mpitrain.train.compiled.weights_digest import KernelDigest
 from mpitrain.train.engines.contract import Spent, StepResult
+from mpitrain.train.engines.profiled import allreduce_name
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
 # A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
@@ -118,6 +120,8 @@ class CompiledEngine(StandardEngine):
         started_s = perf_counter()
         order = self._addresses.order_address(first_step)
         self.seconds_reading += perf_counter() - started_s
+        if self.training.profile_training:
+            return self._take_profiled_step(order, learning_rate, stop_requested)
         if not self._is_self_contained:
             return self._take_one_step(order, learning_rate, stop_requested)
         shared = self._node_sum.address if self._node_sum is not None else None
@@ -136,10 +140,24 @@ class CompiledEngine(StandardEngine):
     def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Take a step whose sums travel as messages. Collective."""
         self._kernel.sum_slices(self._step_address, order, stop_requested)
-        total = self.reducer.reduce(self._sent)
+        return self._update(self.reducer.reduce(self._sent), learning_rate)
+
+    def _update(self, total: torch.Tensor, learning_rate: float) -> StepResult:
         self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
         loss, stop_flags = self._loss_and_stop.tolist()
         return StepResult([loss], stop_flags > 0)
+
+    def _take_profiled_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
+        """Take the same step, its parts one by one, so that each has a name in the profile. Collective."""
+        with record_function(f"forward and backward, {self._addresses.num_slices} microbatches (compiled)"):
+            self._kernel.sum_slices(self._step_address, order, stop_requested)
+        total = self._partials if self._is_self_contained else self.reducer.reduce(self._sent)
+        if self._node_sum is not None:
+            num_bytes = self._partials.shape[1] * self._partials.element_size()
+            with record_function(allreduce_name(num_bytes, "the node's shared memory", self.ranks.reduction)):
+                self._kernel.add_shared(self._step_address, self._node_sum.address)
+        with record_function(f"{self.training.optimizer.type} (compiled)"):
+            return self._update(total, learning_rate)
 
     def sum_validation_losses(self) -> torch.Tensor:
         """See `StandardEngine.sum_validation_losses`."""

@@ -20,6 +20,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
 from mpitrain.train.engines.agreement import are_equal, columns_of
 from mpitrain.train.engines.contract import Spent, StepEngine
+from mpitrain.train.engines.profiled import NamedReducer
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.losses import WeightedLoss, loss_of
 from mpitrain.train.optimizers import build_optimizer
@@ -61,7 +62,8 @@ class StandardEngine(StepEngine):
         # With "any" a rank's slices are one.
         self.joins_slices = self.ranks.reduction == "any"
         self.fixed_tree = FixedTreeReducer(inputs.ranks.tensors, inputs.virtual_ranks)
-        self.reducer = self.make_reducer()
+        reducer = self.make_reducer()
+        self.reducer: Reducer = NamedReducer(reducer, self.ranks) if self.training.profile_training else reducer
         self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
         self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.ranks.device)

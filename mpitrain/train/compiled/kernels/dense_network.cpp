@@ -56,6 +56,12 @@ void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
     write_partials(*step, order, stop_flag);
 }
 
+/// Replaces row 0 of this rank's partials by the sum over the ranks of `shared`. Collective over them.
+void add_shared(const Step* step, const SharedSum* shared) {
+    const IeeeArithmetic here;
+    add_among_ranks(*step, *shared);
+}
+
 /// Updates the parameters by total [n + 3], the sum over all ranks.
 void apply_sum(const Step* step, Real* total, double learning_rate) {
     const IeeeArithmetic here;
