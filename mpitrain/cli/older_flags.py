@@ -41,6 +41,13 @@ _SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("model.hidden_size", ("--hidden-size", "--hidden-dim")),
     ("model.hidden_layers", ("--hidden-layers",)),
     ("model.dropout", ("--dropout",)),
+    ("tracking.wandb_project", ("--wandb-project",)),
+    ("tracking.wandb_entity", ("--wandb-entity",)),
+    ("tracking.wandb_name", ("--wandb-name", "--wandb-run-name")),
+    ("tracking.wandb_tags", ("--wandb-tags",)),
+    ("tracking.wandb_mode", ("--wandb-mode",)),
+    ("tracking.mlflow_uri", ("--mlflow-uri", "--mlflow-tracking-uri")),
+    ("tracking.mlflow_experiment", ("--mlflow-experiment", "--mlflow-experiment-name")),
     ("seed", ("--seed", "--random-seed")),
 )
 SETTINGS = {flag: key for key, flags in _SETTINGS for flag in flags}
@@ -60,6 +67,11 @@ _SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("training.deterministic=true",), ("--deterministic",)),
     (("distributed.sync_batch_norm=true",), ("--sync-batch-norm", "--sync-bn")),
     (("data.streaming=true",), ("--streaming",)),
+    (("tracking.wandb=true",), ("--wandb", "--use-wandb")),
+    (("tracking.wandb=false",), ("--no-wandb",)),
+    (("tracking.wandb=true", "tracking.wandb_mode=offline"), ("--wandb-offline",)),
+    (("tracking.tensorboard=true",), ("--tensorboard",)),
+    (("tracking.mlflow=true",), ("--mlflow",)),
     (("training.profile_training=true",), ("--profile", "--profile-training")),
 )
 SWITCHES = {flag: settings for settings, flags in _SWITCHES for flag in flags}

@@ -4,7 +4,7 @@ from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.ensemble import EnsembleSection
 from mpitrain.config.load import LoadedConfig, load_run_config
 from mpitrain.config.model import ModelSection
-from mpitrain.config.output import OutputSection, PredictionSection
+from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
 from mpitrain.config.run import RunConfig, render_schema
 from mpitrain.config.training import (
     ComputeSection,
@@ -28,6 +28,7 @@ __all__ = [
     "PredictionSection",
     "RunConfig",
     "SchedulerSection",
+    "TrackingSection",
     "TrainingSection",
     "VariablesSection",
     "load_run_config",

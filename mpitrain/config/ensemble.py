@@ -13,7 +13,17 @@ from mpitrain.config.section import Count, Section
 Fraction = Annotated[int, Field(ge=2)]
 _RANGE_KEYS = {"low", "high", "scale"}
 # What a member may not choose for itself: it is the ensemble's, or decides where the member runs.
-_NOT_VARIED = ("ensemble", "output", "prediction", "compute", "seed", "data.fold", "data.folds", "data.split_seed")
+_NOT_VARIED = (
+    "ensemble",
+    "output",
+    "prediction",
+    "tracking",
+    "compute",
+    "seed",
+    "data.fold",
+    "data.folds",
+    "data.split_seed",
+)
 
 
 class EnsembleSection(Section):

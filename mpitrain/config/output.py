@@ -1,10 +1,10 @@
-"""The sections `prediction` and `output`: what is written, and where."""
+"""The sections `prediction`, `output` and `tracking`: what is written, and where."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from mpitrain.config.section import Section, Text
+from mpitrain.config.section import Names, Section, Text
 
 
 class PredictionSection(Section):
@@ -30,3 +30,39 @@ class OutputSection(Section):
     """Which weights are exported; null means best in `standard` with validation, else final."""
     hash_data: bool | None = None
     """Keep the SHA-256 of the data files in run_record.json; null does so up to 64 GiB."""
+
+
+class TrackingSection(Section):
+    """Experiment trackers; each is an extra to install, and one that fails never stops a run."""
+
+    tensorboard: bool = False
+    """Write TensorBoard files into `tracking/tensorboard/` of the run folder (pip install 'mpitrain[tensorboard]')."""
+    wandb: bool = False
+    """Write a Weights & Biases run (pip install 'mpitrain[wandb]')."""
+    wandb_mode: Literal["offline", "online"] = "offline"
+    """`offline` writes into `tracking/wandb/` of the run folder, for `wandb sync` later; `online` needs a key."""
+    wandb_project: Text | None = None
+    """Project that the run belongs to; null leaves it to W&B."""
+    wandb_entity: Text | None = None
+    """User or team that the project belongs to."""
+    wandb_name: Text | None = None
+    """Name of the run; null means the run folder's."""
+    wandb_tags: Names | Text | None = None
+    """Tags: a list, or text with commas between them."""
+    mlflow: bool = False
+    """Log to MLflow (pip install 'mpitrain[mlflow]')."""
+    mlflow_uri: Text | None = None
+    """Folder or address of the tracking store; null means `tracking/mlruns/` of the run folder."""
+    mlflow_experiment: Text = "mpitrain"
+    """Experiment that the run belongs to."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any tracker is asked for."""
+        return self.tensorboard or self.wandb or self.mlflow
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags as a list."""
+        given = self.wandb_tags or []
+        return [tag.strip() for tag in given.split(",") if tag.strip()] if isinstance(given, str) else list(given)

@@ -20,7 +20,7 @@ from mpitrain.config.checks import (
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.ensemble import EnsembleSection, ensemble_problems
 from mpitrain.config.model import ModelSection, named_for, normalizes_outputs
-from mpitrain.config.output import OutputSection, PredictionSection
+from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
 from mpitrain.config.section import CountOrZero, Section
 from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
 
@@ -54,6 +54,8 @@ class RunConfig(Section):
     """What is written, and where."""
     ensemble: EnsembleSection | None = None
     """The members of `mpitrain ensemble`; a single run leaves this section alone."""
+    tracking: TrackingSection = Field(default_factory=TrackingSection)
+    """Experiment trackers."""
 
     @property
     def validation_split(self) -> float:

@@ -39,7 +39,11 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         if not folder.config.exists():
             raise ConfigError(f"--resume: {folder.path} holds no ensemble; name its folder with --output FOLDER")
         path = folder.config
-    return load_run_config(path, overrides)
+    loaded = load_run_config(path, overrides)
+    if not loaded.config.tracking.is_on:
+        return loaded
+    untracked = "tracking: of no effect on an ensemble; each of its members has a metrics.jsonl"
+    return LoadedConfig(loaded.config, (*loaded.notices, untracked))
 
 
 def plan_ensemble(request: EnsembleRequest, config: RunConfig) -> EnsemblePlan:

@@ -1,18 +1,23 @@
-"""What a run writes into its ranks' logs besides epochs and steps: notices, facts of the launch, how it ended."""
+"""What a run tells besides epochs and steps: its ranks' logs (notices, facts of the launch, its end) and trackers."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
 from mpitrain.comm.ranks import Ranks
+from mpitrain.config import RunConfig
 from mpitrain.errors import MpitrainError, StoppedError
 from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
+from mpitrain.observe.summary import RunSummary
+from mpitrain.observe.trackers.open_trackers import check_trackers, final_values, open_trackers, where_to_look
+from mpitrain.observe.trackers.tracker import BackgroundTracker
 from mpitrain.runs.reproduction.facts import machine_facts, package_versions, rank_facts
+from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder
 
 
@@ -67,3 +72,42 @@ def told_errors(logger: logging.Logger) -> Iterator[None]:
     except MpitrainError as error:
         logger.error("%s", error)
         raise
+
+
+def check_outputs(config: RunConfig, folder: RunFolder) -> None:
+    """Find out before the training what could not be written after it. For the root.
+
+    Raises OutputError, or MissingDependencyError for a tracker that is not installed.
+    """
+    folder.check_model_file()
+    check_trackers(config)
+
+
+@contextmanager
+def tracking(
+    ranks: Ranks, config: RunConfig, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger
+) -> Iterator[Sequence[BackgroundTracker]]:
+    """Open the experiment trackers on the root, and close them with how the block ends.
+
+    Collective where there are any: all ranks begin to train together.
+    """
+    if not config.tracking.is_on:
+        yield ()
+        return
+    ranks.starting.now("opening the trackers")
+    for line in where_to_look(config.tracking, folder.tracking):
+        ranks.say(line)
+    first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
+    with ExitStack() as stack:
+        trackers: Sequence[BackgroundTracker] = ()
+        if ranks.is_root:
+            opened = open_trackers(config, folder.tracking, first_step, lambda line: tell(ranks, logger, [line]))
+            trackers = stack.enter_context(opened)
+        ranks.barrier()
+        yield trackers
+
+
+def report_end(trackers: Sequence[BackgroundTracker], summary: RunSummary) -> None:
+    """Tell the trackers what the run came to. Not collective."""
+    for tracker in trackers:
+        tracker.finish(summary.steps or 0, final_values(summary))

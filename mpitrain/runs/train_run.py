@@ -22,7 +22,7 @@ from mpitrain.runs.beginning import (
 from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
 from mpitrain.runs.finish import finish_run
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.run_log import log_into_folder, log_start, run_log, tell
+from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tell, tracking
 from mpitrain.runs.watching import checkpoint_saver, closing, watching
 from mpitrain.train.jacobian import build_jacobian_watch
 from mpitrain.train.run_folder import RunFolder
@@ -52,7 +52,7 @@ def _train(
     folder = RunFolder.of(config)
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
     with as_before_if_refused(ranks, folder):
-        ranks.on_root(folder.check_model_file)
+        ranks.on_root(lambda: check_outputs(config, folder))
         ranks.starting.now("opening the data")
         files = ranks.on_root(lambda: find_files(config, folder, request))
         source = open_source_on_root(selection_of(config, files), ranks)  # 3 files, 4 selection
@@ -64,20 +64,25 @@ def _train(
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
     log_into_folder(logger, ranks, folder)
     _announce(ranks, logger, prepared, source.notices, files, folder)
-    with watching(prepared, ranks, folder, checkpoint, logger) as (watcher, meter), closing(prepared.engine):
-        save = checkpoint_saver(ranks, folder, prepared.settings, logger)
-        trainer = Trainer(
-            config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch, meter=meter
-        )
-        if checkpoint is not None:
-            trainer.resume(checkpoint)
-        ranks.starting.done()
-        log_start(logger, ranks)
-        trainer.fit()  # 8
-        timing = meter.whole()
-    summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s)  # 9
-    recorder.end(summary, time.monotonic() - started_s)
-    predict_finally(ranks, prepared, files, folder)
+    with tracking(ranks, config, folder, checkpoint, logger) as trackers:
+        with (
+            watching(prepared, ranks, folder, checkpoint, logger, trackers) as (watcher, meter),
+            closing(prepared.engine),
+        ):
+            save = checkpoint_saver(ranks, folder, prepared.settings, logger)
+            trainer = Trainer(
+                config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch, meter=meter
+            )
+            if checkpoint is not None:
+                trainer.resume(checkpoint)
+            ranks.starting.done()
+            log_start(logger, ranks)
+            trainer.fit()  # 8
+            timing = meter.whole()
+        summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s)  # 9
+        report_end(trackers, summary)
+        recorder.end(summary, time.monotonic() - started_s)
+        predict_finally(ranks, prepared, files, folder)
 
 
 def _announce(

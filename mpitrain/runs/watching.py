@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from mpitrain.errors import MpitrainError
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.open_progress import open_progress
 from mpitrain.observe.step_times import StepMeter
+from mpitrain.observe.trackers.tracker import BackgroundTracker
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
 from mpitrain.train.engines.contract import StepEngine
@@ -27,9 +28,10 @@ from mpitrain.train.watchers import RankWatcher, RootWatcher, profiled_steps
 
 @contextmanager
 def watching(
-    prepared: PreparedRun, ranks: Ranks, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger
-) -> Iterator[tuple[Watcher, StepMeter]]:
-    """Open what follows the training: on the root metrics and progress, else the log; and the meter of its steps.
+    prepared: PreparedRun, ranks: Ranks, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger,
+    trackers: Sequence[BackgroundTracker],
+) -> Iterator[tuple[Watcher, StepMeter]]:  # fmt: skip
+    """Open what follows the training: on the root metrics, progress and trackers, else the log; and its meter.
 
     Not collective.
     """
@@ -47,7 +49,7 @@ def watching(
             ) as progress,
             profiled_steps(folder.profile if config.training.profile_training else None) as note_step,
         ):
-            yield RootWatcher(progress, metrics, logger, config.training, note_step, meter), meter
+            yield RootWatcher(progress, metrics, logger, config.training, note_step, meter, trackers), meter
 
 
 def checkpoint_saver(

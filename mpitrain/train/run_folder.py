@@ -64,6 +64,11 @@ class RunFolder:
         return self.path / "profile.json"
 
     @property
+    def tracking(self) -> Path:
+        """What experiment trackers write, where any were asked for."""
+        return self.path / "tracking"
+
+    @property
     def synthetic_history(self) -> Path:
         """The history file that a run without data writes for itself."""
         return self.path / "cice_history.nc"
@@ -126,8 +131,8 @@ class RunFolder:
         try:
             for file in own:
                 file.unlink(missing_ok=True)
-            for folder in (self.checkpoints, self.logs):
-                if folder.exists():
+            for folder in (self.checkpoints, self.logs, self.tracking):
+                if folder.is_dir():
                     shutil.rmtree(folder)
         except OSError as error:
             raise OutputError(f"{error.filename}: cannot be removed ({error.strerror})") from error

@@ -14,6 +14,7 @@ from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import Metric, MetricsFile
 from mpitrain.observe.progress import Progress
 from mpitrain.observe.step_times import StepMeter, describe_slowest, timing_record
+from mpitrain.observe.trackers.tracker import BackgroundTracker, numbers_of
 from mpitrain.train.state import TrainingState
 
 
@@ -48,9 +49,11 @@ class RootWatcher:
     def __init__(
         self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, training: TrainingSection,
         note_profiled_step: Callable[[], None], meter: StepMeter | None = None,
+        trackers: Sequence[BackgroundTracker] = (),
     ) -> None:  # fmt: skip
         self._progress, self._metrics, self._logger, self._training = progress, metrics, logger, training
         self._note_profiled_step, self._last_loss, self._meter = note_profiled_step, 0.0, meter
+        self._trackers = trackers
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
         """See `Watcher.on_steps`; `losses` are the batches'."""
@@ -80,6 +83,8 @@ class RootWatcher:
         if timing is not None:
             record["timing"] = timing_record(timing)
         self._metrics.append(record)
+        for tracker in self._trackers:
+            tracker.log(state.global_step, numbers_of(record))
         self._logger.info("epoch %s", record)
         if self._training.log_gpu_memory and torch.cuda.is_available():
             used, most = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()

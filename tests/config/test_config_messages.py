@@ -18,7 +18,8 @@ PIECES = st.text(max_size=3) | st.sampled_from(
 )
 REFERENCE = "semantics reference has no such option"
 SECTION_NAMES = (
-    "semantics, seed, model, variables, domain, data, training, compute, distributed, prediction, output, ensemble"
+    "semantics, seed, model, variables, domain, data, training, compute, distributed, prediction, output, ensemble, "
+    "tracking"
 )
 
 BAD_FILES = [

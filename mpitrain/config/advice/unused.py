@@ -81,4 +81,8 @@ _NEEDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
      "of no effect, for the network has no batch norm (model.batch_norm)"),
     ("output.weights", lambda config: config.output.weights != "best" or _holds_out(config),
      "of no effect, for nothing is held out to tell which are best; give data.validation_split"),
+    *((f"tracking.wandb_{name}", lambda config: config.tracking.wandb, "of no effect without tracking.wandb=true")
+      for name in ("mode", "project", "entity", "name", "tags")),
+    *((f"tracking.mlflow_{name}", lambda config: config.tracking.mlflow, "of no effect without tracking.mlflow=true")
+      for name in ("uri", "experiment")),
 )  # fmt: skip

@@ -7,6 +7,7 @@ unknown key says which key or flag to use.
 from __future__ import annotations
 
 _ROOT_AND_TRAINING = ("", "training.")
+_WHERE_TRACKED = ("", "training.", "output.", "logging.")
 
 # Today's key, the sections in which other trainers keep it, and their names.
 _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -39,6 +40,17 @@ _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("compute.backend", ("", "training.", "distributed."), ("backend",)),
     ("distributed.timeout_s", ("", "training.", "distributed."), ("distributed_timeout", "dist_timeout")),
     ("distributed.timeout_s", ("distributed.",), ("timeout",)),
+    ("tracking.wandb", _WHERE_TRACKED, ("use_wandb", "wandb")),
+    ("tracking.wandb_project", _WHERE_TRACKED, ("wandb_project",)),
+    ("tracking.wandb_entity", _WHERE_TRACKED, ("wandb_entity",)),
+    ("tracking.wandb_name", _WHERE_TRACKED, ("wandb_name", "wandb_run_name")),
+    ("tracking.wandb_name", ("tracking.",), ("wandb_run_name",)),
+    ("tracking.wandb_tags", _WHERE_TRACKED, ("wandb_tags",)),
+    ("tracking.wandb_mode", _WHERE_TRACKED, ("wandb_mode",)),
+    ("tracking.tensorboard", _WHERE_TRACKED, ("use_tensorboard", "tensorboard")),
+    ("tracking.mlflow", _WHERE_TRACKED, ("use_mlflow", "mlflow")),
+    ("tracking.mlflow_uri", _WHERE_TRACKED, ("mlflow_uri", "mlflow_tracking_uri")),
+    ("tracking.mlflow_experiment", _WHERE_TRACKED, ("mlflow_experiment", "mlflow_experiment_name")),
     ("model.input_size", ("model.",), ("input_dim", "in_features", "num_inputs")),
     ("model.output_size", ("model.",), ("output_dim", "out_features", "num_outputs")),
     ("model.hidden_size", ("model.",), ("hidden_dim", "hidden_units", "hidden_features")),

@@ -71,6 +71,7 @@ def reproduced_settings(record: Mapping[str, Any], folder: str) -> RunConfig:
         training |= {"batch_size": None, "global_batch_size": decided["training.global_batch_size"]}
         training |= {"virtual_ranks": decided["training.virtual_ranks"], "engine": decided["training.engine"]}
     settings["prediction"] = {}  # what the run predicted is its own; it would be written over
+    settings["tracking"] = {}  # so is its trackers' record
     settings["output"] |= {"model_dir": folder, "model_file": Path(settings["output"]["model_file"]).name}
     return load_run_config(None, [f"{name}={_as_yaml(value)}" for name, value in settings.items()]).config
 

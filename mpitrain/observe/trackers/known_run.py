@@ -1,0 +1,28 @@
+"""Which run of a tracker a run folder belongs to, so that a resumed run goes on with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.durable_files import write_durably
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A tracker's own name of a run, kept in a file; `where` is the server or project that it is good for."""
+
+    path: Path
+    where: str
+
+    def read(self) -> str | None:
+        """Return the name; None where there is none yet, or it is of another place."""
+        if not self.path.exists():
+            return None
+        kept = json.loads(self.path.read_text())
+        return str(kept["run"]) if kept["where"] == self.where else None
+
+    def keep(self, run: str) -> None:
+        """Keep the name for those who resume the run."""
+        write_durably(self.path, json.dumps({"where": self.where, "run": run}).encode())

@@ -1,0 +1,40 @@
+"""TensorBoard: event files in the run folder, written by its own library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from mpitrain.observe.trackers.tracker import Outcome
+
+
+class TensorBoardTracker:
+    """Scalars by name, and the settings as text. A resumed run's files hide what came after its checkpoint."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], first_step: int) -> None:
+        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
+        self._write_text("settings", settings, first_step)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker.log`."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def finish(self, step: int, values: Mapping[str, float | str]) -> None:
+        """See `Tracker.finish`."""
+        self._write_text("final", values, step)
+        self.log(step, {f"final/{name}": value for name, value in values.items() if not isinstance(value, str)})
+
+    def close(self, outcome: Outcome) -> None:
+        """See `Tracker.close`; the files know no outcome."""
+        self._writer.close()
+
+    def _write_text(self, name: str, values: Mapping[str, Any], step: int) -> None:
+        # Its text is Markdown: indented lines are shown as they are.
+        lines = json.dumps(dict(values), indent=1).splitlines()
+        self._writer.add_text(name, "\n".join(f"    {line}" for line in lines), step)

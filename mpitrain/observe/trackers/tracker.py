@@ -1,0 +1,113 @@
+"""What a tracker is, and the thread that keeps its failures and its slowness away from the run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Any, Literal, Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+Outcome = Literal["finished", "stopped", "failed"]
+"""How a run ended; a stopped one goes on with --resume."""
+
+
+class Tracker(Protocol):
+    """A record of the run in someone else's form. Its thread alone uses it, on the root only."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record numbers by name at an optimiser step."""
+
+    def finish(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Record what a run that was trained to its end came to."""
+
+    def close(self, outcome: Outcome) -> None:
+        """End the record."""
+
+
+class BackgroundTracker:
+    """A tracker that works in a thread of its own and is left alone once it has failed.
+
+    Training waits for none: not for a full disk, not for a server that does not answer.
+    """
+
+    def __init__(self, name: str, load: Callable[[], Callable[[], Tracker]], tell: Callable[[str], None]) -> None:
+        """Load the library and begin to make the tracker by what `load` returns, which the thread calls.
+
+        `tell` says the one line of its failure, in the thread that calls the methods.
+        """
+        self._name, self._tell = name, tell
+        self._actions: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
+        self._failure: str | None = None
+        self._is_left_out = False
+        self._is_open = threading.Event()
+        # Loaded here: two threads that import parts of one library at once can meet a half-made module.
+        make = self._guarded(load)
+        # A daemon: a library that hangs does not keep the process from its end.
+        self._thread = threading.Thread(target=self._guarded, args=(lambda: self._work(make),), daemon=True)
+        self._thread.start()
+
+    def wait_until_open(self, until_s: float) -> None:
+        """Wait until the tracker is made or has failed, at most until the monotonic clock shows `until_s`."""
+        self._is_open.wait(max(0.0, until_s - time.monotonic()))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker.log`."""
+        self._hand_over(lambda tracker: tracker.log(step, values))
+
+    def finish(self, step: int, values: Mapping[str, float | str]) -> None:
+        """See `Tracker.finish`."""
+        self._hand_over(lambda tracker: tracker.finish(step, values))
+
+    def close(self, outcome: Outcome, until_s: float) -> None:
+        """End the record; wait for it until the monotonic clock shows `until_s`, then leave it out."""
+        self._hand_over(lambda tracker: tracker.close(outcome))
+        self._actions.put(None)
+        self._thread.join(max(0.0, until_s - time.monotonic()))
+        if self._thread.is_alive():
+            self._leave_out("it is not done yet and is waited for no longer")
+        elif self._failure is not None:
+            self._leave_out(self._failure)
+
+    def _hand_over(self, action: Callable[[Tracker], None]) -> None:
+        if self._failure is not None:
+            self._leave_out(self._failure)
+        else:
+            self._actions.put(action)
+
+    def _leave_out(self, why: str) -> None:
+        if not self._is_left_out:
+            self._is_left_out = True
+            self._tell(f"tracking.{self._name}: failed and is left out from now on ({why}); the run goes on")
+
+    def _work(self, make: Callable[[], Tracker] | None) -> None:
+        try:
+            tracker = make() if make is not None else None
+        finally:
+            self._is_open.set()
+        if tracker is None:
+            return
+        while (action := self._actions.get()) is not None:
+            action(tracker)
+
+    def _guarded(self, action: Callable[[], Result]) -> Result | None:
+        try:
+            return action()
+        except BaseException as error:  # a library that asks for the end of the process ends its record alone
+            if isinstance(error, KeyboardInterrupt):  # the user's own
+                raise
+            self._failure = " ".join(f"{type(error).__name__}: {error}".split())
+            return None
+
+
+def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a metrics record, nested ones as `timing/shares/waiting`; lists and text are left out."""
+    numbers: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            numbers |= {f"{name}/{inner}": number for inner, number in numbers_of(value).items()}
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            numbers[name] = float(value)
+    return numbers
