@@ -17,7 +17,7 @@ from mpitrain.observe.progress import Clock, Progress, Standing, render_duration
 from mpitrain.observe.terminal import Terminal
 
 _ERASE_LINE = "\r\x1b[2K"
-_WIDE_COLUMNS = 120
+_WIDE_COLUMNS, _VERY_WIDE_COLUMNS = 120, 200
 
 
 class BarProgress(Progress):
@@ -72,6 +72,8 @@ def _columns(standing: Standing, width: int) -> list[TextColumn | BarColumn]:
     texts = [steps, rate.replace(" steps", ""), losses, left]
     if width >= _WIDE_COLUMNS:
         texts = [f"step {steps}", rate, losses, f"lr {standing.learning_rate:.1e}", left, standing.remark]
+    if width >= _VERY_WIDE_COLUMNS:
+        texts.insert(-1, standing.details)
     elif width < _WIDE_COLUMNS // 2:
         texts = [f"loss {standing.train_loss:.2e}", left]
     bar = BarColumn(bar_width=None, style="bright_black", complete_style="cyan", finished_style="green")

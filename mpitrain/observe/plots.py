@@ -46,8 +46,10 @@ def plot_loss(records: Records, guides: Mapping[str, float | None]) -> str:
             axes.axhline(value, color=GUIDE_COLOUR, linestyle=style, linewidth=1.2, label=label)
     if has_positive:
         axes.set_yscale("log", nonpositive="mask")
-    axes.legend(frameon=False)
+    # Above the axes: inside, some curve or guide always runs through it.
+    axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
     axes.set(xlabel="epoch", ylabel="mean squared error")
+    _count_epochs(axes)
     return _render_svg(figure, "loss")
 
 
@@ -57,6 +59,7 @@ def plot_learning_rate(records: Records) -> str:
     epochs, rates = series(records, "learning_rate")
     axes.plot(epochs, rates, color=TRAIN_COLOUR, drawstyle="steps-post", marker=_marker(epochs))
     axes.set(xlabel="epoch", ylabel="learning rate")
+    _count_epochs(axes)
     axes.set_ylim(0, 1.1 * max(rates, default=0) or 1)
     return _render_svg(figure, "rate")
 
@@ -69,6 +72,7 @@ def plot_jacobian_change(records: Records) -> str:
     if any(change > 0 for change in changes):
         axes.set_yscale("log", nonpositive="mask")
     axes.set(xlabel="epoch", ylabel="relative change")
+    _count_epochs(axes)
     return _render_svg(figure, "jacobian")
 
 
@@ -103,6 +107,13 @@ def _new_figure(height_inch: float = 2.9) -> tuple[Figure, Axes]:
 
     with rc_context(_STYLE):
         return new_figure(5.0, height_inch)
+
+
+def _count_epochs(axes: Axes) -> None:
+    """Let the marks of the horizontal axis be whole epochs."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
 
 
 def _render_svg(figure: Figure, prefix: str) -> str:

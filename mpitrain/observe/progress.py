@@ -26,6 +26,7 @@ class Standing:
     learning_rate: float
     rate: float | None
     time_left_s: float | None
+    details: str = ""
     remark: str = ""
 
 
@@ -42,6 +43,8 @@ class Progress(ABC):
         self._due_s = float("-inf")
         self._latest: tuple[int, int, int, float, float | None, float] | None = None
         self._rate = _Rate(first_step, clock())
+        self.details = ""
+        """Samples a second, shares of the step and memory, in one short text."""
         self.remark = ""
         """What else there is to say, such as which rank the others wait for."""
 
@@ -90,7 +93,7 @@ class Progress(ABC):
         step = self._latest[0]
         rate = self._rate.at(step, now_s)
         time_left_s = max(self._total_steps - step, 0) / rate if rate else None
-        self._show(Standing(step, self._total_steps, *self._latest[1:], rate, time_left_s, self.remark))
+        self._show(Standing(step, self._total_steps, *self._latest[1:], rate, time_left_s, self.details, self.remark))
         self._due_s = now_s + self._interval_s
 
 
@@ -134,8 +137,8 @@ def render_line(standing: Standing, with_speed: bool = True) -> str:
     parts.append(f"learning rate {standing.learning_rate:.1e}")
     if with_speed and standing.rate is not None:
         parts.append(f"{render_rate(standing.rate)}  {render_duration(standing.time_left_s)} left")
-    if with_speed and standing.remark:
-        parts.append(standing.remark)
+    if with_speed:
+        parts += [text for text in (standing.details, standing.remark) if text]
     return "  ".join(parts)
 
 

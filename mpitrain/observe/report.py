@@ -12,7 +12,7 @@ from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.progress import render_duration
-from mpitrain.observe.step_times import NOTABLE_SHARE, describe_step, timing_record
+from mpitrain.observe.step_times import NOTABLE_SHARE, describe_gpu, describe_step, timing_record
 from mpitrain.observe.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ main { max-width: 46rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
 h1 { font-size: 1.5rem; margin: 0 0 1rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 0 0 .75rem; }
 section { background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: 1rem; margin-top: 1rem; }
-.cards { display: flex; flex-wrap: wrap; gap: .75rem; }
-.card { flex: 1 1 8rem; background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: .75rem 1rem; }
+.cards { display: grid; grid-template-columns: repeat(3, 1fr); gap: .75rem; }
+.card { background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: .75rem; }
 .card b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
 .card span, th { color: var(--soft); font-weight: normal; }
 .card span { font-size: .85rem; }
@@ -38,10 +38,30 @@ th, td { text-align: left; padding: .35rem .5rem .35rem 0; border-top: 1px solid
 tr:first-child > * { border-top: 0; }
 td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; }
+.wide th, .wide td { white-space: nowrap; }
+@media (max-width: 30rem) {
+  .cards { grid-template-columns: repeat(2, 1fr); }
+  .wide { font-size: .68rem; }
+  .wide th, .wide td { padding-right: .15rem; }
+}
 section p { margin: 0 0 .75rem; }
 pre { margin: 0; overflow-x: auto; font-size: .85rem; }
 """
 
+# What the summary's names mean to a reader who has not seen the code.
+_LABELS = {
+    "world_size": "MPI ranks",
+    "num_virtual_ranks": "virtual ranks",
+    "num_training_samples": "training samples",
+    "num_validation_samples": "validation samples",
+    "num_dropped_samples": "samples left out",
+    "steps_before": "steps before it was resumed",
+    "wall_time_s": "wall time",
+    "mean_predictor_mse": "mean predictor's loss",
+    "noise_mse": "noise floor",
+    "weights_sha256": "weights, SHA-256",
+    "is_synthetic_data": "data is made up",
+}
 _COLUMNS = ("computing", "reading", "communicating", "waiting")
 
 
@@ -148,7 +168,7 @@ def _render_cards(values: Mapping[str, Any]) -> str:
         "of the mean predictor's loss": f"{100 * loss / mean_mse:.3g} %" if loss is not None and mean_mse else "",
         "epochs": _render_value(values.get("epochs")),
         "MPI ranks": _render_value(values.get("world_size")),
-        "wall time": render_duration(wall_time_s) if wall_time_s is not None else "",
+        "wall time": _render_wall_time(wall_time_s) if wall_time_s is not None else "",
     }
     return "".join(
         f'<div class="card"><b>{escape(text)}</b><span>{escape(label)}</span></div>'
@@ -158,8 +178,19 @@ def _render_cards(values: Mapping[str, Any]) -> str:
 
 
 def _render_table(values: Mapping[str, Any]) -> str:
-    rows = ((key.replace("_", " "), _render_value(value)) for key, value in values.items() if value is not None)
+    rows = (
+        (
+            _LABELS.get(key, key.replace("_", " ")),
+            _render_wall_time(value) if key == "wall_time_s" else _render_value(value),
+        )
+        for key, value in values.items()
+        if value is not None
+    )
     return f"<table>{''.join(f'<tr><th>{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)}</table>"
+
+
+def _render_wall_time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else render_duration(seconds)
 
 
 def _render_value(value: object) -> str:
@@ -177,8 +208,12 @@ def render_timing(timing: Mapping[str, Any]) -> str:
     sentence = (
         f"{describe_step(timing['step_s'])} a step, {timing['samples_per_s']:,.0f} samples/s in all. {_slowest(timing)}"
     )
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("rank", *_COLUMNS, "memory"))
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(timing["ranks"]))
+    gpus = timing.get("gpus", [])
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("rank", *_COLUMNS, "memory", *(["GPU"] if gpus else [])))
+    listed = _rows(timing["ranks"])
+    if len(gpus) == len(listed):
+        listed = [[*row, describe_gpu(gpu)] for row, gpu in zip(listed, gpus, strict=True)]
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in listed)
     return f'<p>{escape(sentence)}</p><div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
 
@@ -196,9 +231,10 @@ def _slowest(timing: Mapping[str, Any]) -> str:
     slowest = timing.get("slowest")
     if slowest is None:
         return ""
+    node = f" Node {timing['slowest_node']} is the slowest." if "slowest_node" in timing else ""
     if slowest["share"] < NOTABLE_SHARE:
-        return "No rank holds up the others for a tenth of the step."
+        return f"No rank holds up the others for a tenth of the step.{node}"
     return (
         f"Rank {slowest['rank']} on {slowest['host']} is slow in {slowest['cause']}: the others wait "
-        f"{describe_step(slowest['behind_s'])} a step for it ({100 * slowest['share']:.0f} %)."
+        f"{describe_step(slowest['behind_s'])} a step for it ({100 * slowest['share']:.0f} %).{node}"
     )

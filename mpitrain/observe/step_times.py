@@ -11,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -237,7 +237,9 @@ def describe_slowest(timing: StepTiming) -> str:
     slowest = timing.slowest
     if slowest is None or slowest.share < NOTABLE_SHARE:
         return ""
-    return f"rank {slowest.rank} on {slowest.host} is slow in {slowest.cause} ({100 * slowest.share:.0f} % of the step)"
+    node = "" if timing.slowest_node is None else f"; node {timing.slowest_node} is the slowest"
+    share = f"{100 * slowest.share:.0f} % of the step"
+    return f"rank {slowest.rank} on {slowest.host} is slow in {slowest.cause} ({share}){node}"
 
 
 def describe_step(seconds: float) -> str:
@@ -253,6 +255,30 @@ def describe_timing(timing: StepTiming) -> str:
     shares = ", ".join(f"{kind} {100 * timing.share(kind):.0f} %" for kind in (*KINDS, "waiting")
                        if timing.share(kind) >= 0.005)  # fmt: skip
     return f"{describe_step(timing.step_s)} a step, {timing.samples_per_s:,.0f} samples/s: {shares}"
+
+
+def describe_now(timing: StepTiming) -> str:
+    """Return the same in few words, for a line of progress: samples a second, what is no computing, memory."""
+    parts = [f"{timing.samples_per_s:,.0f} samples/s"]
+    others = ", ".join(f"{kind} {100 * timing.share(kind):.0f} %" for kind in ("reading", "communicating", "waiting")
+                       if timing.share(kind) >= 0.005)  # fmt: skip
+    return "  ".join([*parts, *([others] if others else []), describe_memory(timing)])
+
+
+def describe_memory(timing: StepTiming) -> str:
+    """Return the most memory that a rank has held, and what the busiest GPU does where there are any."""
+    gpus = [gpu for gpu in timing.gpus if gpu is not None]
+    busiest = max(gpus, key=lambda gpu: gpu.get("use_percent", 0.0), default=None)
+    text = f"{max(timing.memory_mib):,.0f} MiB a rank"
+    return text if busiest is None else f"{text}, GPU {describe_gpu(busiest)}"
+
+
+def describe_gpu(gpu: Mapping[str, float] | None) -> str:
+    """Return what a GPU holds at most, of how much, and how busy it is where NVML tells."""
+    if gpu is None:
+        return "-"
+    use = f"{gpu['use_percent']:.0f} % busy, " if "use_percent" in gpu else ""
+    return f"{use}{gpu['most_memory_mib']:,.0f} of {gpu['total_memory_mib']:,.0f} MiB"
 
 
 def memory_mib() -> float:

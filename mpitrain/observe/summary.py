@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.observe.progress import render_duration
-from mpitrain.observe.step_times import StepTiming, describe_slowest, describe_timing
+from mpitrain.observe.step_times import StepTiming, describe_memory, describe_slowest, describe_timing
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _render_samples(summary: RunSummary) -> str:
 def _timing_lines(summary: RunSummary) -> list[str]:
     if summary.timing is None:
         return []
-    memory = f"; at most {max(summary.timing.memory_mib):,.0f} MiB a rank"
+    memory = f"; at most {describe_memory(summary.timing)}"
     return [f"{describe_timing(summary.timing)}{memory}", describe_slowest(summary.timing)]
 
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import Metric, MetricsFile
 from mpitrain.observe.progress import Progress
-from mpitrain.observe.step_times import StepMeter, describe_slowest, timing_record
+from mpitrain.observe.step_times import StepMeter, describe_now, describe_slowest, timing_record
 from mpitrain.observe.trackers.tracker import BackgroundTracker, numbers_of
 from mpitrain.train.state import TrainingState
 
@@ -60,6 +60,7 @@ class RootWatcher:
         self._note_profiled_step()
         if self._meter is not None and self._meter.latest is not None:
             self._progress.remark = describe_slowest(self._meter.latest)
+            self._progress.details = describe_now(self._meter.latest)
         self._last_loss = losses[-1]
         self._progress.update(
             state.global_step, state.epoch + 1, self._training.epochs, losses[-1], state.validation_loss, learning_rate

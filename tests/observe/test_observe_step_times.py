@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import launch
 from slowness import cores_are_free
 
+from mpitrain.observe.gpu import gpu_use
 from mpitrain.observe.report import render_timing
 from mpitrain.observe.step_times import (
     RankTimes,
     StepTiming,
+    describe_memory,
+    describe_now,
     describe_slowest,
     describe_step,
     describe_timing,
@@ -70,6 +74,10 @@ def test_in_words() -> None:
     )
     even = timing(RankTimes(10, 100.0, waiting=5.0), RankTimes(10, 100.0, waiting=4.0))
     assert describe_slowest(even) == ""
+    assert describe_now(even) == "6 samples/s  waiting 4 %  100 MiB a rank"
+    two_nodes = timing(RankTimes(10, 100.0, waiting=50.0), RankTimes(10, 100.0), nodes=(0, 1))
+    assert describe_slowest(two_nodes) == "rank 1 on n1 is slow in computing (50 % of the step); node 1 is the slowest"
+    assert "Node 1 is the slowest." in render_timing(timing_record(two_nodes))
     assert [describe_step(seconds) for seconds in (2.312e-6, 0.0451, 1.234)] == ["2.31 us", "45.1 ms", "1.23 s"]
 
 
@@ -107,3 +115,16 @@ def test_a_planted_delay_is_attributed_to_its_rank_and_cause(planted: Path, caus
         pytest.skip(f"this machine is busy: {seconds} s, which holds what other programs took from the ranks")
     assert seconds == pytest.approx([DELAY_MS / 1e3] * 2, rel=0.1)
     assert "slow in" in (planted / cause / "report.html").read_text()
+
+
+def test_gpus_are_told_where_there_are_any_and_nowhere_else() -> None:
+    gpu = {"memory_mib": 10.0, "most_memory_mib": 2048.0, "total_memory_mib": 80000.0}
+    spent = [RankTimes(10, 100.0, waiting=5.0), RankTimes(10, 100.0)]
+    on_gpus = timing_of(spent, 64, [100.0] * 2, [gpu | {"use_percent": 87.0}, gpu], ["a", "a"], [0, 0])
+    assert describe_memory(on_gpus) == "100 MiB a rank, GPU 87 % busy, 2,048 of 80,000 MiB"
+    record = timing_record(on_gpus)
+    assert record["gpus"][1] == gpu
+    assert "<td>87 % busy, 2,048 of 80,000 MiB</td>" in render_timing(record)
+    assert "<td>2,048 of 80,000 MiB</td>" in render_timing(record)
+    assert gpu_use(torch.device("cpu")) is None
+    assert "GPU" not in render_timing(timing_record(SLOW_COMPUTING)) + describe_memory(SLOW_COMPUTING)
