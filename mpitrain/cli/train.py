@@ -85,6 +85,14 @@ def add_config_command(commands: Any) -> None:
         action = actions.add_parser(name, help=text, description=text)
         add_settings(action)
         action.set_defaults(handler=handler)
+    explain = actions.add_parser(
+        "explain",
+        help="say what a setting is, takes, and is unless set",
+        description="Say what settings are, what they take and what they are unless set; sections, parts of names and "
+        "other trainers' names are understood. Without a KEY: all of them.",
+    )
+    explain.add_argument("keys", nargs="*", metavar="KEY", help="such as training.epochs, scheduler or warmup")
+    explain.set_defaults(handler=_run_config_explain)
     schema = actions.add_parser(
         "schema", help="print the JSON schema of all settings", description="Print the JSON schema."
     )
@@ -172,6 +180,13 @@ def _run_config_check(options: argparse.Namespace) -> int:
     loaded = load_run_config(path, overrides)
     _print_notices(loaded.notices)
     sys.stdout.write(f"{path or 'settings'}: valid\n")
+    return 0
+
+
+def _run_config_explain(options: argparse.Namespace) -> int:
+    from mpitrain.config.advice.explain import explain_settings
+
+    sys.stdout.write(explain_settings(options.keys))
     return 0
 
 

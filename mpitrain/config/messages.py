@@ -82,13 +82,13 @@ def _text(finding: _Finding) -> str:
     if finding.problem:
         return _placed(setting, finding.problem.what, joint=": ")
     if finding.kind == "missing":
-        return f"{setting.where}: {'.'.join(path)}: missing; give {_allowed(path)}"
+        return f"{setting.where}: {'.'.join(path)}: missing; give {allowed_values(path)}"
     if finding.kind == "extra_forbidden":
         noun = "section" if len(path) == 1 and isinstance(setting.value, dict) else "key"
-        return f"{setting.where}: {setting.key}: unknown {noun}; {_suggestion(path)}"
+        return f"{setting.where}: {setting.key}: unknown {noun}; {suggestion(path)}"
     if finding.item is not None and isinstance(setting.value, list):
         return _refused_value(_item(setting, finding.item), _allowed_item(path))
-    return _refused_value(setting, _allowed(path))
+    return _refused_value(setting, allowed_values(path))
 
 
 def _item(setting: Setting, index: int) -> Setting:
@@ -136,7 +136,7 @@ def _as_written(setting: Setting) -> str:
 
 
 @cache
-def _known_keys() -> dict[KeyPath, list[_Schema]]:
+def known_keys() -> dict[KeyPath, list[_Schema]]:
     """Return every section and key of a run with the alternatives that the JSON schema has for it."""
     schema = RunConfig.model_json_schema()
     return dict(_walk(schema, (), schema["$defs"]))
@@ -152,17 +152,17 @@ def _walk(schema: _Schema, above: KeyPath, definitions: _Schema) -> Iterator[tup
 
 
 def _is_section(path: KeyPath) -> bool:
-    return any("properties" in option for option in _known_keys().get(path, ()))
+    return any("properties" in option for option in known_keys().get(path, ()))
 
 
-def _allowed(path: KeyPath) -> str:
+def allowed_values(path: KeyPath) -> str:
     """Return what a key allows, such as `a whole number, at least 1, or null`."""
-    return ", or ".join(map(_describe, _known_keys()[path]))
+    return ", or ".join(map(_describe, known_keys()[path]))
 
 
 def _allowed_item(path: KeyPath) -> str:
     """Return what each item of a list must be."""
-    return next(_describe(option["items"]) for option in _known_keys()[path] if "items" in option)
+    return next(_describe(option["items"]) for option in known_keys()[path] if "items" in option)
 
 
 def _describe(schema: _Schema) -> str:
@@ -193,9 +193,9 @@ def _bounds(schema: _Schema) -> str:
     return ", " + " and ".join(bounds) if bounds else ""
 
 
-def _suggestion(path: KeyPath) -> str:
+def suggestion(path: KeyPath) -> str:
     """Return the advice for an unknown key: the nearest name in its section, else elsewhere, else all of them."""
-    name, keys = path[-1], {".".join(key): key for key in _known_keys()}
+    name, keys = path[-1], {".".join(key): key for key in known_keys()}
     siblings = [key[-1] for key in keys.values() if key[:-1] == path[:-1]]
     if name in INSTEAD:
         return INSTEAD[name]

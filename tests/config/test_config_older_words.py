@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain.config import load_run_config
-from mpitrain.config.messages import _known_keys
+from mpitrain.config.messages import known_keys
 from mpitrain.config.older.synonyms import INSTEAD, SAME, SECTIONS
 from mpitrain.launch.script_parts import OLDER_VARIABLES, OVERRIDES
 
@@ -58,13 +58,13 @@ def test_an_override_by_name_keeps_the_rest_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("older", sorted(SAME))
 def test_a_synonym_is_no_key_of_ours_and_leads_to_one(older: str) -> None:
-    known = {".".join(path) for path in _known_keys()}
+    known = {".".join(path) for path in known_keys()}
     assert older not in known
     assert SAME[older] in known
 
 
 def test_advice_and_sections_are_of_names_that_are_no_keys_of_ours() -> None:
-    known = {path[-1] for path in _known_keys()}
+    known = {path[-1] for path in known_keys()}
     assert not known & set(INSTEAD)
     assert not known & set(SECTIONS) - {"optimizer", "scheduler"}
 
