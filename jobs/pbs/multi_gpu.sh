@@ -39,6 +39,10 @@ export OMP_NUM_THREADS=8
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=WARN
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+# one host: its GPUs reach each other without any adapter
+export NCCL_IB_DISABLE=1
 # Open MPI: a gradient of 20 KB leaves at once; by its default of 4 KB the ranks shake hands first
 export OMPI_MCA_btl_sm_eager_limit=65536
 
@@ -138,7 +142,7 @@ fi
 launch=("$mpirun" -machinefile "$hostfile" -np "$num_tasks")
 # not every mpirun hands its environment to other hosts: env does it under all of them
 launch+=(env)
-for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING NCCL_DEBUG OMPI_MCA_btl_sm_eager_limit; do
+for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING NCCL_DEBUG TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_IB_DISABLE OMPI_MCA_btl_sm_eager_limit; do
     [[ -z ${!name:-} ]] || launch+=("$name=${!name}")
 done
 # mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job

@@ -41,8 +41,12 @@ export OMP_NUM_THREADS=8
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=WARN
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # InfiniBand was asked for: a site's default must not forbid it
 export NCCL_IB_DISABLE=0
+# a busy network: 17 s for an answer, and not 4, before it fails
+export NCCL_IB_TIMEOUT=22
 # NCCL's first choice may be a management network
 export NCCL_SOCKET_IFNAME=ib0
 # gloo would take the interface that the host's name has
@@ -150,7 +154,7 @@ fi
 launch=("$mpirun" -machinefile "$hostfile" -np "$num_tasks")
 # not every mpirun hands its environment to other hosts: env does it under all of them
 launch+=(env)
-for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING NCCL_DEBUG NCCL_IB_DISABLE NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME OMPI_MCA_btl_sm_eager_limit OMPI_MCA_btl_tcp_if_include FI_TCP_IFACE; do
+for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING NCCL_DEBUG TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_IB_DISABLE NCCL_IB_TIMEOUT NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME OMPI_MCA_btl_sm_eager_limit OMPI_MCA_btl_tcp_if_include FI_TCP_IFACE; do
     [[ -z ${!name:-} ]] || launch+=("$name=${!name}")
 done
 # mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job

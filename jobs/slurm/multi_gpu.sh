@@ -51,6 +51,10 @@ check SLURM_CPUS_PER_TASK "$OMP_NUM_THREADS" '[1-9][0-9]{0,8}'
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=WARN
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+# one host: its GPUs reach each other without any adapter
+export NCCL_IB_DISABLE=1
 
 # what runs on every rank
 python=python

@@ -53,8 +53,12 @@ check SLURM_CPUS_PER_TASK "$OMP_NUM_THREADS" '[1-9][0-9]{0,8}'
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=WARN
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # InfiniBand was asked for: a site's default must not forbid it
 export NCCL_IB_DISABLE=0
+# a busy network: 17 s for an answer, and not 4, before it fails
+export NCCL_IB_TIMEOUT=22
 # NCCL's first choice may be a management network
 export NCCL_SOCKET_IFNAME=ib0
 # gloo would take the interface that the host's name has

@@ -11,7 +11,10 @@ from mpitrain.launch.presets import PRESETS
 # Fields of a job request that one flag of the same name sets: flag words, then argparse's own arguments.
 _FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "nodes": (("-N", "--nodes"), {"type": int, "metavar": "N", "help": "hosts (default: 1)"}),
-    "tasks_per_node": (("--tasks-per-node",), {"type": int, "metavar": "N", "help": "ranks on each host (default: 1)"}),
+    "tasks_per_node": (
+        ("--tasks-per-node",),
+        {"type": int, "metavar": "N", "help": "ranks on each host (default: 1, or one a GPU)"},
+    ),
     "num_tasks": (("-n", "--ntasks"), {"type": int, "metavar": "N", "help": "ranks in all"}),
     "gpus_per_node": (("--gpus-per-node",), {"type": int, "metavar": "N", "help": "GPUs of each host (default: 0)"}),
     "cpus_per_task": (("--cpus-per-task",), {"type": int, "metavar": "N", "help": "cores of each rank (default: 1)"}),
@@ -72,8 +75,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheduler",
         choices=("slurm", "pbs", "local", "manual"),
-        default="slurm",
-        help="slurm and pbs: a batch script; local: mpirun on this host; manual: commands for each host",
+        help="slurm and pbs: a batch script; local: mpirun on this host; manual: commands for each host (default: the "
+        "one of this host)",
     )
     parser.add_argument("--preset", choices=tuple(PRESETS), help="a kind of job; other flags win over its values")
     for name, (flags, options) in _FIELDS.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,10 @@ from mpitrain.cli.train import add_config_command, add_reproduce_command, add_tr
 from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
+COMMANDS = (
+    "train", "ensemble", "config", "data", "verify", "doctor", "launch", "predict", "export", "report", "reproduce",
+    "bench",
+)  # fmt: skip
 _LEAVE_A_FOLDER = ("train", "ensemble", "reproduce")
 
 
@@ -42,7 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_command(given: Sequence[str]) -> list[str]:
-    return ["train", *given] if _means_train(given) else list(given)
+    """Return the words with the command first, wherever it stands; training where none is named."""
+    if not _means_train(given):
+        return list(given)
+    for number, (before, word) in enumerate(itertools.pairwise(given), start=1):
+        # After a flag it may be the flag's value: --output train
+        if word in COMMANDS and not (before.startswith("-") and "=" not in before):
+            return [word, *given[:number], *given[number + 1 :]]
+    return ["train", *given]
 
 
 def _run(given: list[str]) -> int:

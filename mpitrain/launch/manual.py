@@ -43,8 +43,11 @@ def _host_block(job: JobRequest, hosts: tuple[str, ...], node: int, ranks: range
         "# where the ranks meet, and how many they are",
         *([f"export MPITRAIN_SECRET={job.secret}"] if job.secret else []),
         f"export MASTER_ADDR={quote(hosts[0])} MASTER_PORT={job.master_port} WORLD_SIZE={job.total_tasks}",
+        "# what this host's ranks say: on the terminal and in a log",
+        f"mkdir -p logs; log={job.job_name}-$(date +%Y%m%d-%H%M%S)_node{node}.log",
+        f'ln -sfn "$log" logs/latest_node{node}.log',
         "# each rank's number in all and on this host",
-        *(f"RANK={rank} LOCAL_RANK={rank - ranks.start} {_command(job)} &" for rank in ranks),
+        *(f'RANK={rank} LOCAL_RANK={rank - ranks.start} {_command(job)} 2>&1 | tee -a "logs/$log" &' for rank in ranks),
         "# ends when the ranks of this host have ended",
         "wait",
     ]

@@ -10,7 +10,14 @@ if TYPE_CHECKING:  # `--help` shows the presets, and must not load what reads se
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # two ranks, soon started and soon over: does it run at all?
-    "debug": {"tasks_per_node": 2, "walltime": "00:10:00", "signal_s": 60, "requeue": False, "log_level": "debug"},
+    "debug": {
+        "tasks_per_node": 2,
+        "walltime": "00:10:00",
+        "signal_s": 60,
+        "requeue": False,
+        "log_level": "debug",
+        "nccl_debug": "INFO",
+    },
     "single_gpu": {"gpus_per_node": 1, "cpus_per_task": 8, "walltime": "04:00:00", "mpi": "none"},
     # NCCL finds its peers over TCP: no MPI between the ranks, so no PMI to get wrong
     "multi_gpu": {"tasks_per_node": 4, "gpus_per_node": 4, "cpus_per_task": 8, "walltime": "08:00:00", "mpi": "none"},

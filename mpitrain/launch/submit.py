@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster.schedulers import PBS, SLURM, find_scheduler
 from mpitrain.config import EnsembleSection, load_run_config
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import LaunchError, OutputError, UserError
@@ -33,6 +34,7 @@ RENDERERS: dict[str, Callable[[JobRequest], str]] = {
 }
 _LARGEST_SWEEP = 1000
 _SUBMIT_COMMANDS = {"slurm": ("sbatch", "--parsable"), "pbs": ("qsub",)}
+_TITLES = {SLURM: "Slurm", PBS: "PBS"}
 _TIMEOUT_S = 120.0
 
 
@@ -43,6 +45,7 @@ def run_launch(
 
     Raises UserError for a wrong request, LaunchError when the scheduler refuses it.
     """
+    options.scheduler, found = _choose_scheduler(options)
     job = request_from(options, given, config_path, settings)
     is_sent_to_scheduler = options.submit and options.scheduler != "local"
     if is_sent_to_scheduler:
@@ -51,6 +54,8 @@ def run_launch(
         job = with_run_folder(job)
         for line in check_job(job, is_sent=options.submit, scheduler=options.scheduler):
             _note(line)
+    for line in _size_notes(job, given, options.preset):
+        _note(line)
     script = RENDERERS[options.scheduler](job)
     path = Path(options.output) if options.output else None
     if path is not None:
@@ -61,7 +66,34 @@ def run_launch(
         run_here(script)
     elif path is None:
         sys.stdout.write(script)
+    if found:  # last: a request that is refused is one line
+        _note(found)
     return 0
+
+
+def _choose_scheduler(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the scheduler that is asked for, else the one of this host with a line that says why.
+
+    Raises UserError where none can be chosen.
+    """
+    if options.scheduler:
+        return options.scheduler, ""
+    others = "--scheduler names another"
+    if options.hosts:
+        return "manual", f"commands for each host, for --hosts names them; {others}"
+    found = find_scheduler(os.environ, shutil.which)
+    if found is None:
+        if options.submit:
+            raise UserError(
+                "--submit: no scheduler is found here (sbatch, qsub); --scheduler local runs it on this host"
+            )
+        return SLURM, f"a Slurm script, for no scheduler is found here; {others}"
+    if found.name not in RENDERERS:
+        raise UserError(
+            f"{found.name} ({found.because}): no script is written for it; give --scheduler slurm, pbs, local or "
+            "manual, or start mpirun in a job of your own"
+        )
+    return found.name, f"a {_TITLES[found.name]} script, for {found.because}; {others}"
 
 
 def request_from(
@@ -90,23 +122,34 @@ def request_from(
 
 
 def _sizes(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset with the flags in its place, and `-n` said in terms of hosts: it is spread over them."""
+    """Return the preset with the flags in its place: a rank for each GPU, and `-n` spread over the hosts."""
     fields = {**preset, **given}
-    num_tasks, nodes = fields.get("num_tasks"), fields.get("nodes", 1)
+    num_tasks, nodes, num_gpus = fields.get("num_tasks"), fields.get("nodes", 1), fields.get("gpus_per_node", 0)
+    if num_tasks is None and given.get("gpus_per_node", 0) > 0 and "tasks_per_node" not in given:
+        fields["tasks_per_node"] = num_gpus
     if num_tasks is None or num_tasks < 1 or nodes < 1:
         return fields
     if "tasks_per_node" not in given:
+        if "nodes" not in given and num_gpus > 0:
+            fields["nodes"] = nodes = max(nodes, -(-num_tasks // num_gpus))
         fields["tasks_per_node"] = -(-num_tasks // nodes)
     if num_tasks == nodes * fields["tasks_per_node"]:
         del fields["num_tasks"]
     return fields
 
 
+def _size_notes(job: JobRequest, given: Mapping[str, Any], preset: str | None) -> list[str]:
+    """Return a line where the number of hosts follows from the number of ranks."""
+    if "num_tasks" not in given or "nodes" in given or job.nodes == PRESETS.get(preset or "", {}).get("nodes", 1):
+        return []
+    return [f"{job.total_tasks} ranks with a GPU each: {job.nodes} nodes of {job.gpus_per_node}"]
+
+
 def _size_of_ensemble(
     options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
 ) -> dict[str, Any]:
     """Return how many ranks a host's ensemble needs where the user says nothing: all have work to the end."""
-    if {"nodes", "tasks_per_node", "num_tasks"} & set(given) or options.preset or options.hosts:
+    if {"nodes", "tasks_per_node", "num_tasks", "gpus_per_node"} & set(given) or options.preset or options.hosts:
         return {}
     section = load_run_config(config_path, settings).config.ensemble or EnsembleSection()
     return {"tasks_per_node": ranks_for(section, detect_usable_core_count())}

@@ -29,6 +29,7 @@ def job_variables(job: JobRequest, family: MpiFamily) -> list[Variable]:
     """Return what a job's ranks need in their environment, without the user's own lines."""
     nccl, ucx = job.gpus_per_node > 0, family != "none"
     openmpi, mpich = family in ("openmpi", "either"), family in ("mpich", "either")
+    several, is_alone = nccl and job.total_tasks > 1, job.nodes == 1 and job.network is None
     infiniband, ethernet, interface = job.network == "ib", job.network == "ethernet", job.interface or ""
     adapters = job.adapters.split(",") if infiniband and job.adapters else []
     ports = ",".join(map(_with_port, adapters))
@@ -37,9 +38,17 @@ def job_variables(job: JobRequest, family: MpiFamily) -> list[Variable]:
     table = [
         (True, "HDF5_USE_FILE_LOCKING", "FALSE", lock_reason),
         (nccl, "NCCL_DEBUG", job.nccl_debug, "how much NCCL tells of the network that it found"),
+        (several, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "a rank whose peer is gone ends, and does not wait for it"),
         (nccl and infiniband, "NCCL_IB_DISABLE", "0", "InfiniBand was asked for: a site's default must not forbid it"),
+        (
+            nccl and infiniband,
+            "NCCL_IB_TIMEOUT",
+            "22",
+            "a busy network: 17 s for an answer, and not 4, before it fails",
+        ),
         (nccl, "NCCL_IB_HCA", ",".join(adapters), "the adapters that carry gradients between nodes"),
         (nccl and ethernet, "NCCL_IB_DISABLE", "1", "Ethernet was asked for: without this NCCL waits for an adapter"),
+        (several and is_alone, "NCCL_IB_DISABLE", "1", "one host: its GPUs reach each other without any adapter"),
         (nccl, "NCCL_SOCKET_IFNAME", interface, "NCCL's first choice may be a management network"),
         (True, "GLOO_SOCKET_IFNAME", interface, "gloo would take the interface that the host's name has"),
         (openmpi and job.tasks_per_node > 1, "OMPI_MCA_btl_sm_eager_limit", "65536", eager_reason),

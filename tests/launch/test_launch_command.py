@@ -92,7 +92,7 @@ def test_other_walltimes_are_refused(text):
     ("arguments", "message"),
     [
         (["--walltime", "30:00"], "job request: --walltime 30:00: allowed is HH:MM:SS"),
-        (["--gpus-per-node", "2", "-n", "4"], "--tasks-per-node 4: each rank needs a GPU of its own"),
+        (["--gpus-per-node", "2", "-n", "4", "-N", "1"], "--tasks-per-node 4: each rank needs a GPU of its own"),
         (["-n", "9", "-N", "2", "--tasks-per-node", "4"], "--ntasks 9: 2 nodes of at most 4 tasks hold 2 to 8"),
         (["-n", "1", "-N", "2"], "--ntasks 1"),
         (["-N", "0"], "job request: --nodes 0: Input should be greater than or equal to 1"),
@@ -137,7 +137,7 @@ def test_data_that_is_not_there_is_a_note_when_printed_and_an_error_when_sent(ca
 def test_more_ranks_than_virtual_ranks_are_told(capsys):
     main(["launch", "-n", "16"])
     assert "16 ranks and training.virtual_ranks=8" in capsys.readouterr().err
-    main(["launch", "-n", "16", "training.virtual_ranks=16"])
+    main(["launch", "--scheduler", "slurm", "-n", "16", "training.virtual_ranks=16"])
     assert capsys.readouterr().err == ""
 
 
@@ -162,14 +162,14 @@ def test_an_ensemble_has_as_many_ranks_as_shorten_it(most, members, each, ranks)
 def test_an_ensemble_is_sized_and_has_the_sweep_s_values_in_its_grid(capsys, monkeypatch):
     monkeypatch.setattr(submit, "detect_usable_core_count", lambda: 4)
     rates = "training.optimizer.learning_rate=1e-3,1e-4"
-    assert main(["launch", "--ensemble", "ensemble.folds=3", "--sweep", rates]) == 0
+    assert main(["launch", "--scheduler", "slurm", "--ensemble", "ensemble.folds=3", "--sweep", rates]) == 0
     said = capsys.readouterr()
     assert said.err == "note: 6 members on 3 ranks: 2 members a rank\n"
     assert "#SBATCH --ntasks-per-node=3\n" in said.out
     assert "#SBATCH --array" not in said.out
     assert "command+=('ensemble.grid.training.optimizer.learning_rate=[1e-3,1e-4]')" in said.out
     assert "\nrun_folder=mpitrain_ensemble-$job\n" in said.out
-    assert main(["launch", "--ensemble", "-n", "16", "-N", "2", "ensemble.members=4"]) == 0
+    assert main(["launch", "--scheduler", "slurm", "--ensemble", "-n", "16", "-N", "2", "ensemble.members=4"]) == 0
     assert capsys.readouterr().err == "note: 4 members on 16 ranks: 4 ranks a member\n"
 
 
@@ -200,7 +200,7 @@ def test_refusal_of_the_scheduler_is_told_in_its_words(capsys, tmp_path, monkeyp
 def test_without_a_scheduler_nothing_is_written(capsys, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    code, line = error_of(capsys, "--submit", "--output", "job.sh")
+    code, line = error_of(capsys, "--scheduler", "slurm", "--submit", "--output", "job.sh")
     assert (code, "sbatch: not found on the PATH" in line) == (2, True)
     assert not Path("job.sh").exists()
 

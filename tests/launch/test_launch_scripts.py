@@ -291,6 +291,8 @@ def test_local_pbs_and_manual_train_two_ranks_for_real(tmp_path, small_history):
 
     stdout = run_manual(tmp_path, command)
     assert "mpitrain: 2 ranks, backend gloo" in stdout
+    assert "mpitrain: 2 ranks, backend gloo" in (tmp_path / "logs" / "latest_node0.log").read_text()
+    assert (tmp_path / "logs" / "latest_node1.log").is_file()
     runs = [read_model(tmp_path / name) for name in ("local", "mpitrain_run-5", "mpitrain_run")]
     assert runs[0]["epochs"] == 2
     assert runs[1] == runs[2]

@@ -11,9 +11,12 @@ export HDF5_USE_FILE_LOCKING=FALSE
 export GLOO_SOCKET_IFNAME=eth0
 # where the ranks meet, and how many they are
 export MASTER_ADDR=n1 MASTER_PORT=29500 WORLD_SIZE=3
+# what this host's ranks say: on the terminal and in a log
+mkdir -p logs; log=mpitrain-$(date +%Y%m%d-%H%M%S)_node0.log
+ln -sfn "$log" logs/latest_node0.log
 # each rank's number in all and on this host
-RANK=0 LOCAL_RANK=0 python -m mpitrain train output.model_dir=mpitrain_run --log-level info &
-RANK=1 LOCAL_RANK=1 python -m mpitrain train output.model_dir=mpitrain_run --log-level info &
+RANK=0 LOCAL_RANK=0 python -m mpitrain train output.model_dir=mpitrain_run --log-level info 2>&1 | tee -a "logs/$log" &
+RANK=1 LOCAL_RANK=1 python -m mpitrain train output.model_dir=mpitrain_run --log-level info 2>&1 | tee -a "logs/$log" &
 # ends when the ranks of this host have ended
 wait
 
@@ -26,7 +29,10 @@ export HDF5_USE_FILE_LOCKING=FALSE
 export GLOO_SOCKET_IFNAME=eth0
 # where the ranks meet, and how many they are
 export MASTER_ADDR=n1 MASTER_PORT=29500 WORLD_SIZE=3
+# what this host's ranks say: on the terminal and in a log
+mkdir -p logs; log=mpitrain-$(date +%Y%m%d-%H%M%S)_node1.log
+ln -sfn "$log" logs/latest_node1.log
 # each rank's number in all and on this host
-RANK=2 LOCAL_RANK=0 python -m mpitrain train output.model_dir=mpitrain_run --log-level info &
+RANK=2 LOCAL_RANK=0 python -m mpitrain train output.model_dir=mpitrain_run --log-level info 2>&1 | tee -a "logs/$log" &
 # ends when the ranks of this host have ended
 wait

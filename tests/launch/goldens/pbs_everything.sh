@@ -52,8 +52,12 @@ export OMP_NUM_THREADS=2
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=INFO
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # InfiniBand was asked for: a site's default must not forbid it
 export NCCL_IB_DISABLE=0
+# a busy network: 17 s for an answer, and not 4, before it fails
+export NCCL_IB_TIMEOUT=22
 # the adapters that carry gradients between nodes
 export NCCL_IB_HCA=mlx5_0,mlx5_1
 # NCCL's first choice may be a management network
@@ -168,7 +172,7 @@ fi
 launch=(env OMP_PROC_BIND=close 'NOTE=it'"'"'s; here' "$mpirun" -machinefile "$hostfile" -np "$num_tasks")
 # not every mpirun hands its environment to other hosts: env does it under all of them
 launch+=(env)
-for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING NCCL_DEBUG NCCL_IB_DISABLE NCCL_IB_HCA NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME OMPI_MCA_btl_sm_eager_limit OMPI_MCA_btl_tcp_if_include FI_TCP_IFACE UCX_NET_DEVICES; do
+for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING NCCL_DEBUG TORCH_NCCL_ASYNC_ERROR_HANDLING NCCL_IB_DISABLE NCCL_IB_TIMEOUT NCCL_IB_HCA NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME OMPI_MCA_btl_sm_eager_limit OMPI_MCA_btl_tcp_if_include FI_TCP_IFACE UCX_NET_DEVICES; do
     [[ -z ${!name:-} ]] || launch+=("$name=${!name}")
 done
 launch+=(OMP_PROC_BIND=close 'NOTE=it'"'"'s; here')

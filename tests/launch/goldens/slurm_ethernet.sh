@@ -53,6 +53,8 @@ check SLURM_CPUS_PER_TASK "$OMP_NUM_THREADS" '[1-9][0-9]{0,8}'
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=WARN
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # Ethernet was asked for: without this NCCL waits for an adapter
 export NCCL_IB_DISABLE=1
 # NCCL's first choice may be a management network

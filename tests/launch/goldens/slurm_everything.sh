@@ -68,8 +68,12 @@ check SLURM_CPUS_PER_TASK "$OMP_NUM_THREADS" '[1-9][0-9]{0,8}'
 export HDF5_USE_FILE_LOCKING=FALSE
 # how much NCCL tells of the network that it found
 export NCCL_DEBUG=INFO
+# a rank whose peer is gone ends, and does not wait for it
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # InfiniBand was asked for: a site's default must not forbid it
 export NCCL_IB_DISABLE=0
+# a busy network: 17 s for an answer, and not 4, before it fails
+export NCCL_IB_TIMEOUT=22
 # the adapters that carry gradients between nodes
 export NCCL_IB_HCA=mlx5_0,mlx5_1
 # NCCL's first choice may be a management network

@@ -1,0 +1,199 @@
+"""What `mpitrain launch` takes from where it runs and from what is asked: the scheduler, sizes, NCCL's variables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from played_scheduler import Stage
+
+from mpitrain.cli.main import COMMANDS, _build_parser, main
+from mpitrain.cluster.schedulers import find_scheduler
+from mpitrain.launch.job_request import make_job_request
+from mpitrain.launch.manual import render_manual
+from mpitrain.launch.presets import PRESETS
+from mpitrain.launch.variables import job_variables
+
+JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SGE_ROOT")
+
+
+@pytest.fixture(autouse=True)
+def _on_an_empty_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    for name in JOB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def add_command(name: str) -> None:
+    path = Path("bin") / name
+    path.write_text("#!/bin/sh\necho 5\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("environ", "commands", "expected"),
+    [
+        ({}, ["sbatch"], ("slurm", "sbatch is on the PATH")),
+        ({}, ["qsub"], ("pbs", "qsub is on the PATH")),
+        ({}, ["sbatch", "qsub", "bsub"], ("slurm", "sbatch is on the PATH")),  # Slurm has a qsub of its own
+        ({"PBS_JOBID": "5.server"}, ["sbatch"], ("pbs", "PBS_JOBID is set, this is inside a job")),
+        ({"SLURM_JOB_ID": "5"}, [], ("slurm", "SLURM_JOB_ID is set, this is inside a job")),
+        ({"LSB_JOBID": "5"}, ["qsub"], ("LSF", "LSB_JOBID is set, this is inside a job")),
+        ({}, ["bsub"], ("LSF", "bsub is on the PATH")),
+        ({"SGE_ROOT": "/opt/sge"}, ["qsub"], ("Grid Engine", "qsub is on the PATH, and SGE_ROOT is set")),
+        ({"SLURM_JOB_ID": ""}, [], None),
+    ],
+)
+def test_the_scheduler_is_found(
+    environ: Mapping[str, str], commands: list[str], expected: tuple[str, str] | None
+) -> None:
+    found = find_scheduler(environ, lambda name: name if name in commands else None)
+    assert (found and (found.name, found.because)) == expected
+
+
+@pytest.mark.parametrize(
+    ("commands", "arguments", "first_words", "said"),
+    [
+        (["sbatch"], [], "# Slurm batch script", "note: a Slurm script, for sbatch is on the PATH"),
+        (["qsub"], [], "# PBS job script", "note: a PBS script, for qsub is on the PATH"),
+        (["sbatch"], ["--hosts", "a,b"], "# Commands to type", "note: commands for each host, for --hosts names them"),
+        ([], [], "# Slurm batch script", "note: a Slurm script, for no scheduler is found here"),
+        (["sbatch"], ["--scheduler", "pbs"], "# PBS job script", ""),
+    ],
+)
+def test_a_scheduler_that_is_found_is_used_and_said(
+    capsys: pytest.CaptureFixture[str], commands: list[str], arguments: list[str], first_words: str, said: str
+) -> None:
+    for name in commands:
+        add_command(name)
+    assert main(["launch", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].startswith(first_words)
+    assert captured.err.rstrip("\n").startswith(said)
+    assert captured.err.count("\n") == bool(said)
+    assert ("--scheduler names another" in captured.err) == bool(said)
+
+
+def test_what_is_found_takes_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    add_command("qsub")
+    assert main(["launch", "--submit"]) == 0
+    assert capsys.readouterr().out == "5\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "arguments", "words"),
+    [
+        (["bsub"], [], "LSF (bsub is on the PATH): no script is written for it; give --scheduler"),
+        (
+            [],
+            ["--submit"],
+            "--submit: no scheduler is found here (sbatch, qsub); --scheduler local runs it on this host",
+        ),
+    ],
+)
+def test_a_scheduler_without_scripts_is_refused_in_a_line(
+    capsys: pytest.CaptureFixture[str], commands: list[str], arguments: list[str], words: str
+) -> None:
+    for name in commands:
+        add_command(name)
+    assert main(["launch", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert words in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        ("--gpus-per-node 4", {"nodes=1", "ntasks-per-node=4", "gpus-per-node=4"}, ""),
+        ("--nodes 4 --gpus-per-node 2", {"nodes=4", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
+        ("--num_gpus 4 --nnodes 2", {"nodes=2", "ntasks-per-node=4", "gpus-per-node=4"}, ""),
+        ("--gpus-per-node 4 --tasks-per-node 1", {"nodes=1", "ntasks-per-node=1", "gpus-per-node=4"}, "3 stay idle"),
+        ("--preset multi_gpu --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
+        ("--preset single_gpu --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
+        ("--world-size 8 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=4"}, "8 ranks with a GPU each: 2 nodes"),
+        ("--preset multi_node -n 16", {"nodes=4", "ntasks-per-node=4"}, "16 ranks with a GPU each: 4 nodes"),
+        ("-n 6 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=3"}, "1 stay idle"),
+        ("-n 3 --gpus-per-node 4", {"nodes=1", "ntasks-per-node=3"}, "1 stay idle"),
+        ("--ensemble --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2"}, ""),
+    ],
+)
+def test_each_gpu_has_a_rank(capsys: pytest.CaptureFixture[str], arguments: str, expected: set[str], said: str) -> None:
+    assert main(["launch", "--scheduler", "slurm", *arguments.split(), "training.virtual_ranks=16"]) == 0
+    captured = capsys.readouterr()
+    directives = {line[10:] for line in captured.out.splitlines() if line.startswith("#SBATCH --")}
+    assert expected <= directives
+    assert said in captured.err
+    assert said or "idle" not in captured.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "launch -N 2 run.yaml -n 4 training.epochs=3 --job-name x seed=5 --scheduler slurm",
+        "launch seed=5 --scheduler slurm training.epochs=3 -n 4 run.yaml --job-name x -N 2",
+        "launch training.epochs=3 seed=5 -n 4 --job-name x --config run.yaml -N 2 --scheduler=slurm",
+        "run.yaml launch training.epochs=3 seed=5 --nodes 2 --job-name x --ntasks 4 --scheduler slurm",
+        "training.epochs=3 --nodes 2 launch --scheduler slurm -c run.yaml --world_size 4 seed=5 --job-name=x",
+    ],
+)
+def test_options_and_overrides_come_in_any_order(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    Path("run.yaml").write_text("seed: 4\n")
+    assert main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=2", "#SBATCH --job-name=x"} <= set(lines)
+    taken = [line for line in lines if line.startswith("command+=(") and "--" not in line]
+    assert taken[0] == "command+=(run.yaml)"
+    assert set(taken[1:]) >= {"command+=(training.epochs=3)", "command+=(seed=5)"}
+
+
+def test_every_command_may_come_after_its_flags() -> None:
+    (commands,) = [action for action in _build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    assert set(COMMANDS) == set(commands.choices)
+
+
+def test_hosts_started_by_hand_have_a_log_each(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "stage", environ={"PLAY": 'echo "words of rank $RANK"; echo its errors >&2'})
+    request = make_job_request(nodes=2, tasks_per_node=2, num_tasks=3, hosts=("a", "b"), job_name="ice")
+    done = stage.run(render_manual(request))
+    logs = stage.cwd / "logs"
+    assert [(logs / f"latest_node{node}.log").resolve().name[:4] for node in (0, 1)] == ["ice-", "ice-"]
+    said = [sorted((logs / f"latest_node{node}.log").read_text().splitlines()) for node in (0, 1)]
+    assert said == [
+        ["its errors", "its errors", "words of rank 0", "words of rank 1"],
+        ["its errors", "words of rank 2"],
+    ]
+    assert sorted(done.stdout.splitlines()) == sorted(said[0] + said[1])  # and on the terminal
+
+
+NCCL_OF_PRESETS = {
+    "debug": {},
+    "cpu_cluster": {},
+    "single_gpu": {"NCCL_DEBUG": "WARN"},
+    "multi_gpu": {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "NCCL_IB_DISABLE": "1"},
+    "multi_node": {
+        "NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "NCCL_IB_DISABLE": "0", "NCCL_IB_TIMEOUT": "22",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_set_the_usual_variables_of_nccl(preset: str) -> None:
+    variables = {one.name: one.value for one in job_variables(make_job_request(**PRESETS[preset]), "none")}
+    assert {name: value for name, value in variables.items() if "NCCL" in name} == NCCL_OF_PRESETS[preset]
+
+
+def test_a_debug_job_with_gpus_has_nccl_tell_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--preset", "debug", "--gpus-per-node", "2"]) == 0
+    assert "\nexport NCCL_DEBUG=INFO\n" in capsys.readouterr().out
+
+
+def test_nccl_may_look_for_adapters_where_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--preset", "multi_gpu", "--network", "ib", "--adapters", "mlx5_0"]) == 0
+    script = capsys.readouterr().out
+    assert "\nexport NCCL_IB_DISABLE=0\n" in script
+    assert "NCCL_IB_DISABLE=1" not in script
