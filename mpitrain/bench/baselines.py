@@ -1,4 +1,4 @@
-"""The loop that users of plain PyTorch write: DataLoader, DistributedDataParallel, torch.optim.Adam.
+"""The loops that users of plain PyTorch write: with DataLoader and DistributedDataParallel, and the leanest one.
 
 N  samples      F  input features      b  samples of this rank in a batch
 """
@@ -23,9 +23,10 @@ from mpitrain.errors import UserError
 
 _ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 _LEARNING_RATE = 1e-3
+_STEPS_TO_TRY = 20
 
 
-class PlainLoop:
+class DistributedLoop:
     """The loop on this rank's part of each batch, over the process group that `ranks` has started (gloo on CPUs)."""
 
     def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
@@ -43,21 +44,69 @@ class PlainLoop:
 
         Collective.
         """
-        ends_s = [time.perf_counter()]
-        for inputs, targets in itertools.islice(self._batches, num_steps):
-            self._optimizer.zero_grad()
-            loss = nn.functional.mse_loss(self._model(inputs), targets)
-            loss.backward()
-            self._optimizer.step()
-            ends_s.append(time.perf_counter())
-        return [float(step_s) * 1e6 for step_s in np.diff(ends_s)]
+        return _time_steps(self._model, self._optimizer, self._batches, num_steps)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
+class SingleLoop:
+    """One process on the root alone: the whole batch in one pass, from tensors in memory, with the faster Adam."""
+
+    def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
+        """Build the model, and try torch's Adam with and without its fused kernel."""
+        torch.manual_seed(0)
+        self._is_root = ranks.is_root
+        self._batches = _drawn_batches(samples, _num_rows(samples, global_batch_size))
+        tried = [self._try(network, is_fused) for is_fused in (False, True)] if self._is_root else []
+        self._chosen = min(tried, key=lambda one: one[0])[1:] if tried else None
+
+    def _try(self, network: Network, is_fused: bool) -> tuple[float, nn.Module, torch.optim.Adam]:
+        model = _sequential(network)
+        optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=is_fused)
+        _time_steps(model, optimizer, self._batches, _STEPS_TO_TRY)  # the first ones are slow
+        return float(np.median(_time_steps(model, optimizer, self._batches, _STEPS_TO_TRY))), model, optimizer
+
+    def time_steps(self, num_steps: int) -> list[float]:
+        """See `DistributedLoop.time_steps`; other ranks than the root return zeros."""
+        if self._chosen is None:
+            return [0.0] * num_steps
+        return _time_steps(*self._chosen, self._batches, num_steps)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+_Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+def _time_steps(model: nn.Module, optimizer: torch.optim.Adam, batches: _Batches, num_steps: int) -> list[float]:
+    ends_s = [time.perf_counter()]
+    for inputs, targets in itertools.islice(batches, num_steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        ends_s.append(time.perf_counter())
+    return [float(step_s) * 1e6 for step_s in np.diff(ends_s)]
+
+
+def _drawn_batches(samples: Samples, batch_size: int) -> _Batches:
+    """Give batches (b, F), (b, O) of an order drawn anew for each epoch."""
+    inputs, targets = torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets)
+    while True:
+        order = torch.randperm(len(samples))
+        for first in range(0, len(samples) - batch_size + 1, batch_size):
+            rows = order[first : first + batch_size]
+            yield inputs[rows], targets[rows]
+
+
+def _num_rows(samples: Samples, global_batch_size: int | str) -> int:
+    return len(samples) if global_batch_size == "full" else int(global_batch_size)
+
+
 def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | str) -> int:
-    rows = len(samples) if global_batch_size == "full" else int(global_batch_size)
+    rows = _num_rows(samples, global_batch_size)
     world_size = ranks.world_size
     if rows % world_size:
         raise UserError(f"batch {rows}: {world_size} ranks cannot share it equally; give a multiple")
@@ -76,7 +125,7 @@ def _sequential(network: Network) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _endless(ranks: Ranks, samples: Samples, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _endless(ranks: Ranks, samples: Samples, batch_size: int) -> _Batches:
     """Give batches (b, F), (b, 1), epoch after epoch, in a new order each time."""
     dataset = TensorDataset(
         torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets.reshape(len(samples), -1))

@@ -27,8 +27,8 @@ class Network:
 class Engine:
     """One way to compute a training step.
 
-    `kind`: ours (with the trainer's settings), loop (plain PyTorch's, in baselines.py) or cpp (the C++ program's
-    engine and reduction).
+    `kind`: ours (with the trainer's settings), a loop of plain PyTorch (in baselines.py: distributed, or in a single
+    process) or cpp (the C++ program's engine and reduction).
     `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, their tree), any (one slice a rank, one
     Allreduce) or original (one slice a rank, one Allreduce for each parameter, libtorch's Adam).
     """
@@ -57,7 +57,10 @@ _ENGINES = (
     _ours("eager", "any"),
     _ours("eager", "fixed"),
     _ours("ddp", "any"),
-    Engine("ddp-loop", "loop", note="plain PyTorch: DataLoader, DistributedDataParallel over gloo, torch.optim.Adam"),
+    Engine("ddp-loop", "distributed loop", note="plain PyTorch: DataLoader, DistributedDataParallel over gloo, Adam"),
+    Engine(
+        "torch-loop", "single loop", note="plain PyTorch in one process: the whole batch in one pass, the faster Adam"
+    ),
     _cpp("torch", "original", "C++ on libtorch, the original's way: one Allreduce for each parameter, libtorch's Adam"),
     _cpp("torch", "any", "C++ on libtorch, one slice a rank and one Allreduce"),
     _cpp("torch", "fixed", f"C++ on libtorch, {_FIXED}"),
@@ -89,7 +92,7 @@ class StepCase:
     @property
     def settings(self) -> list[str]:
         """The settings with which our trainer, or the loop's ranks, is built."""
-        backend = "gloo" if self.engine.kind == "loop" else "auto"
+        backend = "gloo" if self.engine.kind == "distributed loop" else "auto"
         return [
             *self.network.settings,
             *self.engine.settings,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.bench.baselines import PlainLoop
+from mpitrain.bench.baselines import DistributedLoop, SingleLoop
 from mpitrain.bench.step_cases import FEATURES, network_of
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
@@ -29,6 +29,10 @@ from mpitrain.runs.prepare import prepare_on_samples
 
 _FEWEST_STEPS = 3
 _LEARNING_RATE = 1e-3
+_LOOPS: Mapping[str, type[DistributedLoop | SingleLoop]] = {
+    "distributed loop": DistributedLoop,
+    "single loop": SingleLoop,
+}
 
 
 class Timed(Protocol):
@@ -76,13 +80,13 @@ def _measure_or_tell(ranks: Ranks, case: Mapping[str, Any], longest_s: float) ->
 def _measure(ranks: Ranks, config: RunConfig, case: Mapping[str, Any], longest_s: float) -> list[float]:
     samples = synthetic_samples(case["samples"])
     timed: Timed
-    if case["kind"] == "loop":
-        timed = PlainLoop(ranks, network_of(case["network"]), samples, case["batch"])
+    if case["kind"] in _LOOPS:
+        timed = _LOOPS[case["kind"]](ranks, network_of(case["network"]), samples, case["batch"])
     else:
         timed = EngineLoop(prepare_on_samples(config, take_share(samples, ranks), ranks).engine, ranks)
     warmup_us = timed.time_steps(case["warmup"])
     ranks.barrier()
-    num_steps = ranks.broadcast_object(affordable_steps(case["steps"], warmup_us, longest_s))
+    num_steps = ranks.on_root(lambda: affordable_steps(case["steps"], warmup_us, longest_s))
     step_us = timed.time_steps(num_steps)
     ranks.barrier()
     timed.close()

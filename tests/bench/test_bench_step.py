@@ -157,7 +157,7 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout
     odd = {row["engine"]: row for row in rows[63]}
     assert {name for name, row in odd.items() if row["error"] is None} == {
-        "compiled-any", "compiled-fixed", "eager-any", "eager-fixed",
+        "compiled-any", "compiled-fixed", "eager-any", "eager-fixed", "torch-loop",
     }  # fmt: skip
     assert (odd["ddp-loop"]["median_us"], odd["ddp-loop"]["ratio"]) == (None, None)
     assert odd["compiled-any"]["median_us"] > 0
