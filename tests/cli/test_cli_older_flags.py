@@ -36,6 +36,9 @@ TRAIN = [
     ("--no-cuda", "compute.device=cpu"),
     ("--seed 3", "seed=3"),
     ("--resume-from run", "--resume run"),
+    ("--wandb --wandb-project ice", "tracking.wandb=true tracking.wandb_project=ice"),
+    ("--wandb_entity=polar --wandb-tags a,b", "tracking.wandb_entity=polar tracking.wandb_tags=a,b"),
+    ("--wandb-run-name first --no-wandb", "tracking.wandb_name=first tracking.wandb=false"),
     ("--epochs 3 training.x=-1 --lr -1", "--epochs 3 training.x=-1 --lr -1"),
 ]
 LAUNCH = [

@@ -8,7 +8,7 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from mpitrain.config import load_run_config
 from mpitrain.ensemble.beginning import EnsembleRequest, load_settings
 from mpitrain.errors import MissingDependencyError
 from mpitrain.observe.trackers.open_trackers import check_trackers, flat_settings, where_to_look
-from mpitrain.observe.trackers.tracker import BackgroundTracker, Outcome, numbers_of
+from mpitrain.observe.trackers.tracker import BackgroundTracker, Outcome, Tracker, numbers_of
 
 ALL = ("--tensorboard", "--mlflow", "--wandb")
 OF_WANDB = ("--wandb-project", "ice", "--wandb-entity", "polar", "--wandb-name", "first", "--wandb-tags", "a, b")
@@ -197,39 +197,52 @@ def test_trackers_that_raise_leave_the_run_as_it_is(
     )
 
 
-class Hanging:
-    """A tracker whose first record takes for ever."""
+class Played:
+    """A tracker that does at its first record what it is given."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, at_first: Callable[[], None]) -> None:
+        self.at_first, self.calls = at_first, list[str]()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self.calls += 1
-        time.sleep(3600)
+        self.calls.append("log")
+        self.at_first()
 
     def finish(self, step: int, values: Mapping[str, float | str]) -> None:
-        raise AssertionError("after it hung")
+        self.calls.append("finish")
 
     def close(self, outcome: Outcome) -> None:
-        raise AssertionError("after it hung")
+        self.calls.append(outcome)
+
+    def abandon(self) -> None:
+        self.calls.append("abandon")
+        raise RuntimeError("not heard")
 
 
-def test_a_tracker_that_hangs_is_waited_for_no_longer_than_asked() -> None:
+def lines_of(make: Callable[[], Tracker]) -> list[str]:
     lines: list[str] = []
-    inner = Hanging()
-    tracker = BackgroundTracker("wandb", lambda: lambda: inner, lines.append)
-    started_s = time.monotonic()
-    tracker.wait_until_open(started_s + 60)
+    tracker, started_s = BackgroundTracker("wandb", lambda: make, lines.append), time.monotonic()
+    tracker.wait_until_open(started_s + 0.2)
     for step in range(4):
         tracker.log(step, {})
     tracker.finish(4, {})
     tracker.close("finished", time.monotonic() + 0.2)
     assert time.monotonic() - started_s < 30
-    assert inner.calls == 1
-    assert lines == [
-        "tracking.wandb: failed and is left out from now on (it is not done yet and is waited for no longer); the run "
-        "goes on"
-    ]
+    return lines
+
+
+def test_a_tracker_that_hangs_is_waited_for_no_longer_than_asked() -> None:
+    inner = Played(lambda: time.sleep(3600))
+    expected = "tracking.wandb: failed and is left out from now on (it is not done yet and is waited for no longer)"
+    assert lines_of(lambda: inner) == [f"{expected}; the run goes on"]
+    assert inner.calls == ["log"]
+    assert lines_of(lambda: Played(time.sleep(3600) or print)) == [f"{expected}; the run goes on"]  # type: ignore[func-returns-value]
+
+
+def test_a_tracker_that_failed_is_let_go_and_not_asked_again() -> None:
+    inner = Played(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+    (line,) = lines_of(lambda: inner)
+    assert "(ZeroDivisionError: integer division or modulo by zero)" in line
+    assert inner.calls == ["log", "abandon"]
 
 
 def test_numbers_and_settings_are_flat() -> None:
@@ -253,6 +266,22 @@ def test_all_are_off_and_offline_unless_asked_for() -> None:
 def test_tags_are_a_list_or_text() -> None:
     for given in ("[a, b]", "'a, b'"):
         assert load_run_config(None, [f"tracking.wandb_tags={given}"]).config.tracking.tags == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use_wandb: true\nwandb_project: ice\nwandb_run_name: first",
+        "logging: {use_wandb: true, wandb_project: ice, wandb_name: first}",
+        "wandb: {enabled: true, project: ice, name: first}",
+        "training: {wandb: true, wandb_project: ice, wandb_run_name: first}",
+        "tracking: {wandb: true, wandb_project: ice, wandb_name: first}",
+    ],
+)
+def test_files_of_other_trainers_are_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    tracking = load_run_config(tmp_path / "run.yaml").config.tracking
+    assert (tracking.wandb, tracking.wandb_project, tracking.wandb_name) == (True, "ice", "first")
 
 
 def test_settings_of_a_tracker_that_is_off_are_named() -> None:

@@ -45,6 +45,9 @@ _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("tracking.wandb_entity", _WHERE_TRACKED, ("wandb_entity",)),
     ("tracking.wandb_name", _WHERE_TRACKED, ("wandb_name", "wandb_run_name")),
     ("tracking.wandb_name", ("tracking.",), ("wandb_run_name",)),
+    ("tracking.wandb", ("wandb.", "logging.wandb."), ("enabled", "use")),
+    *((f"tracking.wandb_{name}", ("wandb.", "logging.wandb."), (name,))
+      for name in ("project", "entity", "name", "tags", "mode")),
     ("tracking.wandb_tags", _WHERE_TRACKED, ("wandb_tags",)),
     ("tracking.wandb_mode", _WHERE_TRACKED, ("wandb_mode",)),
     ("tracking.tensorboard", _WHERE_TRACKED, ("use_tensorboard", "tensorboard")),

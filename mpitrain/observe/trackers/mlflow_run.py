@@ -56,6 +56,9 @@ class MlflowTracker:
         """See `Tracker.close`."""
         self._client.set_terminated(self._run_id, _STATUSES[outcome])
 
+    def abandon(self) -> None:
+        """See `Tracker.abandon`; nothing is left behind."""
+
     def _create_run(self, experiment: str, name: str) -> str:
         found = self._client.get_experiment_by_name(experiment)
         experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)

@@ -34,6 +34,9 @@ class TensorBoardTracker:
         """See `Tracker.close`; the files know no outcome."""
         self._writer.close()
 
+    def abandon(self) -> None:
+        """See `Tracker.abandon`; nothing is left behind."""
+
     def _write_text(self, name: str, values: Mapping[str, Any], step: int) -> None:
         # Its text is Markdown: indented lines are shown as they are.
         lines = json.dumps(dict(values), indent=1).splitlines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -25,6 +26,9 @@ class Tracker(Protocol):
 
     def close(self, outcome: Outcome) -> None:
         """End the record."""
+
+    def abandon(self) -> None:
+        """Let go of what a failed record leaves behind, so that it is silent later; what this raises is lost."""
 
 
 class BackgroundTracker:
@@ -89,8 +93,13 @@ class BackgroundTracker:
             self._is_open.set()
         if tracker is None:
             return
-        while (action := self._actions.get()) is not None:
-            action(tracker)
+        try:
+            while (action := self._actions.get()) is not None:
+                action(tracker)
+        except BaseException:
+            with suppress(BaseException):
+                tracker.abandon()
+            raise
 
     def _guarded(self, action: Callable[[], Result]) -> Result | None:
         try:
