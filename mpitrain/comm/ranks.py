@@ -27,7 +27,7 @@ class Ranks:
     `cpu` carries objects and small agreements, `tensors` the tensors of `device`. Before the settings are read
     (`open_tensors`) both are one, on the CPU. `transport` is "mpi" or "torch"; `node_cores` is how many cores the ranks
     of this node may use together; `notices` are for the user; a failure's details go into `failure_folder`; `starting`
-    is told what is done before the training.
+    is told what is done before the training; `heard_by` hears what the root prints, as its log does.
     """
 
     info: RankInfo
@@ -45,6 +45,7 @@ class Ranks:
     watchdog: Watchdog | None = None
     starting: Starting = field(default_factory=Starting)
     watch: NodeWatch = field(default_factory=NodeWatch)
+    heard_by: Callable[[str], None] = lambda line: None
 
     @property
     def rank(self) -> int:
@@ -118,6 +119,7 @@ class Ranks:
         """Print a line on the root rank only. Not collective."""
         if self.is_root:
             print(line, file=sys.stderr if error else sys.stdout, flush=True)
+            self.heard_by(line)
 
     def write_failures_to(self, folder: Path) -> None:
         """Keep a failure's details in `folder`, which all nodes see. Not collective."""

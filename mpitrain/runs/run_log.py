@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,31 +17,53 @@ from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warning
 from mpitrain.observe.summary import RunSummary
 from mpitrain.observe.trackers.open_trackers import check_trackers, final_values, open_trackers, where_to_look
 from mpitrain.observe.trackers.tracker import BackgroundTracker
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.facts import machine_facts, package_versions, rank_facts
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder
 
 
-def tell(ranks: Ranks, logger: logging.Logger, notices: Iterable[str]) -> None:
-    """Print notices once, and keep them in the root's log. Not collective."""
+def tell(ranks: Ranks, notices: Iterable[str]) -> None:
+    """Print notices once. Not collective."""
     for line in notices:
         ranks.say(f"note: {line}", error=True)
-        if ranks.is_root:
-            logger.warning("%s", line)
 
 
-def log_start(logger: logging.Logger, ranks: Ranks) -> None:
-    """Log who this rank is and, at debug, what it runs on and how long each part of the start took."""
+def _hear(logger: logging.Logger, text: str) -> None:
+    """Log what the root prints: notes as warnings, the rest as it is, line by line."""
+    if text.startswith("note: "):
+        logger.warning("%s", text.removeprefix("note: "))
+        return
+    for line in text.splitlines():
+        logger.info("%s", line)
+
+
+def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> None:
+    """Log who this rank is and, at debug, its part, what it runs on and how long each part of the start took."""
     where = f"rank {ranks.rank} of {ranks.world_size}, device {ranks.device}"
     logger.info("%s, torch %s, %d threads", where, torch.__version__, ranks.num_threads)
     if not logger.isEnabledFor(logging.DEBUG):
         return
-    facts = {**rank_facts(ranks, os.environ), **machine_facts(os.environ)}
+    facts = {**_part_of(prepared), **rank_facts(ranks, os.environ), **machine_facts(os.environ)}
     for name, value in facts.items():
         logger.debug("%s: %s", name, value or "-")
     logger.debug("versions: %s", ", ".join(f"{name} {version or '-'}" for name, version in package_versions().items()))
     for what, seconds in ranks.starting.times:
         logger.debug("start: %.3f s %s", seconds, what)
+
+
+def _part_of(prepared: PreparedRun) -> dict[str, str]:
+    """Return what this rank computes of each step, by what, on which data."""
+    plan, summary, kernel = prepared.plan, prepared.dataset.summary, prepared.choice.kernel
+    owned = prepared.layout.virtual_ranks.owned
+    return {
+        "data": f"{summary.num_training_samples} training samples, {summary.num_validation_samples} for validation, "
+        f"inputs {' '.join(summary.input_names)}, targets {' '.join(summary.target_names)}",
+        "batches": f"{plan.steps_per_epoch} steps an epoch of {plan.global_batch_size} samples, {plan.slice_rows} a "
+        "microbatch",
+        "part": f"microbatches {owned.start} to {owned.stop - 1} of {plan.num_virtual_ranks}",
+        "engine": prepared.choice.words + (f", {kernel._name}" if kernel is not None else ""),
+    }
 
 
 @contextmanager
@@ -50,10 +73,15 @@ def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
     The records go into the folder that `log_into_folder` names. Not collective.
     """
     logger = start_rank_log(ranks.rank, getattr(logging, level.upper()))
-    with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
-        yield logger
+    heard_before, ranks.heard_by = ranks.heard_by, functools.partial(_hear, logger)
+    try:
+        with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
+            yield logger
+    finally:
+        ranks.heard_by = heard_before
     if warned and ranks.failure_folder is not None:
-        ranks.say(f"note: {len(warned)} warnings of libraries are in {ranks.failure_folder}", error=True)
+        number = "a warning of a library is" if len(warned) == 1 else f"{len(warned)} warnings of libraries are"
+        ranks.say(f"note: {number} in {ranks.failure_folder}", error=True)
 
 
 def log_into_folder(logger: logging.Logger, ranks: Ranks, folder: RunFolder) -> None:
@@ -85,7 +113,7 @@ def check_outputs(config: RunConfig, folder: RunFolder) -> None:
 
 @contextmanager
 def tracking(
-    ranks: Ranks, config: RunConfig, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger
+    ranks: Ranks, config: RunConfig, folder: RunFolder, checkpoint: Checkpoint | None
 ) -> Iterator[Sequence[BackgroundTracker]]:
     """Open the experiment trackers on the root, and close them with how the block ends.
 
@@ -101,7 +129,7 @@ def tracking(
     with ExitStack() as stack:
         trackers: Sequence[BackgroundTracker] = ()
         if ranks.is_root:
-            opened = open_trackers(config, folder.tracking, first_step, lambda line: tell(ranks, logger, [line]))
+            opened = open_trackers(config, folder.tracking, first_step, lambda line: tell(ranks, [line]))
             trackers = stack.enter_context(opened)
         ranks.barrier()
         yield trackers

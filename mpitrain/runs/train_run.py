@@ -40,7 +40,7 @@ def train(ranks: Ranks, request: TrainRequest) -> int:
         ranks.starting.now("reading the settings")
         loaded = load_settings(request, ranks)  # 2
         with open_tensors(ranks, loaded.config), listen_for_stop() as stop_request:  # 1
-            tell(ranks, logger, (*loaded.notices, *ranks.notices))
+            tell(ranks, (*loaded.notices, *ranks.notices))
             _train(ranks, loaded.config, request, stop_request, logger, started_s)
     return 0
 
@@ -63,8 +63,8 @@ def _train(
         ranks.on_root(lambda: check_final_prediction(config, folder))
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
     log_into_folder(logger, ranks, folder)
-    _announce(ranks, logger, prepared, source.notices, files, folder)
-    with tracking(ranks, config, folder, checkpoint, logger) as trackers:
+    _announce(ranks, prepared, source.notices, files, folder)
+    with tracking(ranks, config, folder, checkpoint) as trackers:
         with (
             watching(prepared, ranks, folder, checkpoint, logger, trackers) as (watcher, meter),
             closing(prepared.engine),
@@ -76,7 +76,7 @@ def _train(
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             ranks.starting.done()
-            log_start(logger, ranks)
+            log_start(logger, ranks, prepared)
             trainer.fit()  # 8
             timing = meter.whole()
         summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s)  # 9
@@ -86,10 +86,9 @@ def _train(
 
 
 def _announce(
-    ranks: Ranks, logger: logging.Logger, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str],
-    folder: RunFolder,
+    ranks: Ranks, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str], folder: RunFolder
 ) -> None:  # fmt: skip
-    tell(ranks, logger, (*of_source, *prepared.notices))
+    tell(ranks, (*of_source, *prepared.notices))
     summary = prepared.dataset.summary
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
     ranks.say(

@@ -105,6 +105,21 @@ def test_each_level_holds_what_it_says(tmp_path: Path, small_history: Path, leve
         assert "WARNING 0@" in texts[0]
         assert "data.num_workers=3: of no effect" in texts[0]
         assert all("stopped by training.max_steps=3" in text for text in texts)
+    # What the root prints is in its log.
+    assert ("INFO 0@" in texts[0] and "mpitrain: 2 ranks, backend mpi" in texts[0]) == (level in ("debug", "info"))
     if level == "debug":
-        for words in ("launcher: MPI", "mpi_library: ", "cpu: ", "versions: Python", "start: ", "steps in a call"):
+        assert ["part: microbatches 0 to 3 of 8" in text for text in texts] == [True, False]
+        assert ["part: microbatches 4 to 7 of 8" in text for text in texts] == [False, True]
+        for words in (
+            "engine: compiled",
+            "dense_network-",
+            "batches: ",
+            "targets aice_h",
+            "launcher: MPI",
+            "mpi_library: ",
+            "cpu: ",
+            "versions: Python",
+            "start: ",
+            "steps in a call",
+        ):
             assert all(words in text for text in texts), words
