@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # PBS job script: qsub FILE
 # Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
-# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and
-# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).
+# Read from its environment: NPROC_PER_NODE (ranks a host), PYTHON, CONDA_ENV.
 # the name in the queue
 #PBS -N doctor
 # hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
@@ -56,6 +55,13 @@ command -v "$python" >/dev/null || {
     exit 3
 }
 command=("$python" -m mpitrain doctor)
+# Read by other scripts, not by this one: what is set is answered.
+older() { # NAME ADVICE
+    [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
+}
+for name in EPOCHS LR BATCH_SIZE DATA SEED BACKEND NCCL_TIMEOUT OUTPUT RESUME LOG_LEVEL TRAIN_SAMPLES VAL_SAMPLES DATA_TYPE GPUS; do
+    older "$name" 'it runs mpitrain doctor, which trains nothing'
+done
 
 # each host once, in the job's order
 mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")

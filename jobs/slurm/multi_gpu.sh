@@ -94,7 +94,7 @@ take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
 take SEED seed '0|[1-9][0-9]{0,17}'
 take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
 take NCCL_TIMEOUT distributed.timeout_s '[1-9][0-9]{0,8}'
-# Read by scripts of other trainers, not by this one: what is set is answered.
+# Read by other scripts, not by this one: what is set is answered.
 older() { # NAME ADVICE
     [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
 }

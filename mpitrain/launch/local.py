@@ -34,7 +34,7 @@ def render_local(job: JobRequest) -> str:
             "--sweep: --scheduler local starts one run; add --ensemble, or use slurm or pbs and their job arrays"
         )
     lines = [
-        *parts.header("Script for this host: bash FILE"),
+        *parts.header(job, "Script for this host: bash FILE"),
         *parts.strict_mode(job),
         "",
         *parts.check_function(),

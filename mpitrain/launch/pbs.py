@@ -35,7 +35,7 @@ def render_pbs(job: JobRequest) -> str:
     """Return the text of a script for qsub. Pure."""
     variables = job_variables(job, "either")
     lines = [
-        *parts.header("PBS job script: qsub FILE", _directives(job)),
+        *parts.header(job, "PBS job script: qsub FILE", _directives(job)),
         *parts.strict_mode(job),
         "",
         *parts.check_function(),

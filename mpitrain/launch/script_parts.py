@@ -102,14 +102,20 @@ may_restart() {{ # EXIT_CODE
 }}"""
 
 
-def header(title: str, directives: Iterable[str] = ()) -> list[str]:
+_READ_BY_TRAINING = (
+    "# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and",
+    "# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).",
+)
+_READ_BY_ALL = "# Read from its environment: NPROC_PER_NODE (ranks a host), PYTHON, CONDA_ENV."
+
+
+def header(job: JobRequest, title: str, directives: Iterable[str] = ()) -> list[str]:
     """Return the first lines of a script, with the directives, which must come before any command."""
     return [
         "#!/usr/bin/env bash",
         f"# {title}",
         "# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.",
-        "# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and",
-        "# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).",
+        *(_READ_BY_TRAINING if job.trains else [_READ_BY_ALL]),
         *directives,
         "",
     ]
@@ -125,7 +131,7 @@ def strict_mode(job: JobRequest) -> list[str]:
 
 
 _OLDER = """\
-# Read by scripts of other trainers, not by this one: what is set is answered.
+# Read by other scripts, not by this one: what is set is answered.
 older() { # NAME ADVICE
     [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
 }"""
@@ -222,7 +228,7 @@ def rank_command(job: JobRequest) -> list[str]:
         ]
     lines += [f"command+=({quote(setting)})" for setting in job.settings]
     lines += _log_option(job) if job.command == "train" else []
-    return [*lines, *(_training_options(job) if job.trains else [])]
+    return [*lines, *(_training_options(job) if job.trains else _not_of_training(job))]
 
 
 def sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
@@ -293,6 +299,12 @@ def _training_options(job: JobRequest) -> list[str]:
         _OLDER,
         *(f"older {name} {quote(advice)}" for name, advice in OLDER_VARIABLES.items()),
     ]
+
+
+def _not_of_training(job: JobRequest) -> list[str]:
+    names = [*(name for name, _, _ in OVERRIDES), "OUTPUT", "RESUME", "LOG_LEVEL", *OLDER_VARIABLES]
+    advice = quote(f"it runs mpitrain {job.command}, which trains nothing")
+    return [_OLDER, f"for name in {' '.join(names)}; do", f'    older "$name" {advice}', "done"]
 
 
 def choose_mpirun() -> list[str]:

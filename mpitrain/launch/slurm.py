@@ -94,7 +94,7 @@ exit "$exit_code\""""
 def render_slurm(job: JobRequest) -> str:
     """Return the text of a batch script for sbatch. Pure."""
     lines = [
-        *parts.header("Slurm batch script: sbatch FILE", _directives(job)),
+        *parts.header(job, "Slurm batch script: sbatch FILE", _directives(job)),
         *parts.strict_mode(job),
         "",
         *parts.check_function(),

@@ -68,3 +68,18 @@ def test_a_conda_environment_by_name_or_folder_is_the_ranks_python(stage: Stage,
     missing = stage.run(RENDERERS["slurm"](make_job_request()), {"CONDA_ENV": "gone", "OUTPUT": "other"})
     assert missing.returncode == 3
     assert "envs/gone/bin/python: not found" in missing.stderr
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "local"])
+@pytest.mark.parametrize("command", ["doctor", "data generate"])
+def test_a_job_that_does_not_train_says_what_it_does_not_read(stage: Stage, scheduler: str, command: str) -> None:
+    script = RENDERERS[scheduler](make_job_request(command=command))
+    done = stage.run(script, {"EPOCHS": "3", "TRAIN_SAMPLES": "9", "PYTHON": "python"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        f"note: {variable}: not read by this script; it runs mpitrain {command}, which trains nothing"
+        for variable in ("EPOCHS=3", "TRAIN_SAMPLES=9")
+    ]
+    head = script.partition("set -euo pipefail")[0]
+    assert "EPOCHS" not in head
+    assert "CONDA_ENV" in head
