@@ -16,6 +16,7 @@ from conftest import PROJECT, TIMEOUT_S, find_mpirun
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
 from mpitrain.config import RunConfig, SchedulerSection, load_run_config
+from mpitrain.config.advice.explain import explain_settings
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import weights_sha256
 
@@ -107,7 +108,8 @@ def test_commands_run(played: Played) -> None:
 def test_hashes_are_the_same_where_it_says_so(played: Played) -> None:
     same = {played.hash_of(run) for run in ("first", "with_torchrun", "on_1_rank", "on_3_ranks", "parted")}
     assert len(same) == 1
-    assert "".join(played.outputs.values()).count(f"SHA-256 {same.pop()[:12]} ") == 5
+    # Five runs, the first of them trained again, and what is said of that.
+    assert "".join(played.outputs.values()).count(f"SHA-256 {same.pop()[:12]} ") == 7
 
 
 def test_run_folder_holds_what_the_table_names(played: Played) -> None:
@@ -173,6 +175,24 @@ def test_the_table_of_speeds_names_engines_that_are_measured() -> None:
     engines = [re.match(r"`([\w-]+)`", row[0]) for row in rows]
     assert all(engine is not None and engine[1] in ENGINES for engine in engines)
     assert all(float(cell) > 0 for row in rows for cell in row[1:])
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    sections = "|".join(name for name, field in RunConfig.model_fields.items() if name not in ("semantics", "seed"))
+    named = set(re.findall(rf"`(?:--)?((?:{sections})\.[a-z_.]+[a-z])(?=[`=: ])", README.read_text()))
+    assert len(named) > 20
+    for key in named - {"model.pt", "ensemble.csv"}:
+        assert keys_of(explain_settings([key]))[0] == key
+
+
+def keys_of(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines() if line and not line.startswith(" ")]
+
+
+def test_a_run_is_trained_again(played: Played) -> None:
+    again = next(text for command, text in played.outputs.items() if "reproduce first" in command)
+    assert "reproduced: equal, SHA-256 " in again
+    assert " (2 ranks then, 3 here)" in again
 
 
 def test_settings_that_tables_name_exist() -> None:

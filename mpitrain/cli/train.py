@@ -160,6 +160,7 @@ def _starting(log_level: str) -> Any:
 
     if log_level != "debug":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its profiler prints when it starts and stops
     starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
     starting.now("loading PyTorch")
     return starting

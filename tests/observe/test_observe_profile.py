@@ -40,6 +40,7 @@ def test_the_compiled_step_and_its_allreduce_are_named_and_give_the_same_bits(
         assert len([name for name in names if re.fullmatch(words, name)]) == PROFILED_STEPS
     assert f"Profile  {tmp_path / 'run' / 'profile.json'} " in done.stdout
     assert "warning" not in done.stderr
+    assert "profiler_start" not in done.stderr
     plain = run(tmp_path / "plain", small_history, None)
     assert hash_of(plain) == hash_of(done)
     assert "Profile" not in plain.stdout
