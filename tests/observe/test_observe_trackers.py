@@ -238,6 +238,17 @@ def test_a_tracker_that_hangs_is_waited_for_no_longer_than_asked() -> None:
     assert lines_of(lambda: Played(time.sleep(3600) or print)) == [f"{expected}; the run goes on"]  # type: ignore[func-returns-value]
 
 
+def test_a_tracker_that_cannot_be_opened_says_so_before_the_training() -> None:
+    def refuse() -> Any:
+        raise PermissionError("no folder")
+
+    for load in (refuse, lambda: refuse):
+        lines: list[str] = []
+        BackgroundTracker("mlflow", load, lines.append).wait_until_open(time.monotonic() + 60)
+        (line,) = lines
+        assert "left out from now on (PermissionError: no folder); the run goes on" in line
+
+
 def test_a_tracker_that_failed_is_let_go_and_not_asked_again() -> None:
     inner = Played(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
     (line,) = lines_of(lambda: inner)

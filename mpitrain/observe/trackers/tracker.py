@@ -56,6 +56,8 @@ class BackgroundTracker:
     def wait_until_open(self, until_s: float) -> None:
         """Wait until the tracker is made or has failed, at most until the monotonic clock shows `until_s`."""
         self._is_open.wait(max(0.0, until_s - time.monotonic()))
+        if self._failure is not None:
+            self._leave_out(self._failure)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """See `Tracker.log`."""
@@ -87,10 +89,8 @@ class BackgroundTracker:
             self._tell(f"tracking.{self._name}: failed and is left out from now on ({why}); the run goes on")
 
     def _work(self, make: Callable[[], Tracker] | None) -> None:
-        try:
-            tracker = make() if make is not None else None
-        finally:
-            self._is_open.set()
+        tracker = self._guarded(make) if make is not None else None
+        self._is_open.set()
         if tracker is None:
             return
         try:
@@ -105,8 +105,6 @@ class BackgroundTracker:
         try:
             return action()
         except BaseException as error:  # a library that asks for the end of the process ends its record alone
-            if isinstance(error, KeyboardInterrupt):  # the user's own
-                raise
             self._failure = " ".join(f"{type(error).__name__}: {error}".split())
             return None
 
