@@ -189,6 +189,7 @@ OF_JOBS: tuple[tuple[str, Outcome], ...] = (
     ("BACKEND=gloo", Sets("compute.backend=gloo")),
     ("NCCL_TIMEOUT=1800", Sets("distributed.timeout_s=1800")),
     ("LOG_LEVEL=debug", Sets("debug")),
+    ("LOG_LEVEL=DEBUG", Sets("DEBUG")),
     ("RESUME=1", Sets("--resume")),
     ("TRAIN_SAMPLES=1000", Says("TRAIN_SAMPLES=1000: not read by this script; set data.num_samples")),
     ("VAL_SAMPLES=100", Says("VAL_SAMPLES=100: not read by this script; set data.validation_split")),

@@ -77,7 +77,7 @@ command+=(jobs/configs/gpu.yaml)
 }
 # how much the ranks' logs hold
 log_level=${LOG_LEVEL:-info}
-check LOG_LEVEL "$log_level" 'debug|info|warning|error'
+check LOG_LEVEL "$log_level" 'debug|info|warning|error|DEBUG|INFO|WARNING|ERROR'
 command+=(--log-level "$log_level")
 # A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM

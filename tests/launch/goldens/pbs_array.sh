@@ -60,7 +60,7 @@ command -v "$python" >/dev/null || {
 command=("$python" -m mpitrain train)
 # how much the ranks' logs hold
 log_level=${LOG_LEVEL:-info}
-check LOG_LEVEL "$log_level" 'debug|info|warning|error'
+check LOG_LEVEL "$log_level" 'debug|info|warning|error|DEBUG|INFO|WARNING|ERROR'
 command+=(--log-level "$log_level")
 # A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM

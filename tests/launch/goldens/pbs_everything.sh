@@ -96,7 +96,7 @@ command+=(training.epochs=3)
 command+=('model.initial_weights=it'"'"'s; here')
 # how much the ranks' logs hold
 log_level=${LOG_LEVEL:-debug}
-check LOG_LEVEL "$log_level" 'debug|info|warning|error'
+check LOG_LEVEL "$log_level" 'debug|info|warning|error|DEBUG|INFO|WARNING|ERROR'
 command+=(--log-level "$log_level")
 # A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
 take() { # NAME KEY FORM
