@@ -63,6 +63,8 @@ def test_a_key_in_a_file(text: str, outcome: Outcome, capsys: pytest.CaptureFixt
 def training(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, tuple[str, ...], Any]]:
     """What `train` would begin with: its settings, its notices, and what else was asked for."""
     requests: list[Any] = []
+    for name, value in (("MPITRAIN_STARTING_AFTER_S", "600"), ("TORCH_CPP_LOG_LEVEL", ""), ("KINETO_LOG_LEVEL", "")):
+        monkeypatch.setenv(name, value)  # what `train` sets for its own process stays within this test
     monkeypatch.setattr(start, "run_on_all_ranks", lambda body, watch: body(SimpleNamespace()))
     monkeypatch.setattr(train_run, "train", lambda ranks, request: requests.append(request) or 0)
 

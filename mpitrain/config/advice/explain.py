@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from mpitrain.config.messages import allowed_values, known_keys, suggestion
@@ -21,9 +22,14 @@ def explain_settings(words: list[str]) -> str:
 
     Raises UserError for a word that is none of these.
     """
-    fields = dict(_fields(RunConfig.model_json_schema()))
+    fields = _all_fields()
     named = [key for word in words for key in _named_by(word, fields)] if words else list(fields)
     return "\n".join(_paragraph(key, fields[key]) for key in dict.fromkeys(named))
+
+
+@cache
+def _all_fields() -> dict[str, dict[str, Any]]:
+    return dict(_fields(RunConfig.model_json_schema()))
 
 
 def _fields(schema: dict[str, Any], above: str = "", definitions: Any = None) -> Iterator[tuple[str, dict[str, Any]]]:
