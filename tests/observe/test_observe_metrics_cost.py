@@ -27,6 +27,7 @@ def test_metrics_cost_at_most_a_hundredth_of_the_step(tmp_path: Path, request: p
         if results[-1]["ratio"] <= MOST:
             print(results[-1])
             return
-    if min(result["chance"] for result in results) > MOST - 1:
-        pytest.skip(f"two runs that are the same differ by more than a hundredth here: {results}")
+    best = min(results, key=lambda result: float(result["ratio"]))
+    if best["ratio"] - 1 <= best["chance"]:
+        pytest.skip(f"two runs that are the same differ by as much here: {results}")
     pytest.fail(f"metrics cost more than a hundredth of the step: {results}")
