@@ -177,9 +177,9 @@ run_once() {
     done
 }
 run_once
-# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
+# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that
 # leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
-if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then
     echo "stopped before the time limit; requeued to go on from the checkpoint"
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -214,9 +214,9 @@ while :; do
     echo "the run ended with exit code $exit_code; ${#alive[@]} of $SLURM_JOB_NUM_NODES hosts answer: again with" \
         "${go_on[*]} and $num_tasks ranks on ${alive[*]}, $restarts_left times more at most"
 done
-# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
+# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that
 # leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
-if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then
     echo "stopped before the time limit; requeued to go on from the checkpoint"
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -75,17 +75,17 @@ while :; do
 done"""
 
 _REQUEUE = """\
-# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 counts too: srun kills ranks that
+# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that
 # leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
-if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then
     echo "stopped before the time limit; requeued to go on from the checkpoint"
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$exit_code\""""
 
 _NO_REQUEUE = """\
-# Stopped by the warning: say how to go on. 137 counts too: srun kills ranks that leave a moment after the first one.
-if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+# Stopped by the warning: say how to go on. 137 and 143 count too: srun ends ranks that leave after the first one.
+if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then
     echo "stopped before the time limit; to go on: sbatch --export=ALL,RESUME=1,OUTPUT=$run_folder SCRIPT"
 fi
 exit "$exit_code\""""

@@ -149,6 +149,14 @@ def test_warning_before_the_limit_stops_requeues_and_resumes(stage):
     assert "--resume" in stage.arguments_of("python")
 
 
+@pytest.mark.parametrize("code", [137, 143])
+def test_ranks_that_srun_ends_after_the_first_one_has_stopped_are_no_failure(stage, code):
+    play = STOP_AS_ASKED.replace("exit 5", f"exit {code}")
+    assert play != STOP_AS_ASKED
+    exit_code, stdout = run_and_signal(stage, slurm(), signal.SIGUSR1, PLAY=play)
+    assert (exit_code, (stage.records / "scontrol").read_text()) == (code, "requeue 77\n"), stdout
+
+
 def test_cancelled_job_waits_for_its_ranks_and_is_not_requeued(stage):
     exit_code, _ = run_and_signal(stage, slurm(), signal.SIGTERM)
     assert exit_code == 5

@@ -257,8 +257,8 @@ while :; do
     echo "the run ended with exit code $exit_code; ${#alive[@]} of $SLURM_JOB_NUM_NODES hosts answer: again with" \
         "${go_on[*]} and $num_tasks ranks on ${alive[*]}, $restarts_left times more at most"
 done
-# Stopped by the warning: say how to go on. 137 counts too: srun kills ranks that leave a moment after the first one.
-if ((warned)) && ((exit_code == 5 || exit_code == 137)); then
+# Stopped by the warning: say how to go on. 137 and 143 count too: srun ends ranks that leave after the first one.
+if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then
     echo "stopped before the time limit; to go on: sbatch --export=ALL,RESUME=1,OUTPUT=$run_folder SCRIPT"
 fi
 exit "$exit_code"
