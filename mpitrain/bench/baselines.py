@@ -1,6 +1,6 @@
 """The loops that users of plain PyTorch write: with DataLoader and DistributedDataParallel, and the leanest one.
 
-N  samples      F  input features      b  samples of this rank in a batch
+N  samples      F  input features      O  targets      b  samples of this rank in a batch
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mpitrain.errors import UserError
 _ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 _LEARNING_RATE = 1e-3
 _STEPS_TO_TRY = 20
+_Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 class DistributedLoop:
@@ -56,9 +57,8 @@ class SingleLoop:
     def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
         """Build the model, and try torch's Adam with and without its fused kernel."""
         torch.manual_seed(0)
-        self._is_root = ranks.is_root
         self._batches = _drawn_batches(samples, _num_rows(samples, global_batch_size))
-        tried = [self._try(network, is_fused) for is_fused in (False, True)] if self._is_root else []
+        tried = [self._try(network, is_fused) for is_fused in (False, True)] if ranks.is_root else []
         self._chosen = min(tried, key=lambda one: one[0])[1:] if tried else None
 
     def _try(self, network: Network, is_fused: bool) -> tuple[float, nn.Module, torch.optim.Adam]:
@@ -75,9 +75,6 @@ class SingleLoop:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-_Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _time_steps(model: nn.Module, optimizer: torch.optim.Adam, batches: _Batches, num_steps: int) -> list[float]:
