@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -129,16 +130,34 @@ class IeeeArithmetic {
     const Word before_;
 };
 
-/// The sum of `num_lanes` numbers, half and half: four additions in a row where one after the other were fifteen.
-template <int num_lanes>
-Real sum_of_lanes(const Real* from) {
-    if constexpr (num_lanes == 1) {
-        return *from;
+/// Lanes of a and b, as if b's followed a's: of each segment of `length` lanes the half that starts at `from`.
+template <int length, int from, std::size_t... lane>
+Vector halves(Vector a, Vector b, std::index_sequence<lane...>) {
+    constexpr int half = length / 2;
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b,
+                                   (static_cast<int>(lane) / half * length + static_cast<int>(lane) % half + from)...);
+#else
+    using Lane = std::conditional_t<is_float, std::int32_t, std::int64_t>;
+    typedef Lane Lanes __attribute__((vector_size(register_bytes)));
+    return __builtin_shuffle(
+        a, b, Lanes{(static_cast<Lane>(lane) / half * length + static_cast<Lane>(lane) % half + from)...});
+#endif
+}
+
+/// Each lane r becomes the sum of the lanes of rows[r], half and half: first and second half, then their quarters, and
+/// so on. Two rows share an addition from the start, where a row alone would leave ever more lanes idle.
+template <int length = register_lanes>
+Vector sums_of_lanes(Vector* rows) {
+    if constexpr (length == 1) {
+        return rows[0];
     } else {
-        constexpr int half = num_lanes / 2;
-        Real folded[half];
-        for (int lane = 0; lane < half; ++lane) folded[lane] = from[lane] + from[lane + half];
-        return sum_of_lanes<half>(folded);
+        constexpr auto lane = std::make_index_sequence<register_lanes>();
+        Vector folded[length / 2];
+        for (int r = 0; r < length / 2; ++r)
+            folded[r] = halves<length, 0>(rows[2 * r], rows[2 * r + 1], lane) +
+                        halves<length, length / 2>(rows[2 * r], rows[2 * r + 1], lane);
+        return sums_of_lanes<length / 2>(folded);
     }
 }
 

@@ -36,8 +36,7 @@ void spread_statistics(Workspace& work, const Statistics& statistics) {
 void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order) {
     constexpr int F = sizes[0];
     // In two passes: a vector that is read just after the stores of its parts waits for them.
-    for (int r = 0; r < R; ++r)
-        for (int f = 0; f < F; ++f) work.after[0][r][f] = rows.inputs[order[r] * F + f];
+    for (int r = 0; r < R; ++r) std::memcpy(work.after[0][r], rows.inputs + order[r] * F, sizeof(Real) * F);
     for (int r = 0; r < R; ++r)
         for (int f = 0; f < width(F); f += register_lanes) {
             Real* x = work.after[0][r] + f;

@@ -77,14 +77,21 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
     for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
 }
 
-/// The sum of the products of `count` numbers, a multiple of the lanes, each lane's in order and then half and half.
-inline Real dot(const Real* a, const Real* b, int count) {
+/// sums[r] = start + the sum over i of a[r][i] * b[i], for `register_lanes` rows and a multiple of the lanes of
+/// numbers: each lane's sum in order and then half and half.
+inline void dots(const Real* a, std::ptrdiff_t a_row, const Real* b, int count, Real start, Real* sums) {
     constexpr int vectors = lanes / register_lanes;
-    Vector sum[vectors] = {};
-    for (int i = 0; i < count; i += lanes)
-        for (int v = 0; v < vectors; ++v)
-            sum[v] = fused(load(a + i + v * register_lanes), load(b + i + v * register_lanes), sum[v]);
-    return sum_of_lanes<lanes>(reinterpret_cast<const Real*>(sum));
+    Vector row[register_lanes];
+    for (int r = 0; r < register_lanes; ++r, a += a_row) {
+        Vector sum[vectors] = {};
+        for (int i = 0; i < count; i += lanes)
+            for (int v = 0; v < vectors; ++v)
+                sum[v] = fused(load(a + i + v * register_lanes), load(b + i + v * register_lanes), sum[v]);
+        for (int half = vectors / 2; half > 0; half /= 2)
+            for (int v = 0; v < half; ++v) sum[v] += sum[v + half];
+        row[r] = sum[0];
+    }
+    store(sums, spread(start) + sums_of_lanes(row));
 }
 
 template <Activation kind>
@@ -172,20 +179,18 @@ void forward_layer(Workspace& work, int R) {
     Real(*z)[stride] = work.before[l + 1];
     Real(*y)[stride] = work.after[l + 1];
     const Layer& layer = work.layers[l];
-    if constexpr (J <= 2) {  // a vector along the outputs would be nearly empty: along the inputs instead
-        for (int r = 0; r < R; ++r)
-            for (int j = 0; j < J; ++j) z[r][j] = layer.bias[j] + dot(work.after[l][r], layer.backward[j], width(I));
+    if constexpr (J <= 2) {  // a vector along the outputs would be nearly empty: along the inputs, and then the rows
+        static_assert(tile_rows % register_lanes == 0, "what lies beyond R is computed as well, and left");
+        for (int j = 0; j < J; ++j) {
+            Real before[tile_rows], after[tile_rows];
+            const int num_rows = (R + register_lanes - 1) / register_lanes * register_lanes;
+            for (int r = 0; r < num_rows; r += register_lanes)
+                dots(work.after[l][r], stride, layer.backward[j], width(I), layer.bias[j], before + r);
+            for (int r = 0; r < num_rows; ++r) after[r] = activate<kind>(before[r]);
+            for (int r = 0; r < R; ++r) z[r][j] = before[r], y[r][j] = after[r];
+        }
     } else {
         multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
-    }
-    if constexpr (J <= 2 && kind != identity) {  // one after another, for vectors along the rows
-        Real outputs[tile_rows * J] = {};
-        for (int r = 0; r < R; ++r)
-            for (int j = 0; j < J; ++j) outputs[r * J + j] = z[r][j];
-        for (int i = 0; i < width(R * J); ++i) outputs[i] = activate<kind>(outputs[i]);
-        for (int r = 0; r < R; ++r)
-            for (int j = 0; j < J; ++j) y[r][j] = outputs[r * J + j];
-    } else {
         for (int r = 0; r < R; ++r) {
             if constexpr (kind == identity) {
                 std::memcpy(y[r], z[r], sizeof(Real) * J);

@@ -114,13 +114,15 @@ inline Real error_function(Real x) {
     return x < 0 ? -value : value;
 }
 
-/// base^exponent for a whole exponent and a base between 0 and 1, by products: a library's pow rounds as it likes.
-inline double power_of(double base, std::int64_t exponent) {
-    double result = 1;
-    for (; exponent > 0; exponent /= 2, base *= base) {
-        if (exponent % 2 == 1) result *= base;
+/// 1 - base^exponent for a whole exponent and a base from 0 to 1, by products: a library's pow rounds as it likes.
+inline double one_less_power(double base, std::int64_t exponent) {
+    constexpr double vanishes = 1e-60;  // beside 1; smaller products would end among the slow tiny numbers
+    double power = 1;
+    for (; exponent > 0; exponent /= 2) {
+        power *= exponent % 2 == 1 ? base : 1;  // no branch, which would be mispredicted in every other step
+        base = base * base < vanishes ? vanishes : base * base;
     }
-    return result;
+    return 1 - power;
 }
 
 }  // namespace

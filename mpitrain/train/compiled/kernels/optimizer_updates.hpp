@@ -33,8 +33,8 @@ void adam_step(const Step& step, const Real* gradient, double learning_rate) {
     const Real shrink = static_cast<Real>(is_decoupled ? 1 - learning_rate * step.weight_decay : 1);
     const Real keep = static_cast<Real>(step.beta2), one_minus_beta1 = static_cast<Real>(1 - step.beta1);
     const Real one_minus_beta2 = static_cast<Real>(1 - step.beta2), eps = static_cast<Real>(step.epsilon);
-    const Real correction = static_cast<Real>(1 / std::sqrt(1 - power_of(step.beta2, t)));
-    const Real step_size = static_cast<Real>(learning_rate / (1 - power_of(step.beta1, t)));
+    const Real correction = static_cast<Real>(1 / std::sqrt(one_less_power(step.beta2, t)));
+    const Real step_size = static_cast<Real>(learning_rate / one_less_power(step.beta1, t));
     Real* __restrict m = step.first_moment;
     Real* __restrict v = step.second_moment;
     Real* __restrict parameters = step.parameters;
