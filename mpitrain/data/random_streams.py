@@ -64,9 +64,12 @@ def keyed_normal(keys: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
 
 def keyed_permutation(keys: tuple[int, ...], count: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0 ... count - 1 (count,), fixed by `keys` and `count`."""
-    # Words of different numbers differ, so that every right sort gives one order. Not numpy's default, whose vector
-    # instructions an emulated CPU has been seen to get wrong (qemu 7.2, AVX2, from some hundred numbers on).
-    return np.argsort(keyed_words(keys, count), kind="stable")
+    words = keyed_words(keys, count)
+    # Words of different numbers differ: every right sort gives one order. numpy's default is the fastest, but an
+    # emulated CPU has been seen to get its vector instructions wrong (qemu 7.2, AVX2, from some hundred numbers on).
+    order = np.argsort(words)
+    ordered = words[order]
+    return order if (ordered[1:] > ordered[:-1]).all() else np.argsort(words, kind="stable")
 
 
 def _state(keys: tuple[int, ...]) -> np.uint64:
