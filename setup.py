@@ -12,6 +12,7 @@ setup(
     package_data={
         "mpitrain.cpp_reference": ["*.cpp", "*.hpp", "CMakeLists.txt", "CMakePresets.json"],
         "mpitrain.train.compiled.kernels": ["*.cpp", "*.hpp"],
+        "mpitrain.data.files.compiled": ["*.cpp"],
         "mpitrain.inference.portable.sources": ["*.h", "*.f90"],
     },
     python_requires=">=3.10",
@@ -21,6 +22,8 @@ setup(
         "numpy>=1.26",
         "netCDF4>=1.6",
         "h5py>=3.10",
+        # libdeflate, for compressed NetCDF-4 and HDF5; where no wheel exists, HDF5's own filter reads them.
+        "deflate>=0.9; platform_machine == 'x86_64' or platform_machine == 'aarch64'",
         "pyyaml>=6.0",
         "pydantic>=2.7,<3",
         "rich>=13",

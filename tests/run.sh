@@ -97,7 +97,7 @@ install_openmpi() {
 }
 
 check_cpp_format() {
-    find cpp_reference mpitrain/train/compiled/kernels \( -name '*.cpp' -o -name '*.hpp' \) -exec "$1" --dry-run --Werror {} +
+    find cpp_reference mpitrain/train/compiled/kernels mpitrain/data/files/compiled \( -name '*.cpp' -o -name '*.hpp' \) -exec "$1" --dry-run --Werror {} +
 }
 
 check_shell_scripts() {

@@ -12,9 +12,9 @@ import pytest
 import torch
 from conftest import train
 
+from mpitrain.cluster.cpu.kernel_cache import find_kernel
 from mpitrain.errors import MissingDependencyError
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
-from mpitrain.train.compiled.kernel_cache import find_kernel
 
 NETWORK = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", torch.float32)
 

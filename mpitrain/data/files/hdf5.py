@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import posixpath
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.compiled.blocks import CompressedBlocks, open_blocks
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
 from mpitrain.errors import DataError, one_line, reason_of
 
@@ -52,6 +54,7 @@ class Hdf5File:
         try:
             self._datasets, self.refused = list_variables(self._file)
             self.variables = {name: _describe(name, dataset) for name, dataset in self._datasets.items()}
+            self._blocks: dict[str, CompressedBlocks | None] = {}
         except Exception as error:  # of a damaged file, h5py raises whatever it stumbles over
             raise DataError(
                 f"{path}: cannot be read as HDF5 ({reason_of(error)}); is it a complete HDF5 file?"
@@ -60,6 +63,11 @@ class Hdf5File:
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
         try:
+            if name not in self._blocks:
+                self._blocks[name] = open_blocks(self._datasets[name])
+            blocks = self._blocks[name]
+            if blocks is not None and (found := blocks.read(slices, nullcontext)) is not None:
+                return found
             return np.asarray(self._datasets[name][slices])
         except Exception as error:
             raise DataError(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.compiled.blocks import CompressedBlocks, open_blocks
 from mpitrain.data.files.hdf5 import can_unpack, is_hdf5, list_variables, open_hdf5
 from mpitrain.data.files.netcdf_classic import read_variable_ends
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
@@ -59,6 +60,7 @@ class NetcdfFile:
             # A variable that is shorter than its unlimited dimension ends in fill values, which NetCDF alone knows.
             if name in datasets and datasets[name].shape == info.shape and can_unpack(datasets[name])
         }
+        self._blocks: dict[str, CompressedBlocks | None] = {}
 
     def _refuse_what_is_not_there(self) -> None:
         file_bytes = self.path.stat().st_size
@@ -76,12 +78,24 @@ class NetcdfFile:
                 f"at {size_bytes}; is the file complete?"
             )
         try:
+            blocks = self._blocks_of(name)
+            if blocks is not None and (found := blocks.read(slices, _library)) is not None:
+                return found
             with _library():
                 return np.asarray(self._stored[name][slices])
         except Exception as error:
             raise DataError(
                 f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
             ) from error
+
+    def _blocks_of(self, name: str) -> CompressedBlocks | None:
+        if name not in self._blocks:
+            import netCDF4
+
+            stored = self._stored[name]
+            with _library():
+                self._blocks[name] = None if isinstance(stored, netCDF4.Variable) else open_blocks(stored)
+        return self._blocks[name]
 
     def close(self) -> None:
         """Close the file."""

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import os
-import platform
-import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
-from mpitrain.cache import cache_folder
-from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
-from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster.cpu.kernel_cache import build_or_none
 from mpitrain.compiler import find_cpp_compiler
 from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, numbers_of, with_prefix
 from mpitrain.inference.portable.network import Array, PortableNetwork
-from mpitrain.train.compiled.kernel_cache import find_kernel, store_kernel
 
 # The same words as an exported C++ source is compiled with; -ffp-contract=off says again what the source says.
-_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-x", "c++")
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC")
 _ENTRIES = """
 extern "C" void kernel_forward(const network_numbers *network, size_t num_samples, const real *x, real *y) {
     for (size_t first = 0; first < num_samples; first += TILE) {
@@ -73,7 +65,7 @@ class Kernel:
 def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.environ) -> Kernel | None:
     """Return the network's kernel, compiled now if the cache does not hold it; None where no compiler serves."""
     compiler = find_cpp_compiler(environ)
-    path = None if compiler is None else _built(compiler, kernel_text(network))
+    path = None if compiler is None else build_or_none("prediction", compiler, _FLAGS, kernel_text(network))
     return None if path is None else Kernel(ctypes.CDLL(str(path)), network)
 
 
@@ -82,29 +74,6 @@ def kernel_text(network: PortableNetwork) -> str:
     return "".join(
         [c_begin("kernel"), c_functions(network, 1, "kernel"), with_prefix(_ENTRIES, "kernel"), c_end("kernel")]
     )
-
-
-def _built(compiler: str, text: str) -> Path | None:
-    cpu = detect_cpu()
-    flags = [*_FLAGS, *instruction_flags(cpu)]
-    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
-    identity = "\n".join([text, compiler, *flags, build_identity(cpu)])
-    record = cache_folder() / f"prediction-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
-    with contextlib.suppress(ValueError):  # a damaged one is built anew
-        found = find_kernel(record)
-        if found is not None:
-            return found
-    partial = record.with_name(f"{record.stem}.{platform.node()}.{os.getpid()}.partial")
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        command = [compiler, *flags, "-", "-o", str(partial)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        return store_kernel(partial, record) if done.returncode == 0 else None
-    except OSError:
-        return None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _address(array: Array) -> ctypes.c_void_p:

@@ -20,9 +20,9 @@ import torch
 from mpitrain.cache import cache_folder
 from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster.cpu.kernel_cache import find_kernel, store_kernel
 from mpitrain.compiler import find_cpp_compiler
 from mpitrain.errors import MissingDependencyError
-from mpitrain.train.compiled.kernel_cache import find_kernel, store_kernel
 from mpitrain.train.compiled.structs import check_sizes
 
 Say = Callable[[str], None]

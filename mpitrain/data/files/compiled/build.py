@@ -1,0 +1,64 @@
+"""The compiled part of reading: built when a process has read enough for it to pay, kept in the cache."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from pathlib import Path
+
+from mpitrain.cluster.cpu.kernel_cache import build_or_none
+from mpitrain.compiler import find_cpp_compiler
+
+# Without fused products, which round once where numpy rounds twice.
+_FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-ftree-vectorize",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+)
+_SOURCE = Path(__file__).with_name("kernels.cpp")
+# Small files are read in less time than the compiler takes.
+WORTH_BUILDING_BYTES = 64 * 2**20
+
+
+class ReadingKernels:
+    """The library, from when it pays on; None for those who ask before, and for good where it cannot be built."""
+
+    def __init__(self) -> None:
+        """Build nothing yet."""
+        self._lock = threading.Lock()
+        self._library: ctypes.CDLL | None = None
+        self._is_tried = False
+        self._read_bytes = 0
+
+    def after(self, num_bytes: int) -> ctypes.CDLL | None:
+        """Return the library where this process has read enough to want it, `num_bytes` more included."""
+        if self._is_tried:
+            return self._library
+        with self._lock:
+            self._read_bytes += num_bytes
+            if not self._is_tried and self._read_bytes >= WORTH_BUILDING_BYTES:
+                self._library, self._is_tried = load_library(), True
+        return self._library
+
+
+def load_library() -> ctypes.CDLL | None:
+    """Return the library, compiled now (about a second) if the cache does not hold it; None where that cannot be."""
+    compiler = find_cpp_compiler(os.environ)
+    path = None if compiler is None else build_or_none("reading", compiler, _FLAGS, _SOURCE.read_text(), any_cpu=True)
+    if path is None:
+        return None
+    library = ctypes.CDLL(str(path))
+    address, count = ctypes.c_void_p, ctypes.c_int64
+    library.unshuffle.argtypes, library.unshuffle.restype = (address, count, count, address), None
+    for function in (library.decode_float, library.decode_double):
+        function.argtypes, function.restype = (address, count, address, count, address), None
+    return library
+
+
+KERNELS = ReadingKernels()

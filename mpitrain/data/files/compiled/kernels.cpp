@@ -1,0 +1,174 @@
+// What is done to every stored number on its way to a sample, for the Python beside it. The same bits as numpy's way.
+//
+//   n  numbers      N, F  rows and columns of a table of samples
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace {
+
+constexpr std::int64_t block_rows = 1024;
+
+template <int bytes>
+void unshuffle_items(const std::uint8_t* __restrict planes, std::int64_t n, std::uint8_t* __restrict values) {
+    for (std::int64_t i = 0; i < n; ++i)
+        for (int b = 0; b < bytes; ++b) values[i * bytes + b] = planes[b * n + i];
+}
+
+}  // namespace
+
+/// Undoes HDF5's shuffle: `planes` [item_bytes][n] are the first bytes of all numbers, then the second ones, and so on.
+extern "C" void unshuffle(const std::uint8_t* planes, std::int64_t n, std::int64_t item_bytes, std::uint8_t* values) {
+    switch (item_bytes) {
+        case 2:
+            return unshuffle_items<2>(planes, n, values);
+        case 4:
+            return unshuffle_items<4>(planes, n, values);
+        case 8:
+            return unshuffle_items<8>(planes, n, values);
+        default:
+            std::memcpy(values, planes, n * item_bytes);
+    }
+}
+
+namespace {
+
+/// One column of a table: where its numbers lie, and what makes measurements of them (`_Column` in columns.py).
+struct Column {
+    const std::uint8_t* stored;
+    std::int64_t kind;        // see `Kind`
+    std::int64_t is_swapped;  // not in this machine's byte order
+    std::int64_t is_packed;
+    std::int64_t limits_are_packed;
+    std::int64_t num_markers;
+    double markers[4];
+    double lower, upper, largest;
+    double scale, offset;
+    std::int64_t is_converted;
+    double conversion_scale, conversion_offset;
+};
+
+enum Kind { int8, uint8, int16, uint16, int32, uint32, float32, float64 };
+
+template <int bytes>
+struct Bits;
+template <>
+struct Bits<1> {
+    using Type = std::uint8_t;
+};
+template <>
+struct Bits<2> {
+    using Type = std::uint16_t;
+};
+template <>
+struct Bits<4> {
+    using Type = std::uint32_t;
+};
+template <>
+struct Bits<8> {
+    using Type = std::uint64_t;
+};
+
+std::uint8_t swapped(std::uint8_t bits) { return bits; }
+std::uint16_t swapped(std::uint16_t bits) { return __builtin_bswap16(bits); }
+std::uint32_t swapped(std::uint32_t bits) { return __builtin_bswap32(bits); }
+std::uint64_t swapped(std::uint64_t bits) { return __builtin_bswap64(bits); }
+
+template <class Stored>
+void load(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Stored* values) {
+    using Word = typename Bits<sizeof(Stored)>::Type;
+    const Word* words = reinterpret_cast<const Word*>(column.stored);
+    Word* found = reinterpret_cast<Word*>(values);
+    if (rows)
+        for (std::int64_t i = 0; i < n; ++i) std::memcpy(&found[i], words + rows[first + i], sizeof(Word));
+    else
+        std::memcpy(values, words + first, n * sizeof(Word));
+    if (column.is_swapped)
+        for (std::int64_t i = 0; i < n; ++i) found[i] = swapped(found[i]);
+}
+
+/// Sets n measurements in a column of the table, whose rows are `stride` apart.
+template <class Stored, class Out>
+void decode(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* table,
+            std::int64_t stride) {
+    alignas(64) Stored stored[block_rows];
+    alignas(64) Out values[block_rows];
+    alignas(64) std::uint8_t missing[block_rows];
+    load(column, rows, first, n, stored);
+    const double scale = column.scale, offset = column.offset, largest = column.largest;
+    if (column.is_packed) {
+        for (std::int64_t i = 0; i < n; ++i) {
+            const double value = static_cast<double>(stored[i]) * scale + offset;
+            const double limited = column.limits_are_packed ? static_cast<double>(stored[i]) : value;
+            missing[i] = (limited < column.lower) | (limited > column.upper) | (std::fabs(value) >= largest);
+            values[i] = static_cast<Out>(value);
+        }
+    } else {
+        const Stored* in = stored;
+        for (std::int64_t i = 0; i < n; ++i) {
+            const double value = static_cast<double>(in[i]);
+            missing[i] = (value < column.lower) | (value > column.upper) | (std::fabs(value) >= largest);
+        }
+        for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<Out>(in[i]);
+    }
+    for (std::int64_t m = 0; m < column.num_markers; ++m) {
+        const double marker = column.markers[m];
+        for (std::int64_t i = 0; i < n; ++i) missing[i] |= static_cast<double>(stored[i]) == marker;
+    }
+    if (column.is_converted)
+        for (std::int64_t i = 0; i < n; ++i) {
+            // Of the measurement before it was rounded to the table's type.
+            const double exact =
+                column.is_packed ? static_cast<double>(stored[i]) * scale + offset : static_cast<double>(stored[i]);
+            values[i] = static_cast<Out>(exact * column.conversion_scale + column.conversion_offset);
+        }
+    for (std::int64_t i = 0; i < n; ++i)
+        table[i * stride] = missing[i] ? std::numeric_limits<Out>::quiet_NaN() : values[i];
+}
+
+template <class Out>
+void decode_any(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* table,
+                std::int64_t stride) {
+    switch (column.kind) {
+        case int8:
+            return decode<std::int8_t>(column, rows, first, n, table, stride);
+        case uint8:
+            return decode<std::uint8_t>(column, rows, first, n, table, stride);
+        case int16:
+            return decode<std::int16_t>(column, rows, first, n, table, stride);
+        case uint16:
+            return decode<std::uint16_t>(column, rows, first, n, table, stride);
+        case int32:
+            return decode<std::int32_t>(column, rows, first, n, table, stride);
+        case uint32:
+            return decode<std::uint32_t>(column, rows, first, n, table, stride);
+        case float32:
+            return decode<float>(column, rows, first, n, table, stride);
+        case float64:
+            return decode<double>(column, rows, first, n, table, stride);
+    }
+}
+
+template <class Out>
+void decode_all(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N, Out* table) {
+    // Columns lie apart in the table: a block of its rows stays in the cache until all of them are in.
+    for (std::int64_t first = 0; first < N; first += block_rows) {
+        const std::int64_t n = N - first < block_rows ? N - first : block_rows;
+        for (std::int64_t f = 0; f < F; ++f) decode_any(columns[f], rows, first, n, table + first * F + f, F);
+    }
+}
+
+}  // namespace
+
+/// Fills `table` [N][F] with measurements, NaN where there is none: row i is number rows[i] of each column, or number i
+/// where `rows` is null.
+extern "C" void decode_float(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N,
+                             float* table) {
+    decode_all(columns, F, rows, N, table);
+}
+
+extern "C" void decode_double(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N,
+                              double* table) {
+    decode_all(columns, F, rows, N, table);
+}
