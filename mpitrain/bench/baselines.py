@@ -16,10 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from mpitrain.bench.step_cases import Network
+from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Network
 from mpitrain.comm.ranks import Ranks
+from mpitrain.config import load_run_config
 from mpitrain.data.samples import Samples
 from mpitrain.errors import UserError
+from mpitrain.models.build import plain_network
 
 _ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 _LEARNING_RATE = 1e-3
@@ -36,7 +38,7 @@ class DistributedLoop:
         Raises UserError where the ranks cannot have equal parts of a batch.
         """
         torch.manual_seed(0)
-        self._model = DistributedDataParallel(_sequential(network))
+        self._model = DistributedDataParallel(_model_of(network))
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_LEARNING_RATE)
         self._batches = _endless(ranks, samples, _rank_batch_size(ranks, samples, global_batch_size))
 
@@ -62,7 +64,7 @@ class SingleLoop:
         self._chosen = min(tried, key=lambda one: one[0])[1:] if tried else None
 
     def _try(self, network: Network, is_fused: bool) -> tuple[float, nn.Module, torch.optim.Adam]:
-        model = _sequential(network)
+        model = _model_of(network)
         optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=is_fused)
         _time_steps(model, optimizer, self._batches, _STEPS_TO_TRY)  # the first ones are slow
         return float(np.median(_time_steps(model, optimizer, self._batches, _STEPS_TO_TRY))), model, optimizer
@@ -89,7 +91,7 @@ def _time_steps(model: nn.Module, optimizer: torch.optim.Adam, batches: _Batches
 
 
 def _drawn_batches(samples: Samples, batch_size: int) -> _Batches:
-    """Give batches (b, F), (b, O) of an order drawn anew for each epoch."""
+    """Give batches (b, F, ...), (b, O, ...) of an order drawn anew for each epoch."""
     inputs, targets = torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets)
     while True:
         order = torch.randperm(len(samples))
@@ -110,8 +112,11 @@ def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | st
     return rows // world_size
 
 
-def _sequential(network: Network) -> nn.Sequential:
-    """Return the layers; users normalise their data before, so no layer does."""
+def _model_of(network: Network) -> nn.Module:
+    """Return the network; users normalise their data before, so no layer does."""
+    if not network.is_chain:
+        settings = load_run_config(None, list(network.settings)).config.model
+        return plain_network(settings, FEATURES, OUTPUTS)
     pairs = list(itertools.pairwise(network.sizes))
     activations = [network.hidden_activation] * (len(pairs) - 1) + [network.output_activation]
     layers: list[nn.Module] = []
@@ -123,10 +128,8 @@ def _sequential(network: Network) -> nn.Sequential:
 
 
 def _endless(ranks: Ranks, samples: Samples, batch_size: int) -> _Batches:
-    """Give batches (b, F), (b, 1), epoch after epoch, in a new order each time."""
-    dataset = TensorDataset(
-        torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets.reshape(len(samples), -1))
-    )
+    """Give batches (b, F, ...), (b, O, ...), epoch after epoch, in a new order each time."""
+    dataset = TensorDataset(torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets))
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] | None = None
     if ranks.world_size > 1:
         sampler = DistributedSampler(dataset, ranks.world_size, ranks.rank)

@@ -10,17 +10,40 @@ from mpitrain.errors import UserError
 FEATURES, OUTPUTS = 7, 1
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
+_GRID = (160, 240)
+_LAYERS = {"dropout": "model.dropout=0.1", "batch_norm": "model.batch_norm=true"}
+_USERS = {"residual": "Residual", "layer_norm": "LayerNorm"}
+_OF_FIELDS = {"cnn": 2, "unet": 2}
+STEP_NETWORK_HELP = (
+    f"{NETWORK_HELP}; such an mlp with +{' or +'.join(_LAYERS)}; {' or '.join(_USERS)}, of 64 units, as a user's own; "
+    f"{' or '.join(_OF_FIELDS)}, of 16 channels on fields of {_GRID[0]} x {_GRID[1]} points"
+)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A dense chain under one name; `settings` make our trainer build it."""
+    """A network under one name; `settings` make our trainer build it.
+
+    A chain of dense layers has `sizes` and activations, any other network no sizes. `sample_shape` is that of its
+    inputs: (F,), or (F, H, W) of fields.
+    """
 
     name: str
     sizes: tuple[int, ...]
     hidden_activation: str
     output_activation: str
     settings: tuple[str, ...]
+    sample_shape: tuple[int, ...] = (FEATURES,)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is dense layers alone, which the C++ program has too."""
+        return bool(self.sizes)
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether a sample is a field."""
+        return len(self.sample_shape) > 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +77,8 @@ _FIXED = "8 slices, added in the fixed tree"
 _ENGINES = (
     _ours("compiled", "any"),
     _ours("compiled", "fixed"),
+    _ours("traced", "any"),
+    _ours("traced", "fixed"),
     _ours("eager", "any"),
     _ours("eager", "fixed"),
     _ours("ddp", "any"),
@@ -68,8 +93,12 @@ _ENGINES = (
     _cpp("plain", "fixed", f"C++ without libraries, {_FIXED}"),
 )
 ENGINES = {engine.name: engine for engine in _ENGINES}
-DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in ("ddp-any", "cpp-torch-any"))
+_FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed")
+DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in _FEWER)
 DEFAULT_BASELINE = "compiled-any"
+# Of networks that are no chains, which neither the compiled step nor the C++ program has.
+OTHER_ENGINES = ("traced-any", "traced-fixed", "eager-fixed", "ddp-loop", "torch-loop")
+OTHER_BASELINE = "torch-loop"
 
 
 @dataclass(frozen=True)
@@ -103,7 +132,7 @@ class StepCase:
 
 
 def network_of(name: str) -> Network:
-    """Return the network that a word of the command line names. Raises UserError."""
+    """Return the chain of dense layers that a word of the command line names. Raises UserError."""
     if name == "icenet":
         return Network(name, (FEATURES, 16, OUTPUTS), "none", "sigmoid", ("model.name=icenet", "model.hidden_size=16"))
     words = name.split("-")
@@ -121,6 +150,21 @@ def network_of(name: str) -> Network:
         *("model.hidden_activation=relu", "model.output_activation=none"),
     )
     return Network(name, sizes, "relu", "none", settings)
+
+
+def step_network_of(name: str) -> Network:
+    """Return the network, a chain or another one, that a word of the command line names. Raises UserError."""
+    if name in _USERS:
+        return Network(name, (), "", "", (f"model.name=mpitrain.bench.networks_of_users:{_USERS[name]}",))
+    if name in _OF_FIELDS:
+        settings = (f"model.name={name}", "model.hidden_size=16", f"model.hidden_layers={_OF_FIELDS[name]}")
+        return Network(name, (), "", "", (*settings, "data.samples=fields"), (FEATURES, *_GRID))
+    chain, plus, layer = name.partition("+")
+    if not plus:
+        return network_of(name)
+    if layer not in _LAYERS or chain == "icenet":
+        raise UserError(f"--networks {name}: give {STEP_NETWORK_HELP}")
+    return Network(name, (), "", "", (*network_of(chain).settings, _LAYERS[layer]))
 
 
 def engines_of(names: Sequence[str]) -> list[Engine]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpitrain.bench.baselines import DistributedLoop, SingleLoop
-from mpitrain.bench.step_cases import FEATURES, network_of
+from mpitrain.bench.step_cases import FEATURES, step_network_of
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
 from mpitrain.comm.tensors import open_tensors
@@ -78,10 +78,11 @@ def _measure_or_tell(ranks: Ranks, case: Mapping[str, Any], longest_s: float) ->
 
 
 def _measure(ranks: Ranks, config: RunConfig, case: Mapping[str, Any], longest_s: float) -> list[float]:
-    samples = synthetic_samples(case["samples"])
+    network = step_network_of(case["network"])
+    samples = synthetic_samples(case["samples"], network.sample_shape)
     timed: Timed
     if case["kind"] in _LOOPS:
-        timed = _LOOPS[case["kind"]](ranks, network_of(case["network"]), samples, case["batch"])
+        timed = _LOOPS[case["kind"]](ranks, network, samples, case["batch"])
     else:
         timed = EngineLoop(prepare_on_samples(config, take_share(samples, ranks), ranks).engine, ranks)
     warmup_us = timed.time_steps(case["warmup"])
@@ -134,10 +135,10 @@ class EngineLoop:
             self._ranks.barrier()  # else the first step would wait for the last rank to be ready
 
 
-def synthetic_samples(num_samples: int) -> Samples:
-    """Return samples whose target is a sigmoid of the inputs' sum, the same on all ranks."""
+def synthetic_samples(num_samples: int, sample_shape: tuple[int, ...] = (FEATURES,)) -> Samples:
+    """Return samples whose target is a sigmoid of the inputs' sum, at each point of a field, the same on all ranks."""
     generator = np.random.default_rng(0)
-    inputs = generator.standard_normal((num_samples, FEATURES), dtype=np.float32)
+    inputs = generator.standard_normal((num_samples, *sample_shape), dtype=np.float32)
     targets = 1 / (1 + np.exp(-inputs.sum(axis=1, keepdims=True)))
     names = tuple(f"x{feature}" for feature in range(FEATURES))
     return Samples(inputs, targets.astype(np.float32), np.arange(num_samples), names)

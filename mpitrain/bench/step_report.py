@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpitrain.bench.output import render_table
@@ -36,13 +36,15 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-def render_steps(results: Sequence[StepResult], baseline: str) -> str:
+def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) -> str:
     """Return a table for each network, batch and number of ranks, then a line for whatever could not be measured."""
     groups = grouped(results, lambda result: result.case.key[:3])
-    columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", f"time / {baseline}")
+    columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s")
     tables = [
         render_table(
-            f"{network}, batch {batch}, {ranks_words(num_ranks)}", columns, [_step_row(result) for result in group]
+            f"{network}, batch {batch}, {ranks_words(num_ranks)}",
+            (*columns, f"time / {baselines[network]}"),
+            [_step_row(result) for result in group],
         )
         for (network, batch, num_ranks), group in groups.items()
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -72,9 +72,13 @@ def summarise(case: StepCase, rounds_us: Sequence[Sequence[float]], error: str |
     return StepResult(case, medians, p10_us, p90_us, min(map(len, rounds_us), default=0), error)
 
 
-def with_ratios(results: Sequence[StepResult], baseline: str) -> list[StepResult]:
-    """Return the results with their ratios to the engine `baseline` on the same network, batch and ranks."""
-    base = {result.case.key[:3]: result.round_medians_us for result in results if result.case.engine.name == baseline}
+def with_ratios(results: Sequence[StepResult], baselines: Mapping[str, str]) -> list[StepResult]:
+    """Return the results with their ratios to each network's engine of `baselines` on the same batch and ranks."""
+    base = {
+        result.case.key[:3]: result.round_medians_us
+        for result in results
+        if result.case.engine.name == baselines[result.case.network.name]
+    }
     return [replace(result, ratio=_ratio(result.round_medians_us, base.get(result.case.key[:3]))) for result in results]
 
 

@@ -51,12 +51,14 @@ def _build(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Modu
     if name == "icenet":
         hidden, output = settings.hidden_activation or "none", settings.output_activation or "sigmoid"
         return IceNet(num_inputs, settings.hidden_size, num_outputs, hidden, output)
+    return NormalizedModel(plain_network(settings, num_inputs, num_outputs), num_inputs, num_outputs)
+
+
+def plain_network(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:
+    """Return the network alone, with torch's own batch norm and nothing that normalises inputs and targets."""
+    name = model_name(settings)
     if ":" in name:
-        return build_user_model(name, num_inputs, num_outputs)
-    return NormalizedModel(_network(name, settings, num_inputs, num_outputs), num_inputs, num_outputs)
-
-
-def _network(name: str, settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:
+        return build_user_model(name, num_inputs, num_outputs).network
     hidden, output = settings.hidden_activation or "relu", settings.output_activation or "none"
     options = LayerOptions(
         hidden, output, settings.dropout, settings.batch_norm, settings.kernel_size, settings.periodic

@@ -38,7 +38,7 @@ def test_medians_spread_and_ratios_of_made_up_figures() -> None:
     slower = summarise(case_of("eager-any"), [[50], [20], [800]], None)
     other_ranks = summarise(case_of("ddp-loop", num_ranks=2), [[20], [60], [160]], None)
     lame = summarise(case_of("cpp-torch-fixed"), [[20]], "ended early")
-    results = with_ratios([base, slow, slower, other_ranks, lame], "compiled-any")
+    results = with_ratios([base, slow, slower, other_ranks, lame], {"icenet": "compiled-any"})
     assert [result.ratio for result in results] == [1, 3, 5, None, None]
     row = results[2].as_json()
     assert (row["median_us"], row["steps_per_second"], row["ratio"]) == (50, 20000, 5)
@@ -141,7 +141,7 @@ def test_every_engine_is_measured_on_one_rank(tmp_path: Path) -> None:
     flags += ("--plot", str(tmp_path / "f.png"))
     measured = Measured(tmp_path, "--networks", "icenet", *flags)
     rows = measured.record["rows"]
-    check_rows(rows, measured.record["baseline"])
+    check_rows(rows, measured.record["baselines"]["icenet"])
     # On any machine: 8 calls of libtorch, each with its overhead, against one loop without any.
     medians = {row["engine"]: row["median_us"] for row in rows}
     assert medians["cpp-plain-any"] < medians["cpp-torch-fixed"]
@@ -153,7 +153,7 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     flags = ("--ranks", "2", "--rounds", "1", "--steps", "5", "--samples", "512", "--batch", "64,63")
     measured = Measured(tmp_path, "--networks", "7-8-8-1", *flags)
     rows = {size: [row for row in measured.record["rows"] if row["global_batch_size"] == size] for size in (64, 63)}
-    check_rows(rows[64], measured.record["baseline"])
+    check_rows(rows[64], measured.record["baselines"]["icenet"])
     assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout
     odd = {row["engine"]: row for row in rows[63]}
     assert {name for name, row in odd.items() if row["error"] is None} == {

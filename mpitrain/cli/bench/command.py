@@ -13,11 +13,16 @@ from mpitrain.bench.step_cases import (
     DEFAULT_ENGINES,
     ENGINES,
     NETWORK_HELP,
+    OTHER_BASELINE,
+    OTHER_ENGINES,
+    STEP_NETWORK_HELP,
+    Engine,
     Network,
     StepCase,
     engines_of,
     network_of,
     step_count,
+    step_network_of,
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.ensemble import add_ensemble_action
@@ -49,14 +54,22 @@ def _add_step_action(actions: Any) -> None:
         f"it starts its own ranks, one thread each. The engines: {engines}. Left out where it serves nothing: what is "
         "done once an epoch, and the warm-up.",
     )
-    _add_common(parser, ranks="1,2", networks="icenet,7-64-64-1", engines=DEFAULT_ENGINES)
+    _add_common(parser, ranks="1,2", network_help=STEP_NETWORK_HELP)
+    parser.add_argument(
+        "--engines",
+        metavar="LIST",
+        help=f"({','.join(DEFAULT_ENGINES)}; of networks that are no chains {','.join(OTHER_ENGINES)})",
+    )
     parser.add_argument("--batch", default="64", metavar="LIST", help="samples of all ranks together, or full (64)")
     parser.add_argument(
-        "--baseline", default=DEFAULT_BASELINE, metavar="NAME", help=f"whose time the others' are divided by "
-        f"({DEFAULT_BASELINE})",
+        "--baseline", metavar="NAME", help="whose time the others' are divided by "
+        f"({DEFAULT_BASELINE}; of networks that are no chains {OTHER_BASELINE})",
     )  # fmt: skip
     parser.add_argument(
-        "--samples", type=at_least(1), metavar="N", help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches)"
+        "--samples",
+        type=at_least(1),
+        metavar="N",
+        help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches; of fields 2)",
     )
     parser.set_defaults(handler=_run_step)
 
@@ -70,18 +83,19 @@ def _add_scaling_action(actions: Any) -> None:
         "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where 1 is the fewest "
         "ranks. Run it without mpirun: it starts its own ranks, one thread each.",
     )
-    _add_common(parser, ranks=None, networks="icenet,7-64-64-1", engines=("compiled-fixed",))
+    _add_common(parser, ranks=None, network_help=NETWORK_HELP)
+    parser.add_argument("--engines", default="compiled-fixed", metavar="LIST", help="(compiled-fixed)")
     parser.add_argument("--batch", type=at_least(1), default=4096, metavar="N", help="samples of the batch (4096)")
     parser.set_defaults(handler=_run_scaling)
 
 
-def _add_common(parser: argparse.ArgumentParser, ranks: str | None, networks: str, engines: Sequence[str]) -> None:
+def _add_common(parser: argparse.ArgumentParser, ranks: str | None, network_help: str) -> None:
     """Add the flags that both actions have."""
     parser.add_argument(
         "--ranks", default=ranks, metavar="LIST", help=f"numbers of ranks ({ranks or 'one to all cores, at most 8'})"
     )
-    parser.add_argument("--networks", default=networks, metavar="LIST", help=f"{NETWORK_HELP} ({networks})")
-    parser.add_argument("--engines", default=",".join(engines), metavar="LIST", help=f"({','.join(engines)})")
+    networks = "icenet,7-64-64-1"
+    parser.add_argument("--networks", default=networks, metavar="LIST", help=f"{network_help} ({networks})")
     parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="launches of each (5)")
     parser.add_argument(
         "--steps", type=at_least(1), metavar="N", help="steps timed in a round (4000, of large batches fewer)"
@@ -102,19 +116,34 @@ def _run_step(options: argparse.Namespace) -> int:
     from mpitrain.bench.step_results import with_ratios
 
     _check_outputs(options)
-    engines_of([options.baseline])
-    cases = [
-        _case(options, network, batch, num_ranks, engine, _num_samples(options.samples, batch))
-        for num_ranks in ranks_of(options.ranks)
-        for network in _networks(options)
-        for batch in batches_of(options.batch)
-        for engine in engines_of(options.engines.split(","))
-    ]
+    cases = step_cases(options)
     measured = measure_steps(cases, options.rounds, options.longest, options.build, _say)
-    results = with_ratios(measured, options.baseline)
-    sys.stdout.write(render_steps(results, options.baseline))
-    _write(options, {"command": "bench step", "baseline": options.baseline}, results, draw_steps)
+    baselines = {case.network.name: _baseline(options, case.network) for case in cases}
+    results = with_ratios(measured, baselines)
+    sys.stdout.write(render_steps(results, baselines))
+    _write(options, {"command": "bench step", "baselines": baselines}, results, draw_steps)
     return 0
+
+
+def step_cases(options: argparse.Namespace) -> list[StepCase]:
+    """Return every engine on every network, batch and number of ranks. Raises UserError."""
+    return [
+        _case(options, network, batch, num_ranks, engine, _num_samples(options.samples, batch, network))
+        for num_ranks in ranks_of(options.ranks)
+        for network in map(step_network_of, options.networks.split(","))
+        for batch in batches_of(options.batch)
+        for engine in _engines(options, network)
+        if engines_of([_baseline(options, network)])
+    ]
+
+
+def _engines(options: argparse.Namespace, network: Network) -> list[Engine]:
+    usual = DEFAULT_ENGINES if network.is_chain else OTHER_ENGINES
+    return engines_of(options.engines.split(",") if options.engines else usual)
+
+
+def _baseline(options: argparse.Namespace, network: Network) -> str:
+    return options.baseline or (DEFAULT_BASELINE if network.is_chain else OTHER_BASELINE)
 
 
 def _run_scaling(options: argparse.Namespace) -> int:
@@ -145,11 +174,11 @@ def _run_scaling(options: argparse.Namespace) -> int:
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
     """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
     cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
-    for network in _networks(options):
+    for network in map(network_of, options.networks.split(",")):
         for engine in engines_of(options.engines.split(",")):
             for num_ranks in ranks:
                 for scaling, batch in (("strong", options.batch), ("weak", options.batch * num_ranks)):
-                    num_samples = _num_samples(None, options.batch) * num_ranks
+                    num_samples = _num_samples(None, options.batch, network) * num_ranks
                     cases[scaling].append(_case(options, network, batch, num_ranks, engine, num_samples))
     return cases
 
@@ -162,16 +191,16 @@ def _case(
     return StepCase(network, batch, num_ranks, engine, num_samples, steps, warmup)
 
 
-def _num_samples(asked: int | None, batch: int | str) -> int:
+def _num_samples(asked: int | None, batch: int | str, network: Network) -> int:
     if asked is not None:
         if batch != "full" and int(batch) > asked:
             raise UserError(f"--batch {batch}: larger than --samples {asked}")
         return asked
+    if network.has_fields:
+        if batch == "full":
+            raise UserError(f"--batch full: of {network.name}, whose samples are fields, give --samples too")
+        return 2 * int(batch)
     return _DEFAULT_SAMPLES if batch == "full" else max(_DEFAULT_SAMPLES, 4 * int(batch))
-
-
-def _networks(options: argparse.Namespace) -> list[Network]:
-    return [network_of(name) for name in options.networks.split(",")]
 
 
 def batches_of(text: str) -> list[int | str]:
