@@ -7,6 +7,7 @@ conventions").
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,23 @@ def decode(stored: Array, info: VariableInfo) -> Array:
     nothing is rounded before the caller casts. Where nothing had to be changed, `stored` itself is returned.
     """
     return Decoder(info).decode(stored)
+
+
+@dataclass(frozen=True)
+class DecodingRule:
+    """What `Decoder.decode` does with numbers of one type, as numbers: each is exact in float64.
+
+    `stored` is the type in which they are meant, in the file's byte order. `markers`, and the limits where
+    `limits_are_packed`, are stored numbers; `largest` is |x| from which a value is no measurement.
+    """
+
+    stored: np.dtype[Any]
+    markers: tuple[float, ...]
+    lower: float
+    upper: float
+    limits_are_packed: bool
+    largest: float
+    packing: tuple[float, float] | None
 
 
 class Decoder:
@@ -66,6 +84,26 @@ class Decoder:
             values = values.copy()
         values[found] = np.nan
         return values
+
+    def rule(self, dtype: np.dtype[Any]) -> DecodingRule | None:
+        """Return what is done with numbers stored as `dtype`; None where not all of them are exact in float64."""
+        if dtype.kind not in "iuf" or dtype.itemsize > (8 if dtype.kind == "f" else 4) or dtype == np.float16:
+            return None
+        if dtype.kind == "i" and self._is_meant_unsigned:
+            dtype = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
+        native = dtype.newbyteorder("=")
+        values = self._unpacked(np.empty(0, native)).dtype
+        limited = native if self._limits_are_packed else values
+        lower, upper = (None if one is None else float(_in_type(one, limited)) for one in (self._lower, self._upper))
+        return DecodingRule(
+            stored=dtype,
+            markers=tuple(float(marker) for marker in self._markers_in(native)),
+            lower=-np.inf if lower is None else lower,
+            upper=np.inf if upper is None else upper,
+            limits_are_packed=self._limits_are_packed,
+            largest=float(values.type(LARGEST_VALID)),
+            packing=(self._scale, self._offset) if self._is_packed else None,
+        )
 
     def _as_meant(self, stored: Array) -> Array:
         """Return the array in the machine's byte order; integers that NetCDF-3 stores signed may be meant unsigned."""

@@ -5,13 +5,14 @@ T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  tar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.compiled.columns import StoredColumn, fill_table
 from mpitrain.data.portable_math import cosine_of_turns
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples
@@ -159,7 +160,8 @@ class _Part:
         """Return which points (T, J, I) fulfil all conditions."""
         layout = self._layout
         selected = np.ones(self._shape, dtype=bool)
-        selected &= self._has_lagged()[:, None, None]
+        if any(access.lag for access in self._record.variables.values()):
+            selected &= self._has_lagged()[:, None, None]
         if layout.static_mask is not None:
             selected &= layout.static_mask[self._rows]
         for condition in _on_statics(layout.rule, layout.statics, wanted=False):
@@ -202,21 +204,35 @@ class _Part:
     def _table(self, names: tuple[str, ...], positions: npt.NDArray[np.int64]) -> Array:
         """Return variables at some positions as (N, F); only these are decoded."""
         table = np.empty((len(positions), len(names)), dtype=self._layout.dtype)
-        columns = [self._column(name) for name in names]
+        stored = [self._flat(name) for name in names]
+        if self._fill(table, names, stored, positions):
+            return table
+        columns = [(one, decoder or (lambda values: values)) for one, decoder in stored]
         # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
         for start in range(0, len(positions), _BLOCK_POINTS):
             block = slice(start, start + _BLOCK_POINTS)
-            for number, (stored, decode_one) in enumerate(columns):
-                table[block, number] = decode_one(stored.take(positions[block]))
+            for number, (values, decode_one) in enumerate(columns):
+                table[block, number] = decode_one(values.take(positions[block]))
         return table
 
-    def _column(self, name: str) -> tuple[Array, Callable[[Array], Array]]:
-        """Return a variable as stored, flat (T * J * I,), and what makes measurements of it."""
+    def _fill(
+        self, table: Array, names: tuple[str, ...], stored: Sequence[tuple[Array, Any]], positions: Array
+    ) -> bool:
+        """Do so in compiled code, where it is there and knows all of the variables."""
+        columns = [
+            self._record.variables[name].column(values) if decoder else StoredColumn(values)
+            for name, (values, decoder) in zip(names, stored, strict=True)
+        ]
+        known = [column for column in columns if column is not None]
+        is_everything = len(positions) == np.prod(self._shape)
+        return len(known) == len(columns) and fill_table(table, known, None if is_everything else positions)
+
+    def _flat(self, name: str) -> tuple[Array, Callable[[Array], Array] | None]:
+        """Return a variable as stored, flat (T * J * I,), and what makes measurements of it, None where they are."""
         access = self._record.variables.get(name)
         if name in self._layout.statics or access is None or access.lag:
-            return self.broadcast(name).reshape(-1), lambda values: values
-        stored = np.broadcast_to(self._read(name), self._shape).reshape(-1)
-        return stored, access.decoder()
+            return self.broadcast(name).reshape(-1), None
+        return np.broadcast_to(self._read(name), self._shape).reshape(-1), access.decoder()
 
     def _area_weights(self, positions: npt.NDArray[np.int64]) -> Array | None:
         name = self._layout.latitude_name

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.compiled.columns import StoredColumn
 from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import COLUMNS, ROWS, Axes, coordinate_of, find_axes
@@ -55,6 +56,13 @@ class VariableAccess:
         if conversion is None:
             return decode
         return lambda stored: decode(stored).astype(np.float64) * conversion.scale + conversion.offset
+
+    def column(self, stored: npt.NDArray[Any]) -> StoredColumn | None:
+        """Return stored values (n,) with what makes measurements of them; None where `decoder` alone knows how."""
+        rule, conversion = Decoder(self.info).rule(stored.dtype), self.conversion
+        if rule is None:
+            return None
+        return StoredColumn(stored, rule, None if conversion is None else (conversion.scale, conversion.offset))
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return measurements of stored values, in the units that are wanted."""

@@ -5,14 +5,41 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace {
 
 constexpr std::int64_t block_rows = 1024;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+#ifdef __SSE2__
+/// Sixteen numbers at once: the first half of the vectors is interleaved with the second one, log2(bytes) times.
+template <int bytes>
+void unshuffle_16(const std::uint8_t* planes, std::int64_t n, std::uint8_t* values) {
+    __m128i now[bytes], next[bytes];
+    for (int b = 0; b < bytes; ++b) now[b] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(planes + b * n));
+    for (int step = 1; step < bytes; step *= 2) {
+        for (int b = 0; b < bytes / 2; ++b) {
+            next[2 * b] = _mm_unpacklo_epi8(now[b], now[b + bytes / 2]);
+            next[2 * b + 1] = _mm_unpackhi_epi8(now[b], now[b + bytes / 2]);
+        }
+        for (int b = 0; b < bytes; ++b) now[b] = next[b];
+    }
+    for (int b = 0; b < bytes; ++b) _mm_storeu_si128(reinterpret_cast<__m128i*>(values + 16 * b), now[b]);
+}
+#endif
 
 template <int bytes>
 void unshuffle_items(const std::uint8_t* __restrict planes, std::int64_t n, std::uint8_t* __restrict values) {
-    for (std::int64_t i = 0; i < n; ++i)
+    std::int64_t i = 0;
+#ifdef __SSE2__
+    if constexpr (bytes == 4 || bytes == 8)
+        for (; i + 16 <= n; i += 16) unshuffle_16<bytes>(planes + i, n, values + i * bytes);
+#endif
+    for (; i < n; ++i)
         for (int b = 0; b < bytes; ++b) values[i * bytes + b] = planes[b * n + i];
 }
 
@@ -88,43 +115,75 @@ void load(const Column& column, const std::int64_t* rows, std::int64_t first, st
         for (std::int64_t i = 0; i < n; ++i) found[i] = swapped(found[i]);
 }
 
+template <class Number>
+Number or_nan(bool is_missing, Number value) {
+    return is_missing ? std::numeric_limits<Number>::quiet_NaN() : value;
+}
+
+/// Measurements that are the stored numbers themselves. All comparisons are exact in `Exact`.
+template <class Exact, class Stored, class Out>
+void take_plain(const Column& column, const Stored* stored, std::int64_t n, Out* values) {
+    const Exact lower = column.lower, upper = column.upper, largest = column.largest;
+    for (std::int64_t i = 0; i < n; ++i) {
+        const Exact value = stored[i];
+        values[i] = or_nan<Out>(std::fabs(value) >= largest, stored[i]);
+    }
+    if (column.lower != -infinity || column.upper != infinity)
+        for (std::int64_t i = 0; i < n; ++i) {
+            const Exact value = stored[i];
+            values[i] = or_nan<Out>((value < lower) | (value > upper), values[i]);
+        }
+    for (std::int64_t m = 0; m < column.num_markers; ++m) {
+        const Exact marker = column.markers[m];
+        for (std::int64_t i = 0; i < n; ++i)
+            values[i] = or_nan<Out>(static_cast<Exact>(stored[i]) == marker, values[i]);
+    }
+}
+
+/// Measurements that are computed: unpacked, or in other units, rounded to the table's type at the very end. In loops
+/// that a compiler turns into vectors.
+template <class Stored, class Out>
+void compute(const Column& column, const Stored* stored, std::int64_t n, Out* values) {
+    alignas(64) double number[block_rows], value[block_rows];
+    for (std::int64_t i = 0; i < n; ++i) number[i] = stored[i];
+    const double scale = column.scale, offset = column.offset;
+    if (column.is_packed)
+        for (std::int64_t i = 0; i < n; ++i) value[i] = number[i] * scale + offset;
+    else
+        std::memcpy(value, number, n * sizeof(double));
+    const double lower = column.lower, upper = column.upper, largest = column.largest;
+    if (lower != -infinity || upper != infinity) {
+        const double* limited = column.limits_are_packed ? number : value;
+        for (std::int64_t i = 0; i < n; ++i) value[i] = or_nan((limited[i] < lower) | (limited[i] > upper), value[i]);
+    }
+    for (std::int64_t i = 0; i < n; ++i) value[i] = or_nan(std::fabs(value[i]) >= largest, value[i]);
+    for (std::int64_t m = 0; m < column.num_markers; ++m) {
+        const double marker = column.markers[m];
+        for (std::int64_t i = 0; i < n; ++i) value[i] = or_nan(number[i] == marker, value[i]);
+    }
+    const double to_wanted = column.conversion_scale, shift = column.conversion_offset;
+    if (column.is_converted)
+        for (std::int64_t i = 0; i < n; ++i) value[i] = value[i] * to_wanted + shift;
+    for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<Out>(value[i]);
+}
+
 /// Sets n measurements in a column of the table, whose rows are `stride` apart.
 template <class Stored, class Out>
 void decode(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* table,
             std::int64_t stride) {
-    alignas(64) Stored stored[block_rows];
+    using Exact = std::conditional_t<std::is_same_v<Stored, float>, float, double>;
+    alignas(64) Stored gathered[block_rows];
     alignas(64) Out values[block_rows];
-    alignas(64) std::uint8_t missing[block_rows];
-    load(column, rows, first, n, stored);
-    const double scale = column.scale, offset = column.offset, largest = column.largest;
-    if (column.is_packed) {
-        for (std::int64_t i = 0; i < n; ++i) {
-            const double value = static_cast<double>(stored[i]) * scale + offset;
-            const double limited = column.limits_are_packed ? static_cast<double>(stored[i]) : value;
-            missing[i] = (limited < column.lower) | (limited > column.upper) | (std::fabs(value) >= largest);
-            values[i] = static_cast<Out>(value);
-        }
-    } else {
-        const Stored* in = stored;
-        for (std::int64_t i = 0; i < n; ++i) {
-            const double value = static_cast<double>(in[i]);
-            missing[i] = (value < column.lower) | (value > column.upper) | (std::fabs(value) >= largest);
-        }
-        for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<Out>(in[i]);
+    const Stored* stored = reinterpret_cast<const Stored*>(column.stored) + first;
+    if (rows || column.is_swapped) {
+        load(column, rows, first, n, gathered);
+        stored = gathered;
     }
-    for (std::int64_t m = 0; m < column.num_markers; ++m) {
-        const double marker = column.markers[m];
-        for (std::int64_t i = 0; i < n; ++i) missing[i] |= static_cast<double>(stored[i]) == marker;
-    }
-    if (column.is_converted)
-        for (std::int64_t i = 0; i < n; ++i) {
-            // Of the measurement before it was rounded to the table's type.
-            const double exact =
-                column.is_packed ? static_cast<double>(stored[i]) * scale + offset : static_cast<double>(stored[i]);
-            values[i] = static_cast<Out>(exact * column.conversion_scale + column.conversion_offset);
-        }
-    for (std::int64_t i = 0; i < n; ++i)
-        table[i * stride] = missing[i] ? std::numeric_limits<Out>::quiet_NaN() : values[i];
+    if (column.is_packed || column.is_converted)
+        compute(column, stored, n, values);
+    else
+        take_plain<Exact>(column, stored, n, values);
+    for (std::int64_t i = 0; i < n; ++i) table[i * stride] = values[i];
 }
 
 template <class Out>
