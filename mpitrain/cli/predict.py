@@ -39,6 +39,13 @@ def add_predict_command(commands: Any) -> None:
         help="portable: the bits of exported sources, on any CPU; auto: that for networks that the compiled engine "
         "trained, torch's for others",
     )
+    predict.add_argument(
+        "--layout",
+        choices=("auto", "grid", "rows"),
+        default="auto",
+        help="grid: points come back on the grid of the data; rows: one after the other; auto: a grid where the data "
+        "has one, but rows for the original C++ program's own network and data, as it writes them",
+    )
     predict.add_argument("--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG")
     _add_trust_flag(predict)
     predict.set_defaults(handler=_run_predict)
@@ -120,6 +127,7 @@ def _run_predict(options: argparse.Namespace) -> int:
         maps=Path(options.maps) if options.maps else None,
         trust_code=options.trust_code,
         arithmetic=options.arithmetic,
+        layout=options.layout,
     )
     return run_on_all_ranks(lambda ranks: predict(ranks, request), watch)
 

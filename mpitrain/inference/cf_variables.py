@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from mpitrain import __version__
@@ -12,6 +12,7 @@ from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
+from mpitrain.inference.output_grid import OutputGrid
 from mpitrain.models.files.stored_network import StoredNetwork
 
 _SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}
@@ -55,11 +56,15 @@ def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str]
 def units_of(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
     """Return the units of inputs and targets by name, "" where neither the data nor the model say."""
     known = network.description
-    names = (*source.input_names, *source.target_names)
+    names = _names(source)
     of_model = dict(
         zip((*known.input_names, *known.target_names), (*known.input_units, *known.target_units), strict=False)
     )
     return {name: source.units.get(name) or of_model.get(name) or _CICE_UNITS.get(name, "") for name in names}
+
+
+def _names(source: SampleSource) -> tuple[str, ...]:
+    return (*source.input_names, *source.target_names)
 
 
 def known_units(names: Sequence[str], units: Sequence[str]) -> list[str]:
@@ -68,25 +73,35 @@ def known_units(names: Sequence[str], units: Sequence[str]) -> list[str]:
     return [unit or _CICE_UNITS.get(name, "") for name, unit in zip(names, given, strict=True)]
 
 
-def dimensions_of(source: SampleSource) -> dict[str, int]:
+def dimensions_of(source: SampleSource, grid: OutputGrid | None = None) -> dict[str, int]:
     """Return the file's dimensions, the one that grows first."""
+    if grid is not None:
+        return grid.sizes
     if source.kind == "points":
         return {_POINTS: source.num_points}
     return {TIME: source.num_points, _ROWS: source.grid_shape[0], _COLUMNS: source.grid_shape[1]}
 
 
+def written_names(source: SampleSource, with_jacobian: bool, extra: Iterable[str]) -> list[str]:
+    """Return the names of all that is written besides places and times."""
+    return [*(name for name, _ in _values(source, dict.fromkeys(_names(source), ""), with_jacobian)), *extra]
+
+
 def variables_of(
     network: StoredNetwork, source: SampleSource, coordinates: Coordinates, icenet: Mapping[str, str] | None,
-    with_jacobian: bool, extra: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    with_jacobian: bool, extra: Mapping[str, Mapping[str, str]] = MappingProxyType({}), grid: OutputGrid | None = None,
 ) -> list[OutputVariable]:  # fmt: skip
     """Return the variables of the file, in its order; `extra` ones last, with their attributes by name."""
     is_points = source.kind == "points"
-    along = (_POINTS,) if is_points else (TIME, _ROWS, _COLUMNS)
-    variables = _places(coordinates, is_points, icenet is not None)
-    if icenet is None:
+    if grid is not None:
+        along, variables, auxiliary = tuple(grid.sizes), list(grid.coordinates), grid.auxiliary
+    else:
+        along = (_POINTS,) if is_points else (TIME, _ROWS, _COLUMNS)
+        variables = _places(coordinates, is_points, icenet is not None)
+        auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
+    if icenet is None and grid is None:
         what = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
         variables.append(OutputVariable(GRID_INDEX, along[:1], "i8", {"long_name": what}))
-    auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
     common = {"coordinates": " ".join(auxiliary)} if auxiliary else {}
     number = "f8" if network.dtype.itemsize == 8 and icenet is None else "f4"
     for name, attributes in (*_values(source, units_of(network, source), with_jacobian), *extra.items()):

@@ -1,4 +1,4 @@
-"""A NetCDF file that grows along its first dimension and is whole or not there.
+"""A NetCDF file that is written part by part, and is whole or not there.
 
 N  records so far
 """
@@ -19,8 +19,9 @@ from mpitrain.durable_files import sync_folder
 from mpitrain.errors import OutputError
 
 Array = npt.NDArray[Any]
+Part = slice | tuple[slice, ...]
 FILL = {"f4": np.float32(9.969209968386869e36), "f8": 9.969209968386869e36}  # netCDF's own default fill values
-_MOST_BLOCK_VALUES = 65_536
+_MOST_BLOCK_VALUES, _MOST_LEVEL_VALUES = 65_536, 1_048_576
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,18 @@ class OutputVariable:
 class GrowingFile:
     """One NetCDF file under a temporary name until `finish`. Belongs to one rank.
 
-    The first of `dimensions` (name: size) grows; its size is the expected number of records. Every method raises
-    OutputError where the file cannot be written, after which `abandon` leaves nothing behind.
+    The first of `dimensions` (name: size) can grow, unless `is_fixed`; its size is the expected number of records. What
+    is not written holds fill values. Every method raises OutputError where the file cannot be written, after which
+    `abandon` leaves nothing behind.
     """
 
     def __init__(
         self, path: Path, dimensions: Mapping[str, int], variables: Sequence[OutputVariable],
-        attributes: Mapping[str, str],
+        attributes: Mapping[str, str], is_fixed: bool = False,
     ) -> None:  # fmt: skip
         self.num_records = 0
         self._path, self._variables = path, {variable.name: variable for variable in variables}
-        self._growing = next(iter(dimensions))
+        self._growing = None if is_fixed else next(iter(dimensions))
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._dataset: Any = None
         self._guarded(lambda: self._create(dimensions, variables, attributes))
@@ -58,9 +60,9 @@ class GrowingFile:
             self._guarded(lambda: self._write(records, slice(self.num_records, self.num_records + count)))
         self.num_records += count
 
-    def put(self, values: Mapping[str, Array]) -> None:
-        """Write whole variables that do not grow."""
-        self._guarded(lambda: self._write(values, slice(None)))
+    def put(self, values: Mapping[str, Array], where: Part = slice(None)) -> None:
+        """Write variables whole, or that part of each."""
+        self._guarded(lambda: self._write(values, where))
 
     def describe(self, attributes: Mapping[str, str]) -> None:
         """Add attributes to what the file says of itself."""
@@ -95,7 +97,7 @@ class GrowingFile:
             variable.set_auto_maskandscale(False)
             variable.setncatts(dict(one.attributes))
 
-    def _write(self, values: Mapping[str, Array], where: slice) -> None:
+    def _write(self, values: Mapping[str, Array], where: Part) -> None:
         for name, array in values.items():
             one = self._variables[name]
             stored = array.astype(one.dtype)
@@ -122,9 +124,11 @@ class GrowingFile:
             ) from error
 
 
-def _block_shape(one: OutputVariable, dimensions: Mapping[str, int], growing: str) -> tuple[int, ...] | None:
+def _block_shape(one: OutputVariable, dimensions: Mapping[str, int], growing: str | None) -> tuple[int, ...] | None:
     if growing not in one.dimensions:
         return None
     rest = [dimensions[name] for name in one.dimensions[1:]]
-    records = min(max(1, dimensions[growing]), max(1, _MOST_BLOCK_VALUES // max(1, int(np.prod(rest)))))
+    records = min(max(1, dimensions[one.dimensions[0]]), max(1, _MOST_BLOCK_VALUES // max(1, int(np.prod(rest)))))
+    if len(rest) > 1:  # so that a part of the rows is written without the others
+        rest[0] = min(rest[0], max(1, _MOST_LEVEL_VALUES // max(1, int(np.prod(rest[1:])))))
     return (records, *rest)

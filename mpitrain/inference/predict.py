@@ -13,8 +13,10 @@ from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
+from mpitrain.inference.cf_variables import icenet_names
 from mpitrain.inference.ensemble import is_ensemble, load_ensemble
 from mpitrain.inference.maps import draw_prediction
+from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.predictor import (
     describe_outside,
     describe_prediction,
@@ -35,7 +37,7 @@ class PredictRequest:
     """What the command line asks for.
 
     `jacobian` None: derivatives where there are any. `trust_code`: run the code of a model that is no network of ours.
-    `arithmetic`: see `arithmetic.choose_arithmetic`.
+    `arithmetic`: see `arithmetic.choose_arithmetic`. `layout`: see `output_grid.Layout`.
     """
 
     model: Path
@@ -46,6 +48,7 @@ class PredictRequest:
     maps: Path | None = None
     trust_code: bool = False
     arithmetic: Choice = "auto"
+    layout: Layout = "auto"
 
 
 def predict(ranks: Ranks, request: PredictRequest) -> int:
@@ -63,7 +66,15 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         for line in source.notices:
             ranks.say(f"note: {line}", error=True)
         with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source))
-        prediction = predict_to_file(network, source, request.output, ranks, with_jacobian, request.arithmetic)
+        if request.layout == "auto" and icenet_names(network, source) is not None:
+            ranks.say(
+                f"note: {request.output}: one row a point, as the original program writes it; --layout grid gives the "
+                "grid back",
+                error=True,
+            )
+        prediction = predict_to_file(
+            network, source, request.output, ranks, with_jacobian, request.arithmetic, request.layout
+        )
         for line in describe_outside(prediction, network):
             ranks.say(f"note: {line}", error=True)
         for line in describe_prediction(prediction, source.units):

@@ -20,6 +20,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.samples import Samples
+from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.data.selection.source import SampleSource
@@ -27,6 +28,7 @@ from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.arithmetic import Arithmetic, Choice
 from mpitrain.inference.cf_variables import extra_variables
 from mpitrain.inference.ensemble import arithmetic_of
+from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
 from mpitrain.models.files.stored_network import StoredNetwork
 
@@ -51,13 +53,14 @@ class Prediction:
 
 def predict_to_file(
     network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool,
-    arithmetic: Choice = "auto",
+    arithmetic: Choice = "auto", written_as: Layout = "auto",
 ) -> Prediction:  # fmt: skip
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 
     `with_jacobian` adds the derivatives of points. Points with an input that is no measurement are left out and
-    counted; fields have the mean there. `arithmetic`: see `choose_arithmetic`; the file says which it was. Raises
-    DataError or OutputError, on all ranks, with nothing left behind.
+    counted; fields have the mean there. `arithmetic`: see `choose_arithmetic`; the file says which it was.
+    `written_as`: see `output_grid.Layout`. Raises DataError, OutputError, or UserError for a grid that the data lacks,
+    on all ranks, with nothing left behind.
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
     sizes = network.num_inputs, network.num_outputs, source.grid_shape
@@ -66,12 +69,12 @@ def predict_to_file(
     num_ranks, rank = ranks.world_size, ranks.rank
     network.module.to(ranks.device)
     chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
-    sink = PredictionSink(network, source, path, layout, chosen.words)
+    sink = PredictionSink(network, source, path, layout, chosen.words, written_as)
     try:
         ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
             rows = ranks.on_all_ranks(partial(_rows_of, network, chosen, source, first + rank, layout, sink, ranks))
-            _send_in_order(rows, min(num_ranks, len(source.chunks) - first), sink, ranks)
+            _send_in_order(rows, source.chunks[first : first + num_ranks], sink, ranks)
         num_dropped = sum(ranks.gather_object(sink.num_dropped))
         counts = np.sum(ranks.gather_object(sink.num_outside), axis=0)  # (2, F): outside, all
         outside = {
@@ -143,12 +146,14 @@ def _inputs(network: StoredNetwork, samples: Samples) -> torch.Tensor:
     return torch.where(torch.isfinite(inputs), inputs, mean)
 
 
-def _send_in_order(rows: torch.Tensor, num_senders: int, sink: PredictionSink, ranks: Ranks) -> None:
-    """Let the root write the ranks' rows, one rank's after the other. Collective."""
+def _send_in_order(
+    rows: torch.Tensor, chunks: Sequence[SampleChunk], sink: PredictionSink, ranks: Ranks
+) -> None:  # fmt: skip
+    """Let the root write the ranks' rows, one rank's after the other, each of its own chunk. Collective."""
     num_ranks, rank = ranks.world_size, ranks.rank
     counts = ranks.gather_object(len(rows))
     failures: list[MpitrainError] = []
-    for sender in range(num_senders):
+    for sender, chunk in enumerate(chunks):
         sent = [0] * num_ranks
         received = [0] * num_ranks
         if rank == sender:
@@ -159,7 +164,7 @@ def _send_in_order(rows: torch.Tensor, num_senders: int, sink: PredictionSink, r
         arrived = part if num_ranks == 1 else ranks.cpu.all_to_all_rows(part, sent, received)
         if ranks.is_root and not failures:
             try:
-                sink.append(arrived)
+                sink.append(arrived, chunk)
             except MpitrainError as error:
                 failures.append(error)
     ranks.on_root(lambda: _raise_first(failures))

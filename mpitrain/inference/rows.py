@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from mpitrain.data.samples import Samples
+from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import TIME, Coordinates, open_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
@@ -29,8 +30,10 @@ from mpitrain.inference.cf_variables import (
     icenet_names,
     variable_name,
     variables_of,
+    written_names,
 )
 from mpitrain.inference.netcdf_output import GrowingFile
+from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid
 from mpitrain.models.files.stored_network import StoredNetwork
 
 Array = npt.NDArray[Any]
@@ -135,44 +138,67 @@ class PredictionSink:
     """Where the root's rows go. The other ranks have one too, which only counts what they drop."""
 
     def __init__(
-        self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str
-    ) -> None:
+        self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str,
+        written_as: Layout = "auto",
+    ) -> None:  # fmt: skip
         self.num_dropped = 0
+        self.num_samples = 0
         self.num_outside = np.zeros((2, layout.num_inputs), dtype=np.int64)
         self._network, self._source, self._path, self._layout = network, source, path, layout
         self._sums = {name: _Sums() for name in source.target_names if source.has_targets}
-        self._arithmetic = arithmetic
+        self._arithmetic, self._written_as = arithmetic, written_as
         self._extra = extra_variables(network, source, layout.with_jacobian)
         self._names = icenet_names(network, source)
+        self._grid: OutputGrid | None = None
         self._file: GrowingFile | None = None
         self._coordinates: Coordinates | None = None
 
-    @property
-    def num_samples(self) -> int:
-        """How many samples were written."""
-        return self._file.num_records if self._file else 0
-
     def open(self) -> None:
-        """Begin the file. For the root. Raises OutputError, DataError."""
-        self._coordinates = open_coordinates(self._source)
+        """Begin the file. For the root. Raises OutputError, DataError, UserError."""
+        network, source, with_jacobian = self._network, self._source, self._layout.with_jacobian
+        self._coordinates = open_coordinates(source)
+        taken = written_names(source, with_jacobian, self._extra)
+        self._grid = plan_grid(source, self._coordinates, taken, self._written_as, self._names is not None)
+        self._names = None if self._grid else self._names
         variables = variables_of(
-            self._network, self._source, self._coordinates, self._names, self._layout.with_jacobian, self._extra
-        )
-        attributes = file_attributes(self._network, self._source, self._arithmetic)
-        self._file = GrowingFile(self._path, dimensions_of(self._source), variables, attributes)
-        if self._source.kind == "fields":
+            network, source, self._coordinates, self._names, with_jacobian, self._extra, self._grid
+        )  # fmt: skip
+        attributes = file_attributes(network, source, self._arithmetic)
+        dimensions = dimensions_of(source, self._grid)
+        # A dimension that can grow is as long as what is written, and only times are written for every level.
+        is_fixed = self._grid is not None and not self._grid.has_times
+        self._file = GrowingFile(self._path, dimensions, variables, attributes, is_fixed)
+        if self._grid is not None:
+            self._file.put(self._grid.fixed_values(self._coordinates))
+        elif source.kind == "fields":
             self._file.put(self._coordinates.grids)
 
-    def append(self, rows: torch.Tensor) -> None:
-        """Write the next rows. For the root. Raises OutputError."""
+    def append(self, rows: torch.Tensor, chunk: SampleChunk) -> None:
+        """Write the rows of the next chunk. For the root. Raises OutputError, DataError."""
         assert self._file is not None
         assert self._coordinates is not None
         index, targets, predictions, jacobian = self._layout.unpack(rows)
+        self.num_samples += len(index)
+        records = self._answers(targets, predictions, jacobian)
+        records |= dict(zip(self._extra, self._layout.extra_of(rows).T, strict=True))
+        if self._grid is not None:
+            self._put_on_grid(self._grid, index, records, chunk)
+        else:
+            self._file.append(_renamed(self._places(index) | records, self._names))
+
+    def _places(self, index: npt.NDArray[np.int64]) -> dict[str, Array]:
+        """Return what says where and when the samples of rows are."""
+        assert self._coordinates is not None
         records: dict[str, Array] = {} if self._names else {GRID_INDEX: index}
         if self._source.kind == "points":
             records |= self._coordinates.at(index)
         elif self._coordinates.times is not None:
             records[TIME] = self._coordinates.times[index]
+        return records
+
+    def _answers(self, targets: Array | None, predictions: Array, jacobian: Array | None) -> dict[str, Array]:
+        """Return truth, prediction, error and derivatives of each target, whose errors are added up."""
+        records: dict[str, Array] = {}
         for number, target in enumerate(self._source.target_names):
             name, answer = variable_name(target), predictions[:, number]
             records[name + PREDICTED] = answer
@@ -183,8 +209,17 @@ class PredictionSink:
             if jacobian is not None:
                 names = (derivative_name(target, one) for one in self._source.input_names)
                 records |= dict(zip(names, jacobian[:, number].T, strict=True))
-        records |= dict(zip(self._extra, self._layout.extra_of(rows).T, strict=True))
-        self._file.append(_renamed(records, self._names))
+        return records
+
+    def _put_on_grid(
+        self, grid: OutputGrid, index: npt.NDArray[np.int64], records: Mapping[str, Array], chunk: SampleChunk
+    ) -> None:
+        assert self._file is not None
+        assert self._coordinates is not None
+        where = grid.place_of(chunk)
+        self._file.put(grid.moving_values(self._coordinates, chunk), where)
+        for name, values in records.items() if len(index) else ():  # one after the other, for a chunk is large
+            self._file.put({name: grid.spread(values, index, chunk)}, where)
 
     def finish(self, outside: Mapping[str, float]) -> dict[str, PredictionStatistics]:
         """Complete the file; return the statistics of the targets that the data has. For the root.
@@ -194,7 +229,7 @@ class PredictionSink:
         Raises OutputError, and DataError where nothing was predicted.
         """
         assert self._file is not None
-        if self._file.num_records == 0:
+        if self.num_samples == 0:
             raise DataError(
                 f"{self._source.files[0].path}: no usable sample is selected by the settings; change the domain or the "
                 "data"

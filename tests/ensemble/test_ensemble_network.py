@@ -36,7 +36,7 @@ def test_files_of_an_ensemble_agree(tmp_path: Path, small_history: Path):
     words = [f"data.data_path={small_history}", *SMALL, "ensemble.members=3", "training.epochs=1", one_fails]
     assert ensemble(2, folder, *words).returncode == 0
     prediction = tmp_path / "prediction.nc"
-    done = launch(["-m", "mpitrain", "predict", str(folder), "--output", str(prediction)], 2)
+    done = launch(["-m", "mpitrain", "predict", str(folder), "--output", str(prediction), "--layout", "rows"], 2)
     assert done.returncode == 0, done.stderr
     scripted = load_and_run_code(folder / "model.pt")
     with netCDF4.Dataset(prediction) as file:

@@ -51,7 +51,8 @@ def exported(run: Path, output: Path, kind: str, *members: Path) -> list[str]:
 
 def test_a_model_in_fortran_predicts_the_bits_of_mpitrain_predict(runs: Path, tmp_path: Path) -> None:
     """Through the public commands, for every sample of the history."""
-    commands = (["predict", str(runs / "a"), "--output", "p.nc"], ["export", str(runs / "a"), "--format", "fortran"])
+    predict = ["predict", str(runs / "a"), "--output", "p.nc", "--layout", "rows"]
+    commands = (predict, ["export", str(runs / "a"), "--format", "fortran"])
     for command in commands:
         done = launch(["-m", "mpitrain", *command], None, tmp_path)
         assert done.returncode == 0, done.stderr

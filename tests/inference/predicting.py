@@ -17,6 +17,7 @@ from mpitrain.config.model import ModelSection
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
+from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.predictor import Prediction, predict_to_file
 from mpitrain.models.build import build_model
 from mpitrain.models.files.initial_weights import load_initial_weights
@@ -89,6 +90,7 @@ def predict_played(
     num_ranks: int = 1,
     with_jacobian: bool = True,
     chunk_bytes: int = 2**20,
+    layout: Layout = "auto",
 ) -> Prediction:
     """Predict on ranks that are threads of this process (more than one: with data that threads may read)."""
 
@@ -96,7 +98,7 @@ def predict_played(
         ranks = played_ranks_of(communicator)
         network = load_network(model)
         source = ranks.on_root(lambda: open_source(selection_of(config), chunk_bytes, network.num_outputs))
-        return predict_to_file(network, source, output, ranks, with_jacobian)
+        return predict_to_file(network, source, output, ranks, with_jacobian, written_as=layout)
 
     return on_played_ranks(num_ranks, body)[0]
 

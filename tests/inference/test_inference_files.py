@@ -47,7 +47,7 @@ def test_points_hold_coordinates_errors_and_derivatives(tmp_path: Path) -> None:
     files = [write_grid(tmp_path / "a.nc"), write_grid(tmp_path / "b.nc", 2, 1, "2000-01-03")]
     model = save(mlp(2), tmp_path / "model.pt", ("x", "z"), ("y",))
     config = config_of([str(file) for file in files], *XY)
-    prediction = predict_played(model, config, tmp_path / "p.nc", chunk_bytes=100)
+    prediction = predict_played(model, config, tmp_path / "p.nc", chunk_bytes=100, layout="rows")
     found = read(tmp_path / "p.nc")
     assert list(found) == ["lon", "lat", "time", "grid_index", "y", "y_predicted", "y_error", "dy_dx", "dy_dz"]
     source = open_source(selection_of(config))
@@ -132,7 +132,7 @@ def test_a_full_disk_leaves_the_file_before(tmp_path: Path) -> None:
     assert left_behind(tmp_path / "out") == ["p.nc"]
     assert (tmp_path / "out" / "p.nc").read_bytes() == b"the one before"
     predict_played(model, config, tmp_path / "out" / "p.nc")
-    assert len(read(tmp_path / "out" / "p.nc")["y"]) == 53
+    assert read(tmp_path / "out" / "p.nc")["y"].shape == (3, 4, 5)
 
 
 def test_no_folder_no_file(tmp_path: Path) -> None:
@@ -146,14 +146,15 @@ def test_an_error_amid_the_file_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     from mpitrain.inference.netcdf_output import GrowingFile
 
     config, model = config_of(write_grid(tmp_path / "a.nc"), *XY), save(mlp(2), tmp_path / "m.pt", ("x", "z"), ("y",))
-    append = GrowingFile.append
+    put, calls = GrowingFile.put, []
 
-    def fail(self: GrowingFile, records: dict) -> None:
-        if self.num_records:
+    def fail(self: GrowingFile, *values: object) -> None:
+        calls.append(values)
+        if len(calls) == 12:  # in the second chunk
             raise OutputError("no space")
-        append(self, records)
+        put(self, *values)
 
-    monkeypatch.setattr(GrowingFile, "append", fail)
+    monkeypatch.setattr(GrowingFile, "put", fail)
     with pytest.raises(OutputError, match="no space"):
         predict_played(model, config, tmp_path / "p.nc", chunk_bytes=100)
     assert left_behind(tmp_path) == ["a.nc", "m.pt", "normalization.m.pt"]

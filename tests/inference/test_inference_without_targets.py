@@ -42,6 +42,7 @@ def test_icenet_on_a_forecast_of_cice(tmp_path: Path) -> None:
         f"note: {forecast}: no variable 'aice_h': predicted from the inputs alone, without errors and statistics",
         f"note: {forecast}: holds no ice concentration: the condition 0 < aice <= 1 of domain.clean_data is not "
         "applied, points without ice are predicted too",
+        "note: f.nc: one row a point, as the original program writes it; --layout grid gives the grid back",
     ]
     assert "RMSE" not in done.stdout
     assert [path.name for path in (tmp_path / "maps").iterdir()] == ["aice_predicted.png"]
@@ -70,7 +71,9 @@ def test_all_but_truth_and_errors_is_as_with_targets(tmp_path: Path, kind: str) 
             tmp_path / f"{number}.nc",
         )
         with_jacobian = kind == "points"
-        predictions.append(predict_played(model, config, output, with_jacobian=with_jacobian, chunk_bytes=100))
+        predictions.append(
+            predict_played(model, config, output, with_jacobian=with_jacobian, chunk_bytes=100, layout="rows")
+        )
         found.append(read(output))
     expected, alone = found
     assert list(alone) == [name for name in expected if name not in ("y", "y_error")]

@@ -5,7 +5,8 @@ T  time levels of all files      J, I  rows and columns      N  samples
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,15 +30,17 @@ class Coordinates:
     """What the files of a source say of place and time; belongs to the process that opened it.
 
     `attributes` and `dtypes` are by name (lon, lat, time), and name only what the files have. `grids` (J, I) are
-    places without time, `times` (T,) is in the units of the first file.
+    places without time; `moving` are those that differ from one time level or file to another, by file. `times` (T,)
+    is in the units of the first file. `stored` says how the first file holds longitude and latitude.
     """
 
     source: SampleSource
     attributes: Mapping[str, Mapping[str, str]]
     dtypes: Mapping[str, str]
     grids: Mapping[str, Array] = field(default_factory=dict)
-    moving: Mapping[str, VariableAccess] = field(default_factory=dict)
+    moving: Mapping[str, Sequence[VariableAccess]] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = None
+    stored: Mapping[str, VariableAccess] = field(default_factory=dict)
 
     def at(self, grid_index: npt.NDArray[np.int64]) -> dict[str, Array]:
         """Return each coordinate (N,) of point samples, by name. Raises DataError where a file cannot be read."""
@@ -48,17 +51,18 @@ class Coordinates:
             found[name] = np.empty(len(grid_index), dtype=self.dtypes[name])
             for one in np.unique(level):
                 here = level == one
-                found[name][here] = self._moving_grid(name, int(one)).reshape(-1)[inside[here]]
+                found[name][here] = self.moving_grid(name, int(one)).reshape(-1)[inside[here]]
         if self.times is not None:
             found[TIME] = self.times[level]
         return found
 
-    def _moving_grid(self, name: str, level: int) -> Array:
-        record = next(one for one in reversed(self.source.files) if one.first_time <= level)
-        file = self.source.handles.get(record.path)
+    def moving_grid(self, name: str, level: int) -> Array:
+        """Return a moving coordinate (J, I) at a time level of the source. Raises DataError."""
+        number = bisect_right([record.first_time for record in self.source.files], level) - 1
+        record, access = self.source.files[number], self.moving[name][number]
         time = level - record.first_time
-        stored = read_part(file, self.moving[name], slice(time, time + 1), _EVERYTHING)
-        return _grid(self.moving[name].decode(stored), self.source.grid_shape)
+        stored = read_part(self.source.handles.get(record.path), access, slice(time, time + 1), _EVERYTHING)
+        return _grid(access.decode(stored), self.source.grid_shape)
 
 
 def open_coordinates(source: SampleSource) -> Coordinates:
@@ -71,36 +75,51 @@ def open_coordinates(source: SampleSource) -> Coordinates:
     if not source.layout.is_grid:
         return Coordinates(source, attributes, dtypes)
     grids: dict[str, Array] = {}
-    moving: dict[str, VariableAccess] = {}
-    file = source.handles.get(source.files[0].path)
+    moving: dict[str, Sequence[VariableAccess]] = {}
+    stored: dict[str, VariableAccess] = {}
     for name, role in (("lon", LONGITUDE), ("lat", LATITUDE)):
-        access = _place(role, file, source)
-        if access is None:
+        found = [_place(role, record, source) for record in source.files]
+        access = [one for one in found if one is not None]
+        if found[0] is None:
             continue
-        attributes[name] = _place_attributes(name, access.info)
-        if access.shape[0] > 1:
+        stored[name], attributes[name] = found[0], _place_attributes(name, found[0].info)
+        if len(access) == len(found) and _moves(access, source):
             moving[name], dtypes[name] = access, "f8"
         else:
-            values = access.decode(read_part(file, access, _EVERYTHING, _EVERYTHING))
+            values = _whole(found[0], source.files[0], source)
             grids[name], dtypes[name] = _grid(values, source.grid_shape), values.dtype.str[1:]
     times, time_attributes = _read_times(source)
     if times is not None:
         attributes[TIME], dtypes[TIME] = time_attributes, "f8"
-    return Coordinates(source, attributes, dtypes, grids, moving, times)
+    return Coordinates(source, attributes, dtypes, grids, moving, times, stored)
 
 
 def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
     return np.broadcast_to(values[0], grid_shape)
 
 
-def _place(role: str, file: FieldFile, source: SampleSource) -> VariableAccess | None:
+def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
+    file = source.handles.get(record.path)
     try:
         access = find_access(file, find_role(role, file, source.leading_references), is_coordinate=True)
     except DataError:
         return None
-    sizes = zip(access.shape, (source.files[0].num_times, *source.grid_shape), strict=True)
+    sizes = zip(access.shape, (record.num_times, *source.grid_shape), strict=True)
     return access if access.info.is_numeric and all(size in (1, full) for size, full in sizes) else None
+
+
+def _moves(access: Sequence[VariableAccess], source: SampleSource) -> bool:
+    """Tell whether a coordinate is another at another time level, or in another file."""
+    if any(one.shape[0] > 1 for one in access):
+        return True
+    first = _whole(access[0], source.files[0], source)
+    others = zip(access[1:], source.files[1:], strict=True)
+    return not all(np.array_equal(first, _whole(one, record, source), equal_nan=True) for one, record in others)
+
+
+def _whole(access: VariableAccess, record: SourceFile, source: SampleSource) -> Array:
+    return access.decode(read_part(source.handles.get(record.path), access, _EVERYTHING, _EVERYTHING))
 
 
 def _place_attributes(name: str, info: VariableInfo) -> dict[str, str]:

@@ -100,7 +100,8 @@ def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> Vari
     """
     reference = reference_of(name, file)
     info = file.variables[find_variable(reference.name, file, first_of_several=is_coordinate)]
-    only_axis = ROWS if quantity_of(reference.name) is QUANTITIES[LATITUDE] else COLUMNS
+    is_latitude = quantity_of(reference.name) is QUANTITIES[LATITUDE]
+    only_axis = ROWS if is_latitude and not _is_of_cells(info, file) else COLUMNS
     positions = find_positions(reference, info, file)
     if any(len(found) > 1 for found in positions.values()):
         raise DataError(f"{file.path}: '{name}' stands for several levels, here one is needed; name one, as in [z=0]")
@@ -167,6 +168,15 @@ def read_statics(file: FieldFile, access: Mapping[str, VariableAccess], dtype: s
     return {
         name: one.decode(read_part(file, one, everything, everything)).astype(dtype) for name, one in access.items()
     }
+
+
+def _is_of_cells(info: VariableInfo, file: FieldFile) -> bool:
+    """Tell whether a latitude is that of cells in no order of rows: then a longitude lies along its dimension too."""
+    return any(
+        other.dimensions == info.dimensions and info.dimensions != ("",)
+        for name, other in file.variables.items()
+        if len(other.shape) == 1 and _is_quantity(name, file, LONGITUDE)
+    )
 
 
 def _named_coordinates(file: FieldFile, leading_names: tuple[str, ...]) -> list[str]:

@@ -1,0 +1,180 @@
+"""Predictions for the points of a grid: they come back on that grid, cell by cell, on any number of ranks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import torch
+from conftest import launch
+from predicting import HISTORY, XY, config_of, golden_icenet, mlp, predict_played, read, save, write_grid
+
+from mpitrain.errors import UserError
+from mpitrain.inference.output_grid import Layout
+from mpitrain.inference.predictor import CHUNK_BYTES
+
+FILL = np.float32(9.969209968386869e36)
+ALL = (*XY[:2], "domain.mask_mode=all")
+NUMBERS = np.random.default_rng(1)
+
+
+def write(path: Path, dimensions: dict[str, int], places: dict[str, tuple], names: str = "xyz") -> Path:
+    """x, y, z along `dimensions`; `places` are (dimensions, values, units)."""
+    with netCDF4.Dataset(str(path), "w") as file:
+        for name, size in dimensions.items():
+            file.createDimension(name, size)
+        for name, (along, values, units) in places.items():
+            variable = file.createVariable(name, "f8", along)
+            variable[:], variable.units = values, units
+        for name in names:
+            variable = file.createVariable(name, "f4", tuple(dimensions))
+            variable[:] = NUMBERS.normal(size=tuple(dimensions.values()))
+            variable.coordinates = " ".join(name for name in places if name not in dimensions)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(mlp(2), tmp_path_factory.mktemp("model") / "model.pt", ("x", "z"), ("y",))
+
+
+def expected(path: Path) -> np.ndarray:
+    """What the network says at every point of a file, NaN where an input is none."""
+    stored = read(path)
+    x, z = (np.where(np.abs(stored[name]) > 1e29, np.nan, stored[name]) for name in "xz")
+    with torch.no_grad():
+        return mlp(2)(torch.from_numpy(np.stack([x, z], axis=-1).reshape(-1, 2)))[:, 0].numpy().reshape(x.shape)
+
+
+def dimensions_of(path: Path) -> dict[str, tuple[str, ...]]:
+    with netCDF4.Dataset(str(path)) as file:
+        return {name: variable.dimensions for name, variable in file.variables.items()}
+
+
+def test_a_grid_comes_back_cell_by_cell_on_any_number_of_ranks(tmp_path: Path, model: Path) -> None:
+    """Two files, whose times are of two epochs, in parts of one row; a mask that leaves rows out."""
+    files = [write_grid(tmp_path / "a.nc"), write_grid(tmp_path / "b.nc", 2, 1, "2000-01-03")]
+    config = config_of([str(file) for file in files], *XY, "domain.mask=lat > 15")
+    predict_played(model, config, tmp_path / "1.nc", chunk_bytes=CHUNK_BYTES)
+    command = ["-m", "mpitrain", "predict", str(model), "--data", *map(str, files), "--output", str(tmp_path / "2.nc")]
+    done = launch([*command, *ALL, "domain.mask=lat > 15"], 2)
+    assert done.returncode == 0, done.stderr
+    one, two = ({name: values.tobytes() for name, values in read(tmp_path / f"{n}.nc").items()} for n in (1, 2))
+    assert one == two
+    predict_played(model, config, tmp_path / "p.nc", chunk_bytes=16)
+    found = read(tmp_path / "p.nc")
+    for name, values in read(tmp_path / "1.nc").items():
+        np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
+    grid = ("time", "lat", "lon")
+    assert dimensions_of(tmp_path / "p.nc") == {
+        **{name: (name,) for name in grid},
+        **dict.fromkeys(("y", "y_predicted", "y_error", "dy_dx", "dy_dz"), grid),
+    }
+    np.testing.assert_array_equal(found["time"], [0, 1, 2, 3, 4])  # the second file counts from two days later
+    np.testing.assert_array_equal(found["lat"], [10, 20, 30, 40])
+    np.testing.assert_array_equal(found["lon"], [0, 1, 2, 3, 4])
+    stored = [read(path) for path in files]
+    truth = np.concatenate([one["y"] for one in stored])
+    answer = np.concatenate([expected(path) for path in files])
+    is_sample = np.isfinite(answer)
+    is_sample[:, 0] = False
+    assert (is_sample.sum(), is_sample.size) == (5 * 15 - 2, 100)
+    for name in ("y_predicted", "dy_dx", "dy_dz"):
+        np.testing.assert_array_equal(found[name] == FILL, ~is_sample)
+    np.testing.assert_allclose(found["y_predicted"][is_sample], answer[is_sample], atol=1e-6)
+    is_measured = is_sample & np.isfinite(truth)
+    np.testing.assert_array_equal(found["y"][is_measured], truth[is_measured])
+    np.testing.assert_array_equal(found["y"] == FILL, ~is_measured)
+    np.testing.assert_allclose(found["y_error"][is_measured], (answer - truth)[is_measured], atol=1e-6)
+    with netCDF4.Dataset(str(tmp_path / "p.nc")) as file:
+        assert file["time"].units == "days since 2000-01-01"
+        assert file.dimensions["time"].isunlimited()
+        assert "coordinates" not in file["y"].ncattrs()
+
+
+LAT, LON = np.meshgrid([50.0, 60.0], [0.0, 10.0, 20.0], indexing="ij")
+LATITUDE, LONGITUDE = (("latitude",), LAT[:, 0], "degrees_north"), (("longitude",), LON[0], "degrees_east")
+KINDS = {
+    "two-dimensional places": (
+        {"time_counter": 2, "nj": 2, "ni": 3},
+        {"nav_lat": (("nj", "ni"), LAT, "degrees_north"), "nav_lon": (("nj", "ni"), LON, "degrees_east")},
+    ),
+    "no time": ({"latitude": 2, "longitude": 3}, {"latitude": LATITUDE, "longitude": LONGITUDE}),
+    "cells": (
+        {"time": 2, "nod2": 6},
+        {"lon": (("nod2",), LON.ravel(), "degrees_east"), "lat": (("nod2",), LAT.ravel(), "degrees_north")},
+    ),
+    "no places": ({"time": 2, "nj": 2, "ni": 3}, {}),
+    "the names of variables": ({"time": 2, "y_error": 2, "y_predicted": 3}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_grid_keeps_its_dimensions_and_places(tmp_path: Path, model: Path, kind: str) -> None:
+    dimensions, places = KINDS[kind]
+    path = write(tmp_path / "a.nc", dimensions, places)
+    predict_played(model, config_of(path, *ALL), tmp_path / "p.nc", with_jacobian=False, chunk_bytes=16)
+    found, shown = read(tmp_path / "p.nc"), dimensions_of(tmp_path / "p.nc")
+    np.testing.assert_allclose(found["y_predicted"], expected(path), atol=1e-6)
+    np.testing.assert_array_equal(found["y"], read(path)["y"])
+    assert shown["y"] == tuple(f"{name}_" if name.startswith("y_") else name for name in dimensions)
+    for name, (along, values, units) in places.items():
+        assert shown[name] == along
+        np.testing.assert_array_equal(found[name], values)
+        with netCDF4.Dataset(str(tmp_path / "p.nc")) as file:
+            assert file[name].units == units
+            assert (name in getattr(file["y"], "coordinates", "").split()) == (along != (name,))
+
+
+def test_cells_in_radians_come_back_in_degrees(tmp_path: Path, model: Path) -> None:
+    lon, lat = np.radians(LON.ravel()), np.radians(LAT.ravel())
+    places = {"clon": (("ncells",), lon, "radian"), "clat": (("ncells",), lat, "radian")}
+    path = write(tmp_path / "a.nc", {"time": 2, "ncells": 6}, places)
+    predict_played(model, config_of(path, *ALL), tmp_path / "p.nc")
+    found = read(tmp_path / "p.nc")
+    np.testing.assert_allclose((found["clon"], found["clat"]), (LON.ravel(), LAT.ravel()), rtol=1e-12)
+
+
+def test_files_of_several_places_keep_each_its_own(tmp_path: Path, model: Path) -> None:
+    """Swaths: each file has as many rows and columns, elsewhere."""
+    paths = [
+        write(
+            tmp_path / f"{number}.nc",
+            {"time": 1, "row": 2, "column": 3},
+            {
+                "lat": (("row", "column"), LAT + number, "degrees_north"),
+                "lon": (("row", "column"), LON, "degrees_east"),
+            },
+        )
+        for number in range(3)
+    ]
+    config = config_of([str(path) for path in paths], *ALL)
+    for layout in ("auto", "rows"):
+        predict_played(model, config, tmp_path / "p.nc", layout=layout)
+        found = read(tmp_path / "p.nc")
+        np.testing.assert_array_equal(found["lat"].reshape(3, 2, 3), [LAT + number for number in range(3)])
+    answers = np.concatenate([expected(path) for path in paths])
+    np.testing.assert_allclose(found["y_predicted"].reshape(3, 2, 3), answers, atol=1e-6)
+
+
+def test_the_original_programs_rows_are_a_grid_where_asked(tmp_path: Path) -> None:
+    history, model = Path(shutil.copy(HISTORY, tmp_path / "h.nc")), save(golden_icenet(), tmp_path / "model.pt")
+    layouts: tuple[Layout, ...] = ("auto", "grid")
+    for layout in layouts:
+        predict_played(model, config_of(history), tmp_path / f"{layout}.nc", layout=layout)
+    rows, grid = read(tmp_path / "auto.nc"), read(tmp_path / "grid.nc")
+    assert grid["aice_h_predicted"].shape == read(history)["aice_h"].shape
+    is_sample = grid["aice_h_predicted"] != FILL
+    assert rows["aice_ffnn"].tobytes() == grid["aice_h_predicted"][is_sample].tobytes()
+    assert rows["dcdhi"].tobytes() == grid["daice_h_dhi_h"][is_sample].tobytes()
+    assert rows["lat"].tobytes() == np.broadcast_to(grid["ULAT"], is_sample.shape)[is_sample].tobytes()
+
+
+def test_a_table_has_no_grid(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", inputs=np.ones((5, 2), np.float32), targets=np.ones((5, 1), np.float32))
+    model = save(mlp(2), tmp_path / "model.pt", ("a", "b"), ("u",))
+    with pytest.raises(UserError, match=r"--layout grid: .*t\.npz is a table of samples; leave the flag out"):
+        predict_played(model, config_of(tmp_path / "t.npz"), tmp_path / "p.nc", layout="grid")
