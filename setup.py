@@ -33,6 +33,8 @@ setup(
     extras_require={
         # Converts units of measurement, by UDUNITS; without it data in other units than the model's are refused.
         "units": ["cf-units>=3.2"],
+        # Coastlines on the maps of `predict --maps` and `data inspect --maps`, which do without where it is missing.
+        "maps": ["cartopy>=0.23"],
         # Further kinds of files.
         "zarr": ["zarr>=3; python_version >= '3.11'"],
         "tables": ["pyarrow>=14"],

@@ -1,4 +1,7 @@
-"""Maps as PNG: a variable's first time level, land grey, points that are not selected pale."""
+"""Maps as PNG: a variable's first time level, north up, land grey, points that are not selected pale.
+
+J, I  rows and columns
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.names import LATITUDE, QUANTITIES, quantity_of
+from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, OutputError
-from mpitrain.observe.figures import draw_field, new_figure, render_png
+from mpitrain.observe.figures import render_png
+from mpitrain.observe.maps.field_map import MapLook, draw_map
 
 if TYPE_CHECKING:
     from mpitrain.datatools.inspect import Inspection
 
-_VEIL = 0.7
-_WIDTH_INCH = 8.0
+_Places = tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
 
 
 def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
@@ -32,10 +35,11 @@ def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
         raise DataError(
             f"{inspection.files[0]}: no map: {inspection.selection.get('why', 'a table of samples has no grid')}"
         )
+    places = _places_of(source)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         selected = _selected_points(source)
-        return [_draw(source, name, selected, folder) for name in (*source.input_names, *source.target_names)]
+        return [_draw(source, name, selected, places, folder) for name in (*source.input_names, *source.target_names)]
     except OSError as error:
         raise OutputError(
             f"{folder}: maps cannot be written ({error.strerror or error}); give another folder"
@@ -57,33 +61,28 @@ def _first_level(source: SampleSource) -> SampleChunk:
     return SampleChunk(file=0, time_start=0, time_stop=1, row_start=0, row_stop=source.grid_shape[0])
 
 
-def _draw(source: SampleSource, name: str, selected: npt.NDArray[np.bool_], folder: Path) -> Path:
-    values = _level(source, name)
-    height_inch = _WIDTH_INCH * min(1.2, max(0.35, values.shape[0] / values.shape[1])) + 1.0
-    figure, axes = new_figure(_WIDTH_INCH, height_inch)
-    drawn = draw_field(axes, values, _origin(source), cmap="viridis")
-    # Marks on each point would hide the values: what is not selected is veiled instead.
-    veil = np.zeros((*selected.shape, 4))  # red, green, blue, opacity
-    veil[..., :3], veil[..., 3] = 1.0, np.where(selected | ~np.isfinite(values), 0.0, _VEIL)
-    axes.imshow(veil, origin=_origin(source), aspect="auto", interpolation="nearest")
-    units = source.units[name]
-    figure.colorbar(drawn, ax=axes, label=f"{name} ({units})" if units else name)
-    axes.set_title(
-        f"{name}, first time level: {int(selected.sum())} selected points, others pale, grey without value", fontsize=10
-    )
+def _draw(
+    source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path
+) -> Path:  # fmt: skip
+    values = np.broadcast_to(source.first_level(name), source.grid_shape)  # (J, I), NaN where it has no value
+    units, count = source.units[name], int(selected.sum())
+    title = f"{name}, first time level: {count:,} selected points, others pale, grey without value"
+    look = MapLook(title, f"{name} ({units})" if units else name)
+    figure = draw_map(values, places, look, pale=~selected)
     path = folder / f"{name.replace('/', '_')}.png"
     write_durably(path, render_png(figure))
     return path
 
 
-def _level(source: SampleSource, name: str) -> npt.NDArray[Any]:
-    """Return the first time level (J, I) of a variable, NaN where it has no value."""
-    return np.broadcast_to(source.first_level(name), source.grid_shape)
-
-
-def _origin(source: SampleSource) -> Any:
-    """Say whether row 0 is drawn below: where latitudes grow with the rows, or are not known."""
-    for name, values in source.layout.statics.items():
-        if quantity_of(name) is QUANTITIES[LATITUDE] and values.shape[1] > 1:
-            return "lower" if np.nanmean(values[0, -1]) >= np.nanmean(values[0, 0]) else "upper"
-    return "lower"
+def _places_of(source: SampleSource) -> _Places:
+    """Return longitude and latitude (J, I) of the first time level, None where the files do not say."""
+    known = open_coordinates(source)
+    found = [known.moving_grid(name, 0) if name in known.moving else known.grids.get(name) for name in ("lon", "lat")]
+    if found[0] is None or found[1] is None:
+        if 1 in source.grid_shape:
+            raise DataError(
+                f"{source.files[0].path}: no map: its cells are in no order of rows and columns, and it has no "
+                "longitude and latitude of them"
+            )
+        return None
+    return found[0], found[1]

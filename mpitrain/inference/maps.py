@@ -1,10 +1,11 @@
 """Pictures of a prediction file as PNG: where the prediction is how far off, and prediction against data.
 
-N  points   H, W  rows and columns of a field
+T  time levels   J, I  rows and columns   N  points
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,19 @@ import numpy.typing as npt
 
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError, OutputError
-from mpitrain.observe.figures import draw_density, draw_field, new_figure, render_png
+from mpitrain.observe.figures import draw_density, new_figure, render_png
+from mpitrain.observe.maps.field_map import MapLook, draw_map
 
 Array = npt.NDArray[Any]
-_MOST_POINTS = 200_000
+_MOST_POINTS, _MOST_LEVELS, _MOST_ROWS = 200_000, 64, 4_000_000
 
 
 def draw_prediction(path: Path, folder: Path) -> list[Path]:
     """Draw maps of prediction and error, and a scatter plot, for each target of the file; return their paths.
 
-    Without targets in the file, the prediction's map alone, where the file says where its points are. Of points, evenly
-    spread ones where there are many; of fields, the first time level. Raises OutputError where the folder cannot be
-    written, MissingDependencyError without matplotlib.
+    Without targets in the file, the prediction's map alone, where the file says where its points are. Maps are of the
+    first time level that has a prediction; a scatter plot is of evenly spread values where there are many. Raises
+    OutputError where the folder cannot be written, MissingDependencyError without matplotlib.
     """
     try:
         import matplotlib  # noqa: F401  ask for it once, for one message
@@ -43,6 +45,17 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
     return drawn
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """How a variable of the file lies in time and space: `is_map` where one time level of it can be drawn as a map."""
+
+    has_times: bool
+    is_map: bool
+    level: int
+    places: tuple[Array, Array] | None
+    when: str
+
+
 def _targets(dataset: Any) -> list[tuple[str, str]]:
     """Return each target's name, which the file may lack, and its prediction's."""
     if "aice_ffnn" in dataset.variables:
@@ -53,62 +66,112 @@ def _targets(dataset: Any) -> list[tuple[str, str]]:
 
 
 def _draw_target(dataset: Any, target: str, predicted: str, folder: Path) -> list[Path]:
-    is_field = dataset.variables[predicted].ndim == 3
-    part: Any = 0 if is_field else slice(None, None, max(1, -(-len(dataset.dimensions["n"]) // _MOST_POINTS)))
-    answer = _values(dataset, predicted, part)
-    truth = _values(dataset, target, part) if target in dataset.variables else None
+    shape = _shape_of(dataset, predicted)
     units = getattr(dataset.variables[predicted], "units", "")
-    label = f" ({units})" if units not in ("", "1") else ""
-    places = None if is_field else _places(dataset, part)
-    has_map, pictures = is_field or places is not None, {}
-    if has_map:
-        pictures[f"{target}_predicted.png"] = _map(answer, places, f"{target}, predicted{label}", "viridis", None)
-    if truth is not None:
-        pictures[f"{target}_scatter.png"] = _scatter(truth.reshape(-1), answer.reshape(-1), target + label)
-    if truth is not None and has_map:
-        error = answer - truth
+    unit = f" {units}" if units not in ("", "1") else ""
+    label = f"{target} ({units})" if unit else target
+    pictures: dict[str, bytes] = {}
+    has_truth = target in dataset.variables
+    if shape.is_map:
+        answer = _level(dataset, predicted, shape)
+        look = MapLook(f"{target}, predicted{shape.when}", label)
+        pictures[f"{target}_predicted.png"] = render_png(draw_map(answer, shape.places, look))
+    if has_truth:
+        truth, answers = (_spread_values(dataset, name, shape) for name in (target, predicted))
+        pictures[f"{target}_scatter.png"] = _scatter(truth, answers, target, unit)
+    if has_truth and shape.is_map:
+        error = answer - _level(dataset, target, shape)
         largest = float(np.nanmax(np.abs(error))) if np.isfinite(error).any() else 1.0
         limits = (-largest or -1.0, largest or 1.0)
-        pictures[f"{target}_error.png"] = _map(error, places, f"{target}, predicted - data{label}", "RdBu_r", limits)
+        look = MapLook(f"{target}, predicted minus data{shape.when}", f"error of {label}", "RdBu_r", limits)
+        pictures[f"{target}_error.png"] = render_png(draw_map(error, shape.places, look))
     for name, content in pictures.items():
         write_durably(folder / name, content)
     return [folder / name for name in pictures]
 
 
-def _values(dataset: Any, name: str, part: Any) -> Array:
-    return np.ma.filled(dataset.variables[name][part].astype(np.float64), np.nan)
+def _shape_of(dataset: Any, predicted: str) -> _Shape:
+    variable = dataset.variables[predicted]
+    lon, lat = (_find_place(dataset, one) for one in ("longitude", "latitude"))
+    first = variable.dimensions[0]
+    is_time = getattr(dataset.variables.get(first), "axis", "") == "T" or first == "time"
+    is_cells = lon is not None and lat is not None and lon.dimensions == lat.dimensions == variable.dimensions[1:]
+    has_times = variable.ndim == 3 or (variable.ndim == 2 and (is_time or is_cells))
+    level = _first_level(variable) if has_times else 0
+    space = variable.dimensions[has_times:]
+    places = None
+    if lon is not None and lat is not None:
+        places = _on_space(lon, space, level), _on_space(lat, space, level)
+        places = np.broadcast_arrays(*places)[0], np.broadcast_arrays(*places)[1]
+    return _Shape(has_times, places is not None or len(space) == 2, level, places, _when(dataset, variable, level))
 
 
-def _places(dataset: Any, part: Any) -> tuple[Array, Array] | None:
-    if "lon" not in dataset.variables or "lat" not in dataset.variables:
-        return None
-    return _values(dataset, "lon", part), _values(dataset, "lat", part)
+def _find_place(dataset: Any, standard_name: str) -> Any:
+    found = dataset.variables.values()
+    return next((one for one in found if getattr(one, "standard_name", "") == standard_name), None)
 
 
-def _map(
-    values: Array, places: tuple[Array, Array] | None, title: str, colours: str, limits: tuple[float, float] | None
-) -> bytes:
-    figure, axes = new_figure(8.0, 4.5)
-    low, high = limits or (None, None)
-    if places is None:
-        drawn = draw_field(axes, values, cmap=colours, vmin=low, vmax=high)
-        axes.set_title(f"{title}, first time level")
-    else:
-        size = float(np.clip(3e4 / max(1, len(values)), 0.5, 12.0))
-        drawn = axes.scatter(*places, c=values, s=size, cmap=colours, vmin=low, vmax=high, linewidths=0)
-        axes.set(xlabel="longitude", ylabel="latitude", title=title)
-    figure.colorbar(drawn, ax=axes)
-    return render_png(figure)
+def _first_level(variable: Any) -> int:
+    """Return the first time level with a value, for lagged inputs have none at the beginning; 0 where there is none."""
+    levels = range(variable.shape[0])
+    return next((level for level in levels if np.ma.count(variable[level])), 0)
 
 
-def _scatter(truth: Array, answer: Array, label: str) -> bytes:
+def _on_space(place: Any, space: tuple[str, ...], level: int) -> Array:
+    """Return longitude or latitude, of length 1 along the dimensions of a level that it lacks."""
+    moves = bool(set(place.dimensions) - set(space))
+    values = _filled(place[level] if moves else place[_rows_drawn(place)])
+    sizes = dict(zip(place.dimensions[moves:], values.shape, strict=True))
+    return values.reshape([sizes.get(name, 1) for name in space])
+
+
+def _rows_drawn(variable: Any) -> slice:
+    """Return what is read of a level: of rows, which hold all time levels one after the other, the first ones."""
+    return slice(_MOST_ROWS) if variable.dimensions == ("n",) else slice(None)
+
+
+def _filled(values: Any) -> Array:
+    return np.asarray(np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan))
+
+
+def _when(dataset: Any, variable: Any, level: int) -> str:
+    """Return when a level is, as the end of a title; nothing for a file of rows or without time."""
+    import netCDF4
+
+    time = dataset.variables.get(variable.dimensions[0])
+    if variable.ndim > 1 and getattr(time, "standard_name", "") == "time":
+        try:
+            return f", {netCDF4.num2date(time[level], time.units, calendar=getattr(time, 'calendar', 'standard'))}"
+        except (ValueError, OverflowError):
+            return f", time level {level + 1}"
+    return f", time level {level + 1}" if variable.ndim == 3 else ""
+
+
+def _level(dataset: Any, name: str, shape: _Shape) -> Array:
+    variable = dataset.variables[name]
+    return _filled(variable[shape.level if shape.has_times else _rows_drawn(variable)])
+
+
+def _spread_values(dataset: Any, name: str, shape: _Shape) -> Array:
+    """Return values (N,) evenly spread over the variable: no more than a picture needs."""
+    variable = dataset.variables[name]
+    if not shape.has_times:
+        step = max(1, -(-variable.size // _MOST_POINTS))
+        return _filled(variable[::step]) if variable.ndim == 1 else _filled(variable[:]).reshape(-1)[::step]
+    levels = range(0, len(variable), max(1, -(-len(variable) // _MOST_LEVELS)))
+    step = max(1, -(-variable[0].size * len(levels) // _MOST_POINTS))
+    return np.concatenate([_filled(variable[level]).reshape(-1)[::step] for level in levels])
+
+
+def _scatter(truth: Array, answer: Array, target: str, unit: str) -> bytes:
     both = np.isfinite(truth) & np.isfinite(answer)
     truth, answer = truth[both], answer[both]
-    figure, axes = new_figure(5.5, 5.0)
+    figure, axes = new_figure(5.5, 5.2)
     if len(truth):
         draw_density(figure, axes, truth, answer, num_cells=60)
         rmse, spread = float(np.sqrt(np.mean((answer - truth) ** 2))), float(np.var(truth))
         r2 = f"r2 {1 - rmse**2 / spread:.4f}, " if spread > 0 else ""
-        axes.set_title(f"{r2}RMSE {rmse:.4g}, {len(truth)} values")
-    axes.set(xlabel=f"{label}, data", ylabel=f"{label}, predicted")
+        axes.set_title(f"{target}: {r2}RMSE {rmse:.4g}{unit}\n{len(truth):,} values", fontsize=10, wrap=True)
+    label = f" ({unit.strip()})" if unit else ""
+    axes.set(xlabel=f"data{label}", ylabel=f"predicted{label}")
     return render_png(figure)

@@ -124,7 +124,8 @@ def plan_grid(
         if layout == "grid":
             raise UserError(f"--layout grid: {source.files[0].path} is a table of samples; leave the flag out")
         return None
-    names, variables = [], []
+    names: list[str] = []
+    variables: list[OutputVariable] = []
     for name in (TIME_NAME, "lat", "lon"):
         if name in coordinates.attributes:
             names.append(name)

@@ -40,9 +40,14 @@ def new_panels(num_rows: int, num_columns: int) -> tuple[Figure, list[Any]]:
     return figure, panels
 
 
+def no_value_background(axes: Axes) -> None:
+    """Let what is drawn show grey where it has no value."""
+    axes.set_facecolor(_NO_VALUE_COLOUR)
+
+
 def draw_field(axes: Axes, values: Array, origin: Any = "lower", **options: Any) -> Any:
     """Draw a field (J, I), grey where it has no value, and return matplotlib's image."""
-    axes.set_facecolor(_NO_VALUE_COLOUR)
+    no_value_background(axes)
     axes.set(xlabel="column", ylabel="row")
     masked = np.ma.masked_invalid(values)
     return axes.imshow(masked, origin=origin, aspect="auto", interpolation="nearest", **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,13 @@ import torch
 from conftest import launch
 from predicting import HISTORY, XY, config_of, golden_icenet, mlp, predict_played, read, save, write_grid
 
-from mpitrain.errors import UserError
+from mpitrain.datatools.inspect import inspect_data
+from mpitrain.datatools.maps import draw_maps
+from mpitrain.errors import DataError, UserError
+from mpitrain.inference import maps
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.predictor import CHUNK_BYTES
+from mpitrain.observe.figures import render_png
 
 FILL = np.float32(9.969209968386869e36)
 ALL = (*XY[:2], "domain.mask_mode=all")
@@ -178,3 +183,32 @@ def test_a_table_has_no_grid(tmp_path: Path) -> None:
     model = save(mlp(2), tmp_path / "model.pt", ("a", "b"), ("u",))
     with pytest.raises(UserError, match=r"--layout grid: .*t\.npz is a table of samples; leave the flag out"):
         predict_played(model, config_of(tmp_path / "t.npz"), tmp_path / "p.nc", layout="grid")
+
+
+def test_maps_and_scatter_plot_of_a_grid_say_units_and_when(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = []
+    monkeypatch.setattr(maps, "render_png", lambda figure: figures.append(figure) or render_png(figure))
+    config = config_of([str(write_grid(tmp_path / "a.nc")), str(write_grid(tmp_path / "b.nc", 2, 1))], *ALL)
+    for layout in ("auto", "rows"):
+        predict_played(model, config, tmp_path / "p.nc", layout=layout)
+        drawn = maps.draw_prediction(tmp_path / "p.nc", tmp_path / layout)
+        assert [path.name for path in drawn] == ["y_predicted.png", "y_scatter.png", "y_error.png"]
+    titles = [figure.axes[0].get_title() for figure in figures]
+    assert titles[0] == "y, predicted, 2000-01-01 00:00:00"
+    assert titles[2] == "y, predicted minus data, 2000-01-01 00:00:00"
+    assert [figure.axes[1].get_ylabel() for figure in figures] == 2 * ["y (K)", "samples in a cell", "error of y (K)"]
+    assert re.fullmatch(r"y: r2 -?\d+\.\d+, RMSE \d\.\d+ K\n\d\d values", titles[1])
+    assert titles[4] == titles[1]
+    assert figures[1].axes[0].get_xlabel() == "data (K)"
+
+
+def test_cells_without_places_have_a_scatter_plot_and_no_map(tmp_path: Path, model: Path) -> None:
+    """A picture of them in their order would be a barcode."""
+    path = write(tmp_path / "a.nc", {"time": 3, "cell": 6}, {})
+    predict_played(model, config_of(path, *ALL), tmp_path / "p.nc")
+    drawn = maps.draw_prediction(tmp_path / "p.nc", tmp_path / "maps")
+    assert [path.name for path in drawn] == ["y_scatter.png"]
+    with pytest.raises(DataError, match="no map: its cells are in no order of rows and columns, and it has no longi"):
+        draw_maps(inspect_data(config_of(path, *ALL)), tmp_path / "maps")

@@ -1,0 +1,1 @@
+"""Maps of values on any grid: filled cells or triangles, north up."""

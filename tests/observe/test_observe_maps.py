@@ -1,0 +1,119 @@
+"""Maps: north up, every value at its place, grey where there is none, triangles where cells have no order."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from mpitrain.observe.figures import render_png
+from mpitrain.observe.maps.field_map import MapLook, draw_map
+
+matplotlib = pytest.importorskip("matplotlib")
+LOOK = MapLook("y, predicted", "y (K)", "viridis", (-1.0, 1.0))
+GREY = np.full(3, 191 / 255)  # 0.75
+
+
+def rotated(lon, lat, tilt):
+    """Longitude and latitude of a grid whose pole is tilted: of a curvilinear grid."""
+    lon, lat, tilt = np.radians(lon), np.radians(lat), np.radians(tilt)
+    x, y, z = np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)
+    x, z = np.cos(tilt) * x + np.sin(tilt) * z, np.cos(tilt) * z - np.sin(tilt) * x
+    return np.degrees(np.arctan2(y, x)), np.degrees(np.arcsin(z))
+
+
+def smooth(lon, lat):
+    """A field without a seam, from -1 to 1."""
+    return np.sin(np.radians(lat)) * 0.6 + 0.4 * np.cos(np.radians(lon)) * np.cos(np.radians(lat))
+
+
+def colours_at(figure, lon, lat):
+    """Red, green, blue (N, 3) of the picture at these places."""
+    picture = matplotlib.image.imread(io.BytesIO(render_png(figure, 120)))[..., :3]
+    across, up = figure.axes[0].transData.transform(np.stack([lon, lat], axis=1)).T * (120 / figure.dpi)
+    return picture[(len(picture) - up).astype(int), across.astype(int)]
+
+
+def expected(lon, lat):
+    return matplotlib.colormaps["viridis"]((smooth(lon, lat) + 1) / 2)[:, :3]
+
+
+def of_globe(step=4.0):
+    return np.meshgrid(np.arange(-180 + step / 2, 180, step), np.arange(-90 + step / 2, 90, step))
+
+
+def of_cells(count=6000):
+    """Cells all over the globe, as even as can be (a Fibonacci spiral)."""
+    number = np.arange(count)
+    lon = (number * 360 * 0.6180339887498949) % 360
+    return lon, np.degrees(np.arcsin(1 - (2 * number + 1) / count))
+
+
+GRIDS = {
+    "regular": of_globe(),
+    "from north to south": tuple(one[::-1] for one in of_globe()),
+    "0 to 360": (np.roll(of_globe()[0], 45, axis=1) % 360, of_globe()[1]),
+    "curvilinear": rotated(*of_globe(), 35.0),
+    "cells": tuple(one[None] for one in of_cells()),
+    "rows": of_cells(),
+}
+
+
+@pytest.mark.parametrize("kind", GRIDS)
+def test_each_value_is_at_its_place_with_north_up(kind):
+    lon, lat = GRIDS[kind]
+    values = smooth(lon, lat)
+    values[np.hypot(lon % 360 - 60, lat - 10) < 20] = np.nan
+    figure = draw_map(values, (lon, lat), LOOK)
+    # Near the date line too, and in both hemispheres.
+    where = np.array([[-178, 10], [-120, -60], [-60, 60], [8, -30], [120, 45], [178, -50], [100, 80], [100, -80]])
+    x = np.where((kind == "0 to 360") & (where[:, 0] < 0), where[:, 0] + 360, where[:, 0]).astype(float)
+    np.testing.assert_allclose(colours_at(figure, x, where[:, 1]), expected(*where.T), atol=0.06)
+    np.testing.assert_allclose(colours_at(figure, np.array([60.0]), np.array([10.0]))[0], GREY, atol=0.01)
+    assert figure.axes[0].get_title() == "y, predicted"
+    assert [axes.get_ylabel() for axes in figure.axes] == ["latitude (degrees north)", "y (K)"]
+    is_triangles = "TriMesh" in {type(one).__name__ for one in figure.axes[0].collections}
+    assert is_triangles == (kind in ("cells", "rows"))
+
+
+def test_a_region_across_the_date_line_is_one_piece():
+    lon, lat = np.meshgrid(np.arange(160.0, 202.0, 2), np.arange(50.0, 72.0, 2))
+    lon = (lon + 180) % 360 - 180
+    for places in ((lon, lat), rotated(lon, lat, 5.0), (lon.reshape(1, -1), lat.reshape(1, -1))):
+        west, east = draw_map(smooth(*places), places, LOOK).axes[0].get_xlim()
+        assert 40 < east - west < 70
+
+
+def test_land_without_cells_has_no_triangles():
+    lon, lat = of_cells()
+    sea = np.hypot(lon - 200, lat) > 25
+    figure = draw_map(smooth(lon, lat)[sea], (lon[sea], lat[sea]), LOOK)
+    inside = np.array([[-160.0, 0.0], [-150.0, 10.0], [-170.0, -8.0]])
+    np.testing.assert_allclose(colours_at(figure, *inside.T), np.tile(GREY, (3, 1)), atol=0.01)
+
+
+def test_what_is_not_selected_is_paler_of_the_same_hue():
+    lon, lat = of_globe()
+    figure = draw_map(smooth(lon, lat), (lon, lat), LOOK, pale=lat < 0)
+    where = np.array([[20.0, -40.0], [20.0, 40.0]])
+    full = expected(*where.T)
+    wanted = np.stack([0.7 + 0.3 * full[0], full[1]])
+    np.testing.assert_allclose(colours_at(figure, *where.T), wanted, atol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("lon", "lat"), [([1.0, 2.0], [3.0, 4.0]), ([1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]), ([1.0], [2.0])]
+)
+def test_points_that_have_no_triangles_are_dots(lon, lat):
+    lon, lat = np.array(lon), np.array(lat)
+    figure = draw_map(smooth(lon, lat), (lon, lat), LOOK)
+    np.testing.assert_allclose(colours_at(figure, lon, lat), expected(lon, lat), atol=0.02)
+
+
+def test_long_titles_are_broken_and_nothing_is_drawn_of_nothing():
+    figure = draw_map(np.full((4, 5), np.nan), None, MapLook(20 * "long name ", "y"))
+    assert "\n" in figure.axes[0].get_title()
+    lon, lat = of_globe(30.0)
+    assert render_png(draw_map(np.full(lon.shape, np.nan), (lon, lat), LOOK))
+    assert render_png(draw_map(np.full(lon.shape, 3.0), (lon, lat), MapLook("t", "y")))
