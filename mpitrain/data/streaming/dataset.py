@@ -200,7 +200,9 @@ class _ChunkReader:
         if samples.inputs.ndim > 2:
             padded = self._padded(samples.take(positions), torch.device("cpu"))
             return tuple(one[:-1].contiguous().numpy() for one in padded)
-        columns = take_rows((samples.inputs, samples.targets), positions)
+        columns: Columns = (samples.inputs, samples.targets)
+        if len(positions) < len(samples):  # else they are all there, in their order
+            columns = take_rows(columns, positions)
         return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)
 
     def _blocks(self, samples: Samples) -> SampleBlocks:

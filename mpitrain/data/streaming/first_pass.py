@@ -84,8 +84,10 @@ class ChunkSplitter:
         if len(samples) == self._counts.selected[chunk]:
             total = int(self._counts.selected.sum())
             kept = keep_under_limit(source, samples, int(self._first_selected[chunk]), total)
-            all_are_valid = self._counts.valid[chunk] == len(kept)
-            valid = np.arange(len(kept)) if all_are_valid else np.flatnonzero(valid_rows(kept))
+            if self._counts.valid[chunk] == len(kept):
+                is_held_out = self._rule.flags(kept.grid_index, int(self._first_valid[chunk]))
+                return kept, np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+            valid = np.flatnonzero(valid_rows(kept))
             if len(valid) == self._counts.valid[chunk]:
                 is_held_out = self._rule.flags(kept.grid_index[valid], int(self._first_valid[chunk]))
                 return kept, valid[~is_held_out], valid[is_held_out]

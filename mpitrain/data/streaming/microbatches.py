@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from mpitrain.data.dataset.batches import BatchPlan, Slice
+from mpitrain.data.files.compiled.rows import gather_rows, scatter_rows
 from mpitrain.data.random_streams import Stream, keyed_permutation
 from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.data.streaming.shuffle_buffer import BufferOrder
@@ -189,7 +190,7 @@ class _Rounds:
                 buffer = tuple(np.zeros(s, dtype=c.dtype) for s, c in zip(shapes, columns, strict=True))
             here = np.flatnonzero((self._content >= first) & (self._content < first + len(columns[0])))
             for held, column in zip(buffer, columns, strict=True):
-                _rows(held)[here] = _rows(column)[self._content[here] - first]
+                scatter_rows(held, here, gather_rows(column, self._content[here] - first))
             num_missing -= len(here)
         return buffer
 
@@ -202,7 +203,7 @@ class _Rounds:
             begin = self._next - first
             count = min(len(slots) - done, len(columns[0]) - begin)
             for held, column in zip(buffer, columns, strict=True):
-                _rows(held)[slots[done : done + count]] = _rows(column)[begin : begin + count]
+                scatter_rows(held, slots[done : done + count], column[begin : begin + count])
             done, self._next = done + count, self._next + count
 
     def _read(self) -> tuple[int, Columns]:
@@ -213,13 +214,7 @@ class _Rounds:
 
 def take_rows(columns: Columns, positions: IndexArray) -> Columns:
     """Return the rows at `positions` (m,) of each column (n, ...), in that order."""
-    return tuple(_rows(column)[positions].view(column.dtype).reshape(-1, *column.shape[1:]) for column in columns)
-
-
-def _rows(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return (n, ...) as (n,) items of whole rows, which numpy moves as one."""
-    num_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:]))
-    return np.ascontiguousarray(column).reshape(len(column), -1).view(np.dtype((np.void, num_bytes))).reshape(-1)
+    return tuple(gather_rows(column, positions) for column in columns)
 
 
 def _padded(column: npt.NDArray[Any], num_rows: int) -> npt.NDArray[Any]:

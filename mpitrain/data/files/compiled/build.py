@@ -58,6 +58,8 @@ def load_library() -> ctypes.CDLL | None:
     library.unshuffle.argtypes, library.unshuffle.restype = (address, count, count, address), None
     for function in (library.decode_float, library.decode_double):
         function.argtypes, function.restype = (address, count, address, count, address), None
+    for function in (library.gather_rows, library.scatter_rows):
+        function.argtypes, function.restype = (address, address, count, count, address), None
     return library
 
 

@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr std::int64_t block_rows = 1024;
+constexpr std::int64_t block_rows = 256;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 #ifdef __SSE2__
@@ -230,4 +230,58 @@ extern "C" void decode_float(const Column* columns, std::int64_t F, const std::i
 extern "C" void decode_double(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N,
                               double* table) {
     decode_all(columns, F, rows, N, table);
+}
+
+namespace {
+
+/// Moves rows of a length that the compiler knows: a call of memcpy takes longer than the few bytes.
+template <int bytes, bool gathers>
+void move_rows(const std::uint8_t* from, const std::int64_t* rows, std::int64_t n, std::uint8_t* to) {
+    for (std::int64_t i = 0; i < n; ++i)
+        std::memcpy(to + (gathers ? i : rows[i]) * bytes, from + (gathers ? rows[i] : i) * bytes, bytes);
+}
+
+template <bool gathers>
+void move_any(const std::uint8_t* from, const std::int64_t* rows, std::int64_t n, std::int64_t bytes,
+              std::uint8_t* to) {
+    switch (bytes) {
+        case 4:
+            return move_rows<4, gathers>(from, rows, n, to);
+        case 8:
+            return move_rows<8, gathers>(from, rows, n, to);
+        case 12:
+            return move_rows<12, gathers>(from, rows, n, to);
+        case 16:
+            return move_rows<16, gathers>(from, rows, n, to);
+        case 20:
+            return move_rows<20, gathers>(from, rows, n, to);
+        case 24:
+            return move_rows<24, gathers>(from, rows, n, to);
+        case 28:
+            return move_rows<28, gathers>(from, rows, n, to);
+        case 32:
+            return move_rows<32, gathers>(from, rows, n, to);
+        case 40:
+            return move_rows<40, gathers>(from, rows, n, to);
+        case 48:
+            return move_rows<48, gathers>(from, rows, n, to);
+        case 64:
+            return move_rows<64, gathers>(from, rows, n, to);
+    }
+    for (std::int64_t i = 0; i < n; ++i)
+        std::memcpy(to + (gathers ? i : rows[i]) * bytes, from + (gathers ? rows[i] : i) * bytes, bytes);
+}
+
+}  // namespace
+
+/// Sets row i of `to` [n][bytes] to row rows[i] of `from`.
+extern "C" void gather_rows(const std::uint8_t* from, const std::int64_t* rows, std::int64_t n, std::int64_t bytes,
+                            std::uint8_t* to) {
+    move_any<true>(from, rows, n, bytes, to);
+}
+
+/// Sets row rows[i] of `to` to row i of `from` [n][bytes].
+extern "C" void scatter_rows(const std::uint8_t* from, const std::int64_t* rows, std::int64_t n, std::int64_t bytes,
+                             std::uint8_t* to) {
+    move_any<false>(from, rows, n, bytes, to);
 }
