@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from mpitrain.models.activations import ACTIVATIONS, LayerOptions, activation_name
+from mpitrain.models.batch_norm import VirtualBatchNorm
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
@@ -54,16 +55,19 @@ def _layer(sizes: tuple[int, int], activation: str, dropout: float, batch_norm: 
 class DenseChain:
     """Linear layers of `sizes` F, H, ..., O; activations by their names in the configuration.
 
-    The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer.
+    The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm, also a
+    hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
     """
 
     sizes: tuple[int, ...]
     hidden_activation: str
     output_activation: str
+    dropout: float = 0.0
+    has_batch_norm: bool = False
 
 
 def dense_chain_of(model: nn.Module) -> DenseChain | None:
-    """Describe IceNet, or an mlp without dropout and batch norm; None for every other model."""
+    """Describe IceNet or an mlp; None for every other model."""
     if isinstance(model, IceNet):
         sizes = (model.fc1.in_features, model.fc1.out_features, model.fc2.out_features)
         return DenseChain(sizes, activation_name(model.activation), activation_name(model.output_activation))
@@ -73,9 +77,15 @@ def dense_chain_of(model: nn.Module) -> DenseChain | None:
 
 
 def _chain(layers: list[list[nn.Module]]) -> DenseChain | None:
-    linear = [layer[0] for layer in layers if isinstance(layer[0], nn.Linear)]
-    plain = all(len(layer) == 2 and isinstance(layer[1], tuple(ACTIVATIONS.values())) for layer in layers)
-    if not plain or len(linear) < 2:
+    *hidden, last = layers
+    first = [type(module) for module in hidden[0]] if hidden else []
+    if not hidden or len(last) != 2 or any([type(module) for module in layer] != first for layer in hidden):
         return None
+    linear = [layer[0] for layer in layers if isinstance(layer[0], nn.Linear)]
+    norm, dropout = (
+        next((m for m in hidden[0] if isinstance(m, kind)), None) for kind in (VirtualBatchNorm, nn.Dropout)
+    )
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
-    return DenseChain(sizes, activation_name(layers[0][1]), activation_name(layers[-1][1]))
+    activation = next(module for module in hidden[0] if isinstance(module, tuple(ACTIVATIONS.values())))
+    probability = dropout.p if isinstance(dropout, nn.Dropout) else 0.0
+    return DenseChain(sizes, activation_name(activation), activation_name(last[1]), probability, norm is not None)

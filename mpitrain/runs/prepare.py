@@ -59,7 +59,9 @@ def prepare_on(
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config, dataset, layout, ranks)
     sources, example = open_microbatches(config, dataset, model, plan, ranks)
-    choice = ranks.on_all_ranks(lambda: choose_engine(config, ranks, model, example, resumed_engine))
+    choice = ranks.on_all_ranks(
+        lambda: choose_engine(config, ranks, model, example, resumed_engine, num_microbatches=len(sources))
+    )
     settings = checkpoint_settings(
         config, ranks, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name
     )

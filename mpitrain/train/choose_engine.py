@@ -23,6 +23,8 @@ from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kerne
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.traced.record import needs_autograd, record_gradient
 
+# Batch norm needs all rows of a microbatch at once, with their activations; more would not stay in the CPU's caches.
+MOST_NORM_ROWS = 4096
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
 _OF_DDP_ONLY = (
@@ -31,12 +33,17 @@ _OF_DDP_ONLY = (
 
 
 def choose_engine(
-    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, resumed_engine: str | None
+    config: RunConfig,
+    ranks: Ranks,
+    model: nn.Module,
+    example: Slice,
+    resumed_engine: str | None,
+    num_microbatches: int = 1,
 ) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
-    `example` is a microbatch of this run: its shapes count. `compiled` is for chains of dense layers, `traced` for any
-    other network that does the same in each step, `eager` for the rest.
+    `example` is a microbatch of this run, of which the rank has `num_microbatches`: its shapes count. `compiled` is for
+    chains of dense layers, `traced` for any other network that does the same in each step, `eager` for the rest.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
@@ -49,12 +56,13 @@ def choose_engine(
         raise ConfigError("training.engine=cuda_graph: needs a GPU, this run is on CPUs; use training.engine=auto")
     if asked in ("eager", "ddp", "cuda_graph"):
         return EngineChoice(asked, "asked for")
-    obstacle = _not_compilable(config, ranks.device, model)
+    num_rows = max(ranks.gather_object(len(example.inputs) * (num_microbatches if ranks.reduction == "any" else 1)))
+    obstacle = _not_compilable(config, ranks.device, model, num_rows)
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
     if asked == "traced" or obstacle is not None:
         return _choose_traced(config, ranks, model, example, asked, obstacle or "asked for")
-    network = dense_network_of(config, model)
+    network = dense_network_of(config, model, num_rows)
     try:
         kernel = _load_everywhere(ranks, network, config.compute.instruction_set)
         return EngineChoice("compiled", "a chain of dense layers on CPUs", network, kernel)
@@ -84,8 +92,8 @@ def requested_engine(config: RunConfig) -> str:
     return config.training.engine
 
 
-def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -> str | None:
-    """Say what the compiled step lacks for this run; None where it serves."""
+def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module, num_rows: int) -> str | None:
+    """Say what the compiled step lacks for this run, whose microbatches have `num_rows`; None where it serves."""
     if (obstacle := needs_autograd(config, device)) is not None:
         return obstacle
     chain = dense_chain_of(model)
@@ -93,7 +101,13 @@ def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module) -
         return "the network is no plain chain of dense layers"
     if max(chain.sizes) > LARGEST_COMPILED_WIDTH:
         return f"a layer is wider than {LARGEST_COMPILED_WIDTH}"
-    return None
+    if not chain.has_batch_norm:
+        return None
+    if config.distributed.sync_batch_norm:
+        return "distributed.sync_batch_norm=true is autograd's"
+    if config.training.gradient_accumulation_steps > 1:
+        return "batch norm of training.gradient_accumulation_steps is autograd's"
+    return f"batch norm over more than {MOST_NORM_ROWS} rows is autograd's" if num_rows > MOST_NORM_ROWS else None
 
 
 def _load_everywhere(ranks: Ranks, network: DenseNetwork, instruction_set: str) -> ctypes.CDLL:
@@ -108,13 +122,16 @@ def _say_note(ranks: Ranks, line: str) -> None:
     ranks.say(f"note: {line}", error=True)
 
 
-def dense_network_of(config: RunConfig, model: nn.Module) -> DenseNetwork:
-    """Describe a chain of dense layers to the kernel."""
+def dense_network_of(config: RunConfig, model: nn.Module, num_rows: int = 0) -> DenseNetwork:
+    """Describe a chain of dense layers to the kernel; `num_rows` of a microbatch count for batch norm."""
     chain = dense_chain_of(model)
     if chain is None:
         raise TypeError(f"{type(model).__name__} is no chain of dense layers")
     hidden, output = (name.replace("none", "identity") for name in (chain.hidden_activation, chain.output_activation))
-    return DenseNetwork(chain.sizes, hidden, output, config.training.loss_function, torch_dtype(config))
+    loss, dtype = config.training.loss_function, torch_dtype(config)
+    # Few sizes, so that one kernel serves for similar batches.
+    norm_rows = 1 << max(num_rows - 1, 0).bit_length() if chain.has_batch_norm else 0
+    return DenseNetwork(chain.sizes, hidden, output, loss, dtype, chain.dropout, norm_rows)
 
 
 def check_strategy(config: RunConfig, world_size: int) -> None:

@@ -75,8 +75,9 @@ def test_an_mlp_is_its_formula_in_plain_python(activation):
 def test_what_is_a_chain_of_dense_layers():
     assert dense_chain_of(IceNet(7, 4, hidden_activation="gelu")) == DenseChain((7, 4, 1), "gelu", "sigmoid")
     assert dense_chain_of(build(name="mlp")) == DenseChain((3, 16, 2), "relu", "none")
-    others = ({"dropout": 0.1}, {"batch_norm": True}, {"name": "cnn"}, {"name": "unet"})
-    assert [dense_chain_of(build(**{"name": "mlp", **settings})) for settings in others] == [None] * 4
+    regular = build(name="mlp", hidden_layers=2, dropout=0.1, batch_norm=True)
+    assert dense_chain_of(regular) == DenseChain((3, 16, 16, 2), "relu", "none", 0.1, has_batch_norm=True)
+    assert [dense_chain_of(build(name=name)) for name in ("cnn", "unet")] == [None] * 2
 
 
 @pytest.mark.parametrize("settings", [{"name": "mlp", "hidden_layers": 3}, {"name": "cnn"}, {"name": "unet"}])

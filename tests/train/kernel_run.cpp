@@ -49,6 +49,11 @@ int main() {
     const auto start = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
     float step_count = 0;
     volatile std::int64_t steps_done = 0;
+    Draws draws{1234567, 0, 0};
+    std::vector<Real> running(static_cast<std::size_t>(2 * num_layers * widest()));
+    for (int l = 0; has_norm && l < num_layers - 1; ++l)
+        for (int c = 0; c < sizes[l + 1]; ++c)
+            running[static_cast<std::size_t>(running_before(l) + sizes[l + 1] + c)] = 1;
     const Step step{reinterpret_cast<Workspace*>(start),
                     parameters.data(),
                     statistics.data(),
@@ -61,6 +66,8 @@ int main() {
                     &step_count,
                     &steps_done,
                     nullptr,
+                    &draws,
+                    running.data(),
                     slice_rows,
                     num_slices,
                     slice_rows,
@@ -78,6 +85,7 @@ int main() {
     std::uint64_t hash = 14695981039346656037u;
     hash = hashed(hashed(hashed(hash, parameters), m), v);
     hash = hashed(hashed(hashed(hash, losses), epoch_sums), validation);
+    if (has_norm) hash = hashed(hash, running);
     std::printf("%016" PRIx64 " loss %.9g to %.9g in %d steps\n", hash, losses[0], losses[num_steps - 1],
                 static_cast<int>(taken));
 }

@@ -9,7 +9,8 @@ from mpitrain.data.dataset.batches import join_slices
 from mpitrain.errors import StoppedError
 from mpitrain.models.batch_norm import batch_norm_layers, to_exportable
 
-BATCH_NORM = (*MLP, "model.batch_norm=true")
+BATCH_NORM = (*MLP, "model.batch_norm=true", "training.engine=eager")
+COMPILED = (*MLP, "model.batch_norm=true", "model.dropout=0.2", "training.engine=compiled")
 SYNC = (*BATCH_NORM, "distributed.sync_batch_norm=true")
 EXACT = ("training.dtype=float64", "training.optimizer.type=sgd")
 # 96 samples make three full batches; of 116 the last one is short in every slice.
@@ -113,7 +114,7 @@ def test_a_layer_synchronises_once_each_way():
     assert lengths[-1] > 4 * sums
 
 
-@pytest.mark.parametrize("settings", [BATCH_NORM, SYNC], ids=["unsync", "sync"])
+@pytest.mark.parametrize("settings", [BATCH_NORM, SYNC, COMPILED], ids=["unsync", "sync", "compiled"])
 def test_a_resumed_run_keeps_running_statistics(settings):
     straight = run_alone(*settings).fit()
     first = run_alone(*settings, "training.max_steps=3")

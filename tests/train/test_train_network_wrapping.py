@@ -14,6 +14,7 @@ from mpitrain.models.build import build_model
 from mpitrain.train.choose_engine import choose_engine
 
 DEEP = ("model.name=mlp", "model.hidden_layers=4", "training.engine=eager")
+NORMED = "model.name=mlp model.batch_norm=true"
 CHECKPOINTED = "training.gradient_checkpointing=true"
 
 
@@ -77,10 +78,17 @@ def choose(*settings, resumed=None):
         ("distributed.strategy=ddp", "ddp", "asked for"),
         ("training.engine=ddp", "ddp", "asked for"),
         ("training.engine=traced", "traced", "asked for"),
-        ("model.name=mlp model.dropout=0.1", "traced", "the network is no plain chain of dense layers"),
+        ("model.name=mlp model.dropout=0.1", "compiled", "a chain of dense layers on CPUs"),
+        ("model.name=mlp model.batch_norm=true", "compiled", "a chain of dense layers on CPUs"),
         ("model.name=unet", "traced", "the network is no plain chain of dense layers"),
         ("model.hidden_size=1000", "traced", "a layer is wider than 512"),
-        ("model.name=mlp model.batch_norm=true", "eager", "batch norm adds up over the microbatches"),
+        ("model.name=unet model.batch_norm=true", "eager", "batch norm adds up over the microbatches"),
+        (f"{NORMED} distributed.sync_batch_norm=true", "eager", "batch norm adds up over the microbatches"),
+        (
+            f"{NORMED} training.gradient_accumulation_steps=2",
+            "eager",
+            "training.gradient_accumulation_steps is autograd's",
+        ),
         (
             "model.name=unet training.gradient_accumulation_steps=2",
             "eager",
@@ -107,6 +115,10 @@ def test_a_resumed_run_keeps_its_engine(resumed):
         ("training.engine=compiled model.hidden_size=1000", "a layer is wider than 512; use .*=auto"),
         ("training.engine=traced training.use_amp=true", "training.use_amp=true is autograd's; use .*=auto"),
         ("training.engine=traced model.name=mlp model.batch_norm=true", "batch norm adds up over .*; use .*=auto"),
+        (
+            f"training.engine=compiled {NORMED} distributed.sync_batch_norm=true",
+            "distributed.sync_.* autograd's; use .*",
+        ),
         ("training.engine=cuda_graph", "needs a GPU, this run is on CPUs; use training.engine=auto"),
     ],
 )

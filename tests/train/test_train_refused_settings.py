@@ -58,7 +58,7 @@ def test_the_configuration_refuses_in_one_line(settings, message):
         ("training.gradient_accumulation_steps=3", r"steps=3: does not divide the 4 rows .*; give a divisor of 4"),
         ("training.engine=cuda_graph", r"training\.engine=cuda_graph: needs a GPU, .*; use training\.engine=auto"),
         (
-            "training.engine=compiled model.name=mlp model.dropout=0.1",
+            "training.engine=compiled model.name=networks_of_users:Residual",
             r"compiled: the network is no plain chain .*auto",
         ),
         (

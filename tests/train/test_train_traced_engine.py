@@ -51,7 +51,7 @@ def test_trains_as_autograd_does(name: str) -> None:
 @pytest.mark.parametrize("tile_size", [1, 2, 8])
 def test_one_hash_on_any_number_of_ranks(monkeypatch: pytest.MonkeyPatch, tile_size: int, draws: bool) -> None:
     monkeypatch.setattr(traced, "tile_size", lambda *_: tile_size)
-    settings = ("model.name=mlp", "model.hidden_size=9", "model.dropout=0.2") if draws else (RESIDUAL,)
+    settings = ("model.name=mlp", "training.engine=traced", "model.dropout=0.2") if draws else (RESIDUAL,)
     (one,) = fitted_hashes(1, *settings, samples=points())
     assert fitted_hashes(3, *settings, samples=points()) == [one] * 3
 

@@ -34,13 +34,19 @@ _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tra
 
 @dataclass(frozen=True)
 class DenseNetwork:
-    """A chain of linear layers: `sizes` from inputs to outputs, activations by their names in the kernel, the loss."""
+    """A chain of linear layers: `sizes` from inputs to outputs, activations by their names in the kernel, the loss.
+
+    `dropout` is the probability of a hidden unit's; `norm_rows`, of a chain with batch norm, the most rows that a
+    microbatch has, and 0 of any other.
+    """
 
     sizes: tuple[int, ...]
     hidden_activation: str
     output_activation: str
     loss: str
     dtype: torch.dtype
+    dropout: float = 0.0
+    norm_rows: int = 0
 
     def macros(self) -> list[str]:
         """Return what the kernel's source needs to be told."""
@@ -50,6 +56,8 @@ class DenseNetwork:
             f"-DREAL={_C_TYPES[self.dtype]}",
             f"-DLAYER_SIZES={sizes}",
             *(f"-D{key}={name}" for key, name in named.items()),
+            *([f"-DDROPOUT={self.dropout!r}"] if self.dropout else []),
+            *([f"-DBATCH_NORM={self.norm_rows}"] if self.norm_rows else []),
         ]
 
 

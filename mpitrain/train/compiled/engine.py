@@ -14,11 +14,14 @@ import torch
 from torch.profiler import record_function
 
 from mpitrain.comm.watch.notes import waiting_in
+from mpitrain.data.random_streams import Stream, keyed_words
+from mpitrain.models.batch_norm import moment_length
 from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, packed
 from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
-from mpitrain.train.compiled.structs import Combination, KernelStep, OptimizerKind
+from mpitrain.train.compiled.running_statistics import KernelRunningStatistics
+from mpitrain.train.compiled.structs import Combination, KernelDraws, KernelStep, OptimizerKind
 from mpitrain.train.compiled.weights_digest import KernelDigest
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.profiled import allreduce_name
@@ -48,7 +51,7 @@ class CompiledEngine(StandardEngine):
         gathers = not self.joins_slices and not layout.is_even
         self._addresses = batch_addresses(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
         self.joins_slices = self._addresses.num_slices < len(inputs.batches)  # slices from files are never joined
-        num_entries = len(self.optimizer.weights) + EXTRA_ENTRIES
+        num_entries = len(self.optimizer.weights) + moment_length(inputs.model) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._addresses.num_slices, num_entries))
         self._sent = self._partials if gathers else self._partials[:1]
         # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
@@ -80,6 +83,8 @@ class CompiledEngine(StandardEngine):
         # An aligned start, for the workspace is read in whole vectors.
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
         self._statistics = _statistics_of(self.inputs.model, network.sizes[-1])
+        self._draws = KernelDraws(first_microbatch=self.inputs.virtual_ranks.owned.start)
+        self._running = KernelRunningStatistics(self.inputs.model)
         optimizer, settings = self.optimizer, self.training.optimizer
         self._step = KernelStep(
             work=-(-self._workspace.data_ptr() // 64) * 64,
@@ -94,6 +99,8 @@ class CompiledEngine(StandardEngine):
             step_count=optimizer.step_count.data_ptr(),
             steps_done=ctypes.addressof(self.ranks.cpu.notes.steps_in_call),
             digest=self.weights_digest.address if self.ranks.world_size > 1 else None,
+            draws=ctypes.addressof(self._draws),
+            running=self._running.flat.data_ptr(),
             slice_stride=self._addresses.slice_stride,
             num_slices=self._addresses.num_slices,
             slice_rows=self._addresses.slice_rows,
@@ -113,11 +120,13 @@ class CompiledEngine(StandardEngine):
         """See `StepEngine.start_epoch`."""
         super().start_epoch(epoch, first_step)
         self._addresses.start_epoch()
+        self._draws.epoch_key = int(keyed_words((self.inputs.config.seed, Stream.STEP, epoch), 1)[0])
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`. Collective."""
         # From files: read before the others are waited for.
         started_s = perf_counter()
+        self._draws.step_in_epoch = first_step
         order = self._addresses.order_address(first_step)
         self.seconds_reading += perf_counter() - started_s
         if self.training.profile_training:
@@ -130,6 +139,7 @@ class CompiledEngine(StandardEngine):
                 self._step_address, shared, order, self._addresses.step_stride, min(num_steps, self._most_steps),
                 stop_requested, learning_rate, self._losses.data_ptr(),
             )  # fmt: skip
+        self._running.count(num_taken)
         return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
 
     def spent(self) -> Spent:
@@ -144,6 +154,7 @@ class CompiledEngine(StandardEngine):
 
     def _update(self, total: torch.Tensor, learning_rate: float) -> StepResult:
         self._kernel.apply_sum(self._step_address, total.data_ptr(), learning_rate)
+        self._running.count(1)
         loss, stop_flags = self._loss_and_stop.tolist()
         return StepResult([loss], stop_flags > 0)
 

@@ -34,12 +34,20 @@ class KernelStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "work", "parameters", "statistics", "addresses", "partials", "epoch_sums", "loss_and_stop", "first_moment",
-            "second_moment", "step_count", "steps_done", "digest",
+            "second_moment", "step_count", "steps_done", "digest", "draws", "running",
         )),
         *((name, ctypes.c_int64) for name in ("slice_stride", "num_slices", "slice_rows", "combination", "optimizer")),
         *((name, ctypes.c_double) for name in (
             "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum",
         )),
+    )  # fmt: skip
+
+
+class KernelDraws(ctypes.Structure):
+    """Of which numbers dropout draws; the fields are those of `Draws` in dense_step.hpp, in their order."""
+
+    _fields_ = (
+        ("epoch_key", ctypes.c_uint64), ("step_in_epoch", ctypes.c_int64), ("first_microbatch", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -61,7 +69,8 @@ class KernelSharedSum(ctypes.Structure):
 
 def check_sizes(kernel: ctypes.CDLL) -> None:
     """Raise MpitrainError where the kernel was compiled for other structures than these: it would read wrong memory."""
-    for structure, name in ((KernelStep, "Step"), (KernelSharedSum, "SharedSum"), (KernelSumTimes, "SumTimes")):
+    named = ((KernelStep, "Step"), (KernelDraws, "Draws"), (KernelSharedSum, "SharedSum"), (KernelSumTimes, "SumTimes"))
+    for structure, name in named:
         size = getattr(kernel, f"sizeof_{name}")()
         if size != ctypes.sizeof(structure):
             raise MpitrainError(

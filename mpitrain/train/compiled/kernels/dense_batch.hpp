@@ -42,6 +42,8 @@ void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const st
             Real* x = work.after[0][r] + f;
             store(x, (load(x) - load(work.input_mean + f)) * load(work.input_factor + f));
         }
+    if constexpr (has_norm)
+        for (int r = 0; r < R; ++r) work.row_counts[r] = rows.weights[order[r]] > 0 ? 1 : 0;
 }
 
 /// Output o of row r of the tile less its target, which is that of row `sample_row` of the samples, both normalised.

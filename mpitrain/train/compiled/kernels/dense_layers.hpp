@@ -4,16 +4,24 @@
 //
 // Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
 // for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
-// The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS.
+// The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS; of networks
+// that have them DROPOUT, a probability, and BATCH_NORM, the rows that a microbatch has at most.
 #pragma once
 
 #include "functions.hpp"
+#include "hidden_units.hpp"
 
 #ifndef LAYER_SIZES  // an editor reads this file: as for the sea-ice network
 #define LAYER_SIZES 7, 16, 1
 #define HIDDEN identity
 #define OUTPUT sigmoid
 #define LOSS mse
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+#ifndef BATCH_NORM
+#define BATCH_NORM 0
 #endif
 
 namespace {
@@ -27,7 +35,12 @@ constexpr Activation hidden_activation = HIDDEN;
 constexpr Activation output_activation = OUTPUT;
 constexpr Loss loss_kind = LOSS;
 
-constexpr int tile_rows = 64;
+constexpr double dropout = DROPOUT;
+constexpr bool has_dropout = dropout > 0, has_norm = BATCH_NORM > 0;
+
+// Batch norm needs all rows of a microbatch at once.
+constexpr int usual_tile_rows = 64;
+constexpr int tile_rows = BATCH_NORM > usual_tile_rows ? (BATCH_NORM + lanes - 1) / lanes* lanes : usual_tile_rows;
 constexpr int width(int features) { return (features + lanes - 1) / lanes * lanes; }
 constexpr int widest() {
     int most = 0;
@@ -37,9 +50,24 @@ constexpr int widest() {
 constexpr int num_parameters() {
     int total = 0;
     for (int l = 0; l < num_layers; ++l) total += sizes[l + 1] * (sizes[l] + 1);
+    for (int l = 0; l < num_layers - 1; ++l) total += has_norm ? 2 * sizes[l + 1] : 0;
     return total;
 }
-constexpr int extra_entries = 3;  // after the gradient: loss sum, weight sum, stop flag
+/// The sums that batch norm's running statistics need, of all hidden layers.
+constexpr int num_moments() {
+    int total = 0;
+    for (int l = 0; l < num_layers - 1; ++l) total += has_norm ? num_norm_sums(sizes[l + 1]) : 0;
+    return total;
+}
+/// Where those of layer l lie among them, and its running mean and variance among all layers'.
+constexpr int moments_before(int l) {
+    int total = 0;
+    for (int below = 0; below < l; ++below) total += num_norm_sums(sizes[below + 1]);
+    return total;
+}
+constexpr int running_before(int l) { return moments_before(l) - l; }
+// After gradient and moments come loss sum, weight sum, stop flag.
+constexpr int loss_entry = num_parameters() + num_moments(), extra_entries = 3;
 
 /// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
 /// Each sum runs over k in order, product by product fused.
@@ -138,13 +166,32 @@ struct Layer {
     Real bias[widest()];
     Real weight_gradient[widest()][widest()];  // [J][width(I)]
     Real bias_gradient[widest()];
+    // Of batch norm: its parameters and their gradients, and one over the standard deviation of the microbatch.
+    Real norm_scale[widest()], norm_offset[widest()];
+    Real norm_scale_gradient[widest()], norm_offset_gradient[widest()], reciprocal_std[widest()];
 };
+
+/// How a forward pass differs in training: `key` is that of the dropout of its microbatch, whose first row here is
+/// number `first_row`.
+struct Pass {
+    bool is_training;
+    std::uint64_t key;
+    std::int64_t first_row;
+};
+
+constexpr int only_if(bool is_needed, int count) { return is_needed ? count : 1; }
 
 struct Workspace {
     Layer layers[num_layers];
     Real before[num_layers + 1][tile_rows][widest()];  // z of each layer
     Real after[num_layers + 1][tile_rows][widest()];   // its activation; [0] holds the inputs
     Real delta[2][tile_rows][widest()];
+    Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];     // what dropout multiplies each unit by
+    Real active[only_if(has_dropout, num_layers)][tile_rows][widest()];   // the activations before that
+    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by batch norm, not yet scaled
+    Real row_counts[tile_rows];                                           // 1 for a sample, 0 for padding
+    Real moments[only_if(has_norm, num_moments())];
+    const Real* running;                                // mean and variance of each hidden layer with batch norm
     Real input_mean[widest()], input_factor[widest()];  // one over the standard deviation
 };
 
@@ -159,6 +206,10 @@ void spread_weights(Workspace& work, const Real* parameters) {
         parameters += I * J;
         std::memcpy(layer.bias, parameters, sizeof(Real) * static_cast<std::size_t>(J));
         parameters += J;
+        if (!has_norm || l == num_layers - 1) continue;
+        std::memcpy(layer.norm_scale, parameters, sizeof(Real) * static_cast<std::size_t>(J));
+        std::memcpy(layer.norm_offset, parameters + J, sizeof(Real) * static_cast<std::size_t>(J));
+        parameters += 2 * J;
     }
 }
 
@@ -169,28 +220,64 @@ void gather_gradients(const Workspace& work, Real* gradient) {
             std::memcpy(gradient, work.layers[l].weight_gradient[j], sizeof(Real) * static_cast<std::size_t>(I));
         std::memcpy(gradient, work.layers[l].bias_gradient, sizeof(Real) * static_cast<std::size_t>(J));
         gradient += J;
+        if (!has_norm || l == num_layers - 1) continue;
+        std::memcpy(gradient, work.layers[l].norm_scale_gradient, sizeof(Real) * static_cast<std::size_t>(J));
+        std::memcpy(gradient + J, work.layers[l].norm_offset_gradient, sizeof(Real) * static_cast<std::size_t>(J));
+        gradient += 2 * J;
+    }
+    if constexpr (has_norm) std::memcpy(gradient, work.moments, sizeof(work.moments));
+}
+
+/// Layer l, of one or two outputs: a vector along the outputs would be nearly empty, so along the inputs, then the
+/// rows.
+template <int l, Activation kind>
+void forward_narrow_layer(Workspace& work, int R) {
+    constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
+    static_assert(tile_rows % register_lanes == 0, "what lies beyond R is computed as well, and left");
+    for (int j = 0; j < J; ++j) {
+        Real before[tile_rows], after[tile_rows];
+        const int num_rows = (R + register_lanes - 1) / register_lanes * register_lanes;
+        for (int r = 0; r < num_rows; r += register_lanes)
+            dots(work.after[l][r], stride, work.layers[l].backward[j], width(I), work.layers[l].bias[j], before + r);
+        for (int r = 0; r < num_rows; ++r) after[r] = activate<kind>(before[r]);
+        for (int r = 0; r < R; ++r) work.before[l + 1][r][j] = before[r], work.after[l + 1][r][j] = after[r];
+    }
+}
+
+/// Dropout of the units of hidden layer l + 1, whose activations are kept for the way back.
+template <int l>
+void drop_units(Workspace& work, int R, const Pass& pass) {
+    constexpr int J = sizes[l + 1];
+    const std::uint64_t key = key_of(pass.key, l);
+    for (int r = 0; r < R; ++r) {
+        Real* y = work.after[l + 1][r];
+        std::memcpy(work.active[l + 1][r], y, sizeof(Real) * J);
+        draw_kept(key, pass.first_row + r, J, dropout, work.kept[l + 1][r]);
+        for (int j = 0; j < J; ++j) y[j] *= work.kept[l + 1][r][j];
     }
 }
 
 template <int l>
-void forward_layer(Workspace& work, int R) {
+void forward_layer(Workspace& work, int R, const Pass& pass) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
-    constexpr Activation kind = l == num_layers - 1 ? output_activation : hidden_activation;
-    Real(*z)[stride] = work.before[l + 1];
-    Real(*y)[stride] = work.after[l + 1];
-    const Layer& layer = work.layers[l];
-    if constexpr (J <= 2) {  // a vector along the outputs would be nearly empty: along the inputs, and then the rows
-        static_assert(tile_rows % register_lanes == 0, "what lies beyond R is computed as well, and left");
-        for (int j = 0; j < J; ++j) {
-            Real before[tile_rows], after[tile_rows];
-            const int num_rows = (R + register_lanes - 1) / register_lanes * register_lanes;
-            for (int r = 0; r < num_rows; r += register_lanes)
-                dots(work.after[l][r], stride, layer.backward[j], width(I), layer.bias[j], before + r);
-            for (int r = 0; r < num_rows; ++r) after[r] = activate<kind>(before[r]);
-            for (int r = 0; r < R; ++r) z[r][j] = before[r], y[r][j] = after[r];
-        }
+    constexpr bool is_hidden = l < num_layers - 1;
+    constexpr Activation kind = is_hidden ? hidden_activation : output_activation;
+    if constexpr (J <= 2 && !(is_hidden && (has_norm || has_dropout))) {
+        forward_narrow_layer<l, kind>(work, R);
     } else {
+        Real(*z)[stride] = work.before[l + 1];
+        Real(*y)[stride] = work.after[l + 1];
+        Layer& layer = work.layers[l];
         multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
+        if constexpr (is_hidden && has_norm) {
+            const Real* running = work.running + running_before(l);
+            if (pass.is_training) {
+                normalise_batch<J>(z, work.row_counts, R, layer.norm_scale, layer.norm_offset, running,
+                                   work.normalised[l + 1], layer.reciprocal_std, work.moments + moments_before(l));
+            } else {
+                normalise_by<J>(running, z, R, layer.norm_scale, layer.norm_offset);
+            }
+        }
         for (int r = 0; r < R; ++r) {
             if constexpr (kind == identity) {
                 std::memcpy(y[r], z[r], sizeof(Real) * J);
@@ -198,8 +285,11 @@ void forward_layer(Workspace& work, int R) {
                 for (int j = 0; j < J; ++j) y[r][j] = activate<kind>(z[r][j]);
             }
         }
+        if constexpr (is_hidden && has_dropout) {
+            if (pass.is_training) drop_units<l>(work, R, pass);
+        }
     }
-    if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R);
+    if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R, pass);
 }
 
 /// Sets the gradients of layer l and those below by the R rows of a slice's first tile, and adds to them by later ones.
@@ -217,13 +307,23 @@ void backward_layer(Workspace& work, int R, bool is_first) {
     if constexpr (l > 0) {
         Real(*below)[stride] = work.delta[(l + 1) % 2];
         multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, 0, below[0], stride);
+        if constexpr (has_dropout) {
+            for (int r = 0; r < R; ++r)
+                for (int i = 0; i < I; ++i) below[r][i] *= work.kept[l][r][i];
+        }
         if constexpr (hidden_activation != identity) {
+            const Real(*y)[stride] = has_dropout ? work.active[has_dropout ? l : 0] : work.after[l];
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i) {
-                    const Real delta =
-                        below[r][i] * slope<hidden_activation>(work.before[l][r][i], work.after[l][r][i]);
+                    const Real delta = below[r][i] * slope<hidden_activation>(work.before[l][r][i], y[r][i]);
                     below[r][i] = hidden_activation == relu ? delta : without_tiny(delta);  // 0, or as large as before
                 }
+        }
+        if constexpr (has_norm) {
+            Layer& normed = work.layers[l - 1];
+            normalise_backward<I>(below, work.row_counts, R, normed.norm_scale, work.normalised[l],
+                                  normed.reciprocal_std, work.moments[moments_before(l - 1)],
+                                  normed.norm_scale_gradient, normed.norm_offset_gradient);
         }
         backward_layer<l - 1>(work, R, is_first);
     }

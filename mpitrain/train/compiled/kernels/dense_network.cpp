@@ -15,12 +15,15 @@ void write_partials(const Step& step, const std::int64_t* order, double stop_fla
     digest_parameters(step);
     spread_weights(*step.work, step.parameters);
     spread_statistics(*step.work, {step.statistics});
+    step.work->running = step.running;
+    const std::uint64_t step_key = has_dropout ? key_of(step.draws->epoch_key, step.draws->step_in_epoch) : 0;
     std::int64_t num_held = 0;
     for (std::int64_t s = 0; s < step.num_slices; ++s) {
         Real* partial = step.partials + num_held * partial_length;
-        write_partial(*step.work, step, step.addresses[s], order + s * step.slice_stride, static_cast<Real>(stop_flag),
-                      partial);
-        for (int i = 0; i < 2; ++i) step.epoch_sums[2 * s + i] += static_cast<double>(partial[num_parameters() + i]);
+        const std::uint64_t key = has_dropout ? key_of(step_key, step.draws->first_microbatch + s) : 0;
+        write_partial(*step.work, step, step.addresses[s], order + s * step.slice_stride, key,
+                      static_cast<Real>(stop_flag), partial);
+        for (int i = 0; i < 2; ++i) step.epoch_sums[2 * s + i] += static_cast<double>(partial[loss_entry + i]);
         ++num_held;
         if (step.combination == 1) num_held = add_in_tree_so_far(step, s, num_held);
     }
@@ -30,6 +33,8 @@ void write_partials(const Step& step, const std::int64_t* order, double stop_fla
 
 void update(const Step& step, Real* total, double learning_rate) {
     average_gradient(step, total);
+    if constexpr (has_norm) update_running_statistics<0>(step, total + num_parameters());
+    if constexpr (has_dropout) ++step.draws->step_in_epoch;
     if (step.optimizer == 2) {
         descent_step(step, total, learning_rate);
     } else {
@@ -42,6 +47,7 @@ void update(const Step& step, Real* total, double learning_rate) {
 extern "C" {
 
 std::int64_t sizeof_Step() { return sizeof(Step); }
+std::int64_t sizeof_Draws() { return sizeof(Draws); }
 std::int64_t sizeof_SharedSum() { return sizeof(SharedSum); }
 std::int64_t sizeof_SumTimes() { return sizeof(SumTimes); }
 std::uint64_t clock_ticks() { return ticks(); }
@@ -62,7 +68,7 @@ void add_shared(const Step* step, const SharedSum* shared) {
     add_among_ranks(*step, *shared);
 }
 
-/// Updates the parameters by total [n + 3], the sum over all ranks.
+/// Updates the parameters by total [n + m + 3], the sum over all ranks.
 void apply_sum(const Step* step, Real* total, double learning_rate) {
     const IeeeArithmetic here;
     update(*step, total, learning_rate);
@@ -98,12 +104,13 @@ void add_losses(const Step* step, const SampleAddresses* rows, std::int64_t num_
     Workspace& work = *step->work;
     spread_weights(work, step->parameters);
     spread_statistics(work, statistics);
+    work.running = step->running;
     std::int64_t order[tile_rows];
     for (std::int64_t first = 0; first < num_rows; first += tile_rows) {
         const int R = static_cast<int>(num_rows - first < tile_rows ? num_rows - first : tile_rows);
         for (int r = 0; r < R; ++r) order[r] = first + r;
         gather_inputs(work, R, *rows, order);
-        forward_layer<0>(work, R);
+        forward_layer<0>(work, R, {false, 0, 0});
         for (int r = 0; r < R; ++r)
             for (int o = 0; o < sizes[num_layers]; ++o) {
                 const double weight = static_cast<double>(rows->weights[first + r]);

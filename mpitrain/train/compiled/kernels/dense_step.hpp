@@ -9,13 +9,20 @@
 
 namespace {
 
+/// Of which numbers dropout draws; the fields are those of `KernelDraws` in structs.py, in their order.
+struct Draws {
+    std::uint64_t epoch_key;
+    std::int64_t step_in_epoch, first_microbatch;  // the first one of this rank
+};
+
 /// What a training step needs, set up once; the fields are those of `KernelStep` in structs.py, in their order.
 struct Step {
     Workspace* work;
     Real* parameters;                  // [n]
     const Real* statistics;            // see Statistics
     const SampleAddresses* addresses;  // [k], of the slices' samples
-    Real* partials;         // [k][n + 3]: gradient of the summed weighted loss, loss sum, weight sum, stop flag
+    Real* partials;  // [k][n + m + 3]: gradient of the summed weighted loss, m sums of batch norm, loss, weight, stop
+                     // flag
     double* epoch_sums;     // [k][2]: losses and weights of the epoch so far
     double* loss_and_stop;  // [2]: the batch's mean loss, the number of ranks that ask to stop
     Real* first_moment;     // [n]: Adam's m, or the velocity of gradient descent
@@ -23,31 +30,33 @@ struct Step {
     float* step_count;
     volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
     Digest* digest;                     // of the parameters that each step finds; null: none is asked for
+    Draws* draws;                       // of dropout
+    Real* running;                      // of batch norm: mean and variance of each hidden layer, one after the other
     std::int64_t slice_stride, num_slices, slice_rows;
     std::int64_t combination;  // of the k partials: 0 none, 1 into row 0 in the pairwise tree
     std::int64_t optimizer;    // 0 Adam, 1 AdamW, 2 gradient descent
     double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
 };
 
-/// The partial of one slice, whose b rows are `order` [b].
+/// The partial of one slice, whose b rows are `order` [b]; `key` is that of its dropout.
 void write_partial(Workspace& work, const Step& step, const SampleAddresses& rows, const std::int64_t* order,
-                   Real stop_flag, Real* partial) {
+                   std::uint64_t key, Real stop_flag, Real* partial) {
     const Statistics statistics{step.statistics};
     Real loss_sum = 0, weight_sum = 0;
     for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
         const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
         gather_inputs(work, R, rows, order + first);
-        forward_layer<0>(work, R);
+        forward_layer<0>(work, R, {true, key, first});
         start_backward(work, R, rows, order + first, statistics, loss_sum, weight_sum);
         backward_layer<num_layers - 1>(work, R, first == 0);
     }
     gather_gradients(work, partial);
-    partial[num_parameters()] = loss_sum;
-    partial[num_parameters() + 1] = weight_sum;
-    partial[num_parameters() + 2] = stop_flag;
+    partial[loss_entry] = loss_sum;
+    partial[loss_entry + 1] = weight_sum;
+    partial[loss_entry + 2] = stop_flag;
 }
 
-constexpr int partial_length = num_parameters() + extra_entries;
+constexpr int partial_length = loss_entry + extra_entries;
 
 void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
     Real* target = partials + to * partial_length;
@@ -81,8 +90,8 @@ struct SharedSum {
 
 constexpr int largest_tree_rows = 64;
 
-/// rows [R][n + 3], which others read too, into total [n + 3], in the tree ((0,1),(2,3)),...; where a level has an odd
-/// number of rows, the last one waits for the next level.
+/// rows [R][n + m + 3], which others read too, into total [n + 3], in the tree ((0,1),(2,3)),...; where a level has an
+/// odd number of rows, the last one waits for the next level.
 void add_in_tree(const Real* rows, std::int64_t num_rows, Real* total) {
     constexpr int block = 128;
     alignas(64) Real level[largest_tree_rows][block];

@@ -7,13 +7,13 @@
 
 namespace {
 
-/// total [n + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm if
-/// that is above 0.
+/// total [n + m + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm
+/// if that is above 0.
 void average_gradient(const Step& step, Real* total) {
     constexpr int n = num_parameters();
-    const Real weight_sum = total[n + 1];
-    step.loss_and_stop[0] = static_cast<double>(total[n]) / static_cast<double>(weight_sum);
-    step.loss_and_stop[1] = static_cast<double>(total[n + 2]);
+    const Real weight_sum = total[loss_entry + 1];
+    step.loss_and_stop[0] = static_cast<double>(total[loss_entry]) / static_cast<double>(weight_sum);
+    step.loss_and_stop[1] = static_cast<double>(total[loss_entry + 2]);
     for (int i = 0; i < n; ++i) total[i] /= weight_sum;
     if (step.clip_norm <= 0) return;
     double squares = 0;
@@ -21,6 +21,15 @@ void average_gradient(const Step& step, Real* total) {
     const double shortened = step.clip_norm / (std::sqrt(squares) + 1e-6);
     if (shortened >= 1) return;
     for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
+}
+
+/// Updates the running statistics of hidden layer l and those above by the sums [m] of all microbatches.
+template <int l>
+void update_running_statistics(const Step& step, const Real* sums) {
+    if constexpr (l < num_layers - 1) {
+        update_running(step.running + running_before(l), sums + moments_before(l), sizes[l + 1]);
+        update_running_statistics<l + 1>(step, sums);
+    }
 }
 
 constexpr Real smallest_with_square = is_float ? Real(1.0842022e-19) : Real(1.4916681462400413e-154);  // is normal
