@@ -60,8 +60,9 @@ class TrainingSection(Section):
     """`fixed` adds gradients in one order on any number of ranks, `any` in the library's own; null: fixed on CPUs."""
     engine: Literal["auto", "eager", "traced", "compiled", "ddp", "cuda_graph"] = "auto"
     """What computes a step: `compiled` is fastest on CPUs, for chains of dense layers, with dropout and batch norm too
-    (not with distributed.sync_batch_norm), `traced` runs a recorded step of any network there, `eager` is plain PyTorch, `ddp` DistributedDataParallel, `cuda_graph` replays a recorded step on
-    a GPU; `auto` takes the fastest that can do what the other settings ask."""
+    (not with distributed.sync_batch_norm), `traced` runs a recorded step of any network there, `eager` is plain
+    PyTorch, `ddp` DistributedDataParallel, `cuda_graph` replays a recorded step on a GPU; `auto` takes the fastest that
+    can do what the other settings ask."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None

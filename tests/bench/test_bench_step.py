@@ -13,7 +13,7 @@ from cpp_program import cpp_program
 
 from mpitrain.bench import step
 from mpitrain.bench.step import check_not_launched, cpp_flags_of
-from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count
+from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count, step_network_of
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
 from mpitrain.cli.bench.command import scaling_cases
@@ -153,7 +153,7 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     flags = ("--ranks", "2", "--rounds", "1", "--steps", "5", "--samples", "512", "--batch", "64,63")
     measured = Measured(tmp_path, "--networks", "7-8-8-1", *flags)
     rows = {size: [row for row in measured.record["rows"] if row["global_batch_size"] == size] for size in (64, 63)}
-    check_rows(rows[64], measured.record["baselines"]["icenet"])
+    check_rows(rows[64], measured.record["baselines"]["7-8-8-1"])
     assert "7-8-8-1, batch 64, 2 ranks" in measured.done.stdout
     odd = {row["engine"]: row for row in rows[63]}
     assert {name for name, row in odd.items() if row["error"] is None} == {
@@ -163,6 +163,23 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     assert odd["compiled-any"]["median_us"] > 0
     told = "not measured: 7-8-8-1, batch 63, 2 ranks, ddp-loop: batch 63: 2 ranks cannot share it equally"
     assert told in measured.done.stdout
+
+
+def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path: Path) -> None:
+    flags = ("--ranks", "1", "--rounds", "1", "--steps", "3", "--batch", "8", "--engines", "traced-fixed,torch-loop")
+    flags += ("--samples", "16")
+    names = ("7-8-8-1+dropout", "7-8-8-1+batch_norm", "residual", "layer_norm", "cnn")
+    measured = Measured(tmp_path, "--networks", ",".join(names), *flags)
+    rows = {(row["network"], row["engine"]): row for row in measured.record["rows"]}
+    assert {key for key, row in rows.items() if row["error"]} == {("7-8-8-1+batch_norm", "traced-fixed")}
+    assert all(rows[name, "torch-loop"]["ratio"] == 1 for name in names)
+    assert rows["cnn", "traced-fixed"]["ratio"] > 0
+
+
+@pytest.mark.parametrize("name", ["7-8-8-1+silu", "icenet+dropout", "resnet", "7-8-9-1"])
+def test_a_network_that_is_unknown_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="--networks .*: give icenet, or units of each level"):
+        step_network_of(name)
 
 
 def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
