@@ -131,8 +131,8 @@ class StepCase:
         ]
 
 
-def network_of(name: str) -> Network:
-    """Return the chain of dense layers that a word of the command line names. Raises UserError."""
+def network_of(name: str, allowed: str = NETWORK_HELP) -> Network:
+    """Return the chain of dense layers that a word of the command line names. Raises UserError with what is allowed."""
     if name == "icenet":
         return Network(name, (FEATURES, 16, OUTPUTS), "none", "sigmoid", ("model.name=icenet", "model.hidden_size=16"))
     words = name.split("-")
@@ -141,7 +141,7 @@ def network_of(name: str) -> Network:
     is_chain = len(sizes) == len(words) >= 3 and (sizes[0], sizes[-1]) == (FEATURES, OUTPUTS)
     if not is_chain or len(hidden) != 1 or min(sizes) < 1:
         raise UserError(
-            f"--networks {name}: give {NETWORK_HELP} ({FEATURES} inputs, {OUTPUTS} output, hidden layers of one size)"
+            f"--networks {name}: give {allowed} ({FEATURES} inputs, {OUTPUTS} output, hidden layers of one size)"
         )
     settings = (
         "model.name=mlp",
@@ -161,7 +161,7 @@ def step_network_of(name: str) -> Network:
         return Network(name, (), "", "", (*settings, "data.samples=fields"), (FEATURES, *_GRID))
     chain, plus, layer = name.partition("+")
     if not plus:
-        return network_of(name)
+        return network_of(name, STEP_NETWORK_HELP)
     if layer not in _LAYERS or chain == "icenet":
         raise UserError(f"--networks {name}: give {STEP_NETWORK_HELP}")
     return Network(name, (), "", "", (*network_of(chain).settings, _LAYERS[layer]))

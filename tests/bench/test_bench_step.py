@@ -178,7 +178,7 @@ def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path:
 
 @pytest.mark.parametrize("name", ["7-8-8-1+silu", "icenet+dropout", "resnet", "7-8-9-1"])
 def test_a_network_that_is_unknown_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="--networks .*: give icenet, or units of each level"):
+    with pytest.raises(UserError, match=r"--networks .*: give icenet, or units of each level"):
         step_network_of(name)
 
 
