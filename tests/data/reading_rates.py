@@ -5,7 +5,7 @@
 Every point is a sample of eight variables; blocks of one time level. Rounds of all ways alternate, medians are shown:
 `samples`: chunks of samples, in the order of the files, one thread; `two threads`: the same with `ReadAhead`'s threads;
 `batches`: an epoch of shuffled batches, as a training gets them. netCDF4 masks and scales, as by default; one core
-each, two for `two threads`.
+each, two for `two threads`. CPU time counts all threads together: a rate by it is one core's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,8 @@ STORAGE = {
     "deflate 4": {"compression": "zlib", "complevel": 4, "shuffle": True},
 }
 SHAPE, FILES = (24, 360, 720), 1
+# By the clock, and of the CPU in all threads.
+Seconds = tuple[float, float]
 GIGABYTES = FILES * len(NAMES) * np.prod(SHAPE) * 4 / 1e9
 
 
@@ -49,6 +53,14 @@ def write_files(folder: Path, storage: dict, shape: tuple[int, ...] = SHAPE) -> 
     return folder
 
 
+def now() -> Seconds:
+    return time.perf_counter(), time.process_time()
+
+
+def since(started: Seconds) -> Seconds:
+    return time.perf_counter() - started[0], time.process_time() - started[1]
+
+
 def config_of_all(folder: Path):
     from mpitrain.config import load_run_config
 
@@ -57,25 +69,25 @@ def config_of_all(folder: Path):
     return load_run_config(None, [f"data.data_path={folder}/*.nc", *settings]).config
 
 
-def read_by_netcdf4(folder: Path) -> float:
+def read_by_netcdf4(folder: Path) -> Seconds:
     import netCDF4
 
-    started = time.perf_counter()
+    started = now()
     for path in sorted(folder.glob("*.nc")):
         with netCDF4.Dataset(str(path)) as file:
             for level in range(file.dimensions["time"].size):
                 for name in NAMES:
                     file[name][level]
-    return time.perf_counter() - started
+    return since(started)
 
 
-def read_samples(folder: Path, num_threads: int) -> float:
+def read_samples(folder: Path, num_threads: int) -> Seconds:
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import selection_of
     from mpitrain.data.streaming.read_ahead import ReadAhead
 
     source, count = open_source(selection_of(config_of_all(folder))), 0
-    started = time.perf_counter()
+    started = now()
     if num_threads == 1:
         for chunk in source.chunks:
             count += len(source.read(chunk))
@@ -85,10 +97,10 @@ def read_samples(folder: Path, num_threads: int) -> float:
             count += len(samples)
         reader.close()
     assert count == FILES * source.grid_shape[0] * source.grid_shape[1] * source.files[0].num_times
-    return time.perf_counter() - started
+    return since(started)
 
 
-def read_batches(folder: Path) -> float:
+def read_batches(folder: Path) -> Seconds:
     """One epoch in batches of 16,384 on 8 virtual ranks, after the first pass over the files."""
     import torch
     from played_ranks import on_played_ranks, played_ranks_of
@@ -107,43 +119,58 @@ def read_batches(folder: Path) -> float:
         data = open_streamed(source, ranks, virtual_ranks, config, torch.float32)
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
         sources = data.microbatches(plan, 0, True)
-        started = time.perf_counter()
+        started = now()
         for step in range(plan.steps_per_epoch):
             for one in sources:
                 one.slice(step)
-        return time.perf_counter() - started
+        return since(started)
 
     return on_played_ranks(1, body)[0]
 
 
-def on_cores(count: int, measure: Callable[[], float]) -> float:
+def on_cores(count: int, measure: Callable[[], Seconds]) -> Seconds:
     """Measure on the first `count` cores alone."""
     allowed = os.sched_getaffinity(0)
-    for task in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(task), sorted(allowed)[:count])
+    _allow(sorted(allowed)[:count])
     try:
         return measure()
     finally:
-        for task in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(task), allowed)
+        _allow(allowed)
 
 
-def measure_rates(folder: Path, rounds: int, with_batches: bool = True) -> dict[str, float]:
-    """Return GB/s of 32-bit numbers of each way, the median of `rounds` after one that is not counted."""
-    ways: dict[str, Callable[[], float]] = {
+def _allow(cores: Iterable[int]) -> None:
+    for task in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # a thread that has ended
+            os.sched_setaffinity(int(task), cores)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """GB/s of 32-bit numbers: by the clock, and by the CPU time of all threads, which other work does not change."""
+
+    by_clock: float
+    by_cpu: float
+
+
+def measure_rates(folder: Path, rounds: int, with_batches: bool = True) -> dict[str, Rate]:
+    """Return the median of `rounds` of each way, after one round that is not counted."""
+    ways: dict[str, Callable[[], Seconds]] = {
         "netCDF4": lambda: on_cores(1, lambda: read_by_netcdf4(folder)),
         "samples": lambda: on_cores(1, lambda: read_samples(folder, 1)),
         "two threads": lambda: on_cores(2, lambda: read_samples(folder, 2)),
     }
     if with_batches:
         ways["batches"] = lambda: on_cores(1, lambda: read_batches(folder))
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[Seconds]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
         for name, way in ways.items():
             found = way()
             if turn:
                 times[name].append(found)
-    return {name: float(GIGABYTES / statistics.median(found)) for name, found in times.items()}
+    return {
+        name: Rate(*(float(GIGABYTES / statistics.median(one)) for one in zip(*found, strict=True)))
+        for name, found in times.items()
+    }
 
 
 def use_kernels_at_once() -> None:
@@ -156,9 +183,11 @@ def use_kernels_at_once() -> None:
 def main(folder: Path) -> None:
     use_kernels_at_once()
     for name, storage in STORAGE.items():
-        rates = measure_rates(write_files(folder / name.replace(" ", "_"), storage), 5)
-        shown = ", ".join(f"{way} {rate:.3f} ({rate / rates['netCDF4']:.2f}x)" for way, rate in rates.items())
-        print(f"{name}: {shown} GB/s; two threads {rates['two threads'] / rates['samples']:.2f}x of one", flush=True)
+        rates = measure_rates(write_files(folder / name.replace(" ", "_"), storage), rounds=3)
+        for kind in ("by_clock", "by_cpu"):
+            found = {way: getattr(rate, kind) for way, rate in rates.items()}
+            shown = (f"{way} {rate:.3f} ({rate / found['netCDF4']:.2f}x)" for way, rate in found.items())
+            print(f"{name}, {kind}: {', '.join(shown)} GB/s", flush=True)
 
 
 if __name__ == "__main__":
