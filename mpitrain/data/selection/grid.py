@@ -5,7 +5,7 @@ T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  tar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from mpitrain.data.selection.expressions.levels import spans_of
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.rule import PointRule
 from mpitrain.data.selection.source import ReadFiles
-from mpitrain.data.selection.variable_access import ReadCounter, read_part, read_stored
+from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
 
 Array = npt.NDArray[Any]
 _BLOCK_POINTS = 32768
@@ -205,9 +205,9 @@ class _Part:
         """Return variables at some positions as (N, F); only these are decoded."""
         table = np.empty((len(positions), len(names)), dtype=self._layout.dtype)
         stored = [self._flat(name) for name in names]
-        if self._fill(table, names, stored, positions):
+        if self._fill(table, stored, positions):
             return table
-        columns = [(one, decoder or (lambda values: values)) for one, decoder in stored]
+        columns = [(values, access.decoder() if access else _unchanged) for values, access in stored]
         # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
         for start in range(0, len(positions), _BLOCK_POINTS):
             block = slice(start, start + _BLOCK_POINTS)
@@ -215,24 +215,19 @@ class _Part:
                 table[block, number] = decode_one(values.take(positions[block]))
         return table
 
-    def _fill(
-        self, table: Array, names: tuple[str, ...], stored: Sequence[tuple[Array, Any]], positions: Array
-    ) -> bool:
+    def _fill(self, table: Array, stored: Sequence[tuple[Array, VariableAccess | None]], positions: Array) -> bool:
         """Do so in compiled code, where it is there and knows all of the variables."""
-        columns = [
-            self._record.variables[name].column(values) if decoder else StoredColumn(values)
-            for name, (values, decoder) in zip(names, stored, strict=True)
-        ]
+        columns = [access.column(values) if access else StoredColumn(values) for values, access in stored]
         known = [column for column in columns if column is not None]
         is_everything = len(positions) == np.prod(self._shape)
         return len(known) == len(columns) and fill_table(table, known, None if is_everything else positions)
 
-    def _flat(self, name: str) -> tuple[Array, Callable[[Array], Array] | None]:
-        """Return a variable as stored, flat (T * J * I,), and what makes measurements of it, None where they are."""
+    def _flat(self, name: str) -> tuple[Array, VariableAccess | None]:
+        """Return a variable as stored, flat (T * J * I,), and what knows to decode it, None where it is decoded."""
         access = self._record.variables.get(name)
         if name in self._layout.statics or access is None or access.lag:
             return self.broadcast(name).reshape(-1), None
-        return np.broadcast_to(self._read(name), self._shape).reshape(-1), access.decoder()
+        return np.broadcast_to(self._read(name), self._shape).reshape(-1), access
 
     def _area_weights(self, positions: npt.NDArray[np.int64]) -> Array | None:
         name = self._layout.latitude_name
@@ -305,6 +300,10 @@ class _Part:
     @staticmethod
     def _size(part: slice) -> int:
         return int(part.stop - part.start)
+
+
+def _unchanged(values: Array) -> Array:
+    return values
 
 
 def _relative_areas(latitude: Array) -> Array:
