@@ -99,6 +99,7 @@ IN_FILES: tuple[tuple[str, Outcome], ...] = (
     ("training: {min_epochs: 3}", Says("training.min_epochs=3: of no effect")),
     ("distributed: {sync_batch_norm: true}", Says("distributed.sync_batch_norm=true: of no effect")),
     ("data: {shuffle_buffer_samples: 9}", Says("data.shuffle_buffer_samples=9: of no effect")),
+    ("data: {area_variable: areacello}", Says("data.area_variable=areacello: of no effect")),
     ("data: {validation_split: 0, split: time}", Says("data.split=time: of no effect")),
     ("data: {validation_path: held_out.nc, split: time}", Says("data.split=time: of no effect")),
     ("data: {validation_split: 0}\ntraining: {early_stopping_patience: 3}",

@@ -76,6 +76,9 @@ def fold_problems(data: DataSection) -> Iterator[Problem]:
     for key in ("folds", "validation_split"):
         if data.validation_path is not None and getattr(data, key) is not None:
             yield Problem(f"data.{key}", getattr(data, key), "not together with data.validation_path; keep one of them")
+    if data.test_path is not None and data.data_path is None:
+        what = "there is no data.data_path: what trains on synthetic data has no test files; name both"
+        yield Problem("data.test_path", data.test_path, what)
     if data.split_blocks is not None and data.split == "random":
         yield Problem("data.split_blocks", data.split_blocks, "needs data.split=time or region")
     if data.folds is not None and data.validation_split is not None:
@@ -121,17 +124,19 @@ _REFERENCE_TAKES: dict[str, tuple[object, ...]] = {
 }
 # The keys of each section that must stay at their defaults in `reference`.
 _REFERENCE_LACKS = {
-    "model": ("hidden_layers",),
+    "model": ("hidden_layers", "output_transforms"),
     "domain": ("mask_mode", "mask", "latitude_range", "longitude_range"),
     "data": (
         "samples",
         "streaming",
         "area_weighted",
+        "area_variable",
         "max_patterns",
         "thin_fraction",
         "folds",
         "split",
         "validation_path",
+        "test_path",
     ),
     "variables": ("input_variables", "output_variables"),
     "training": (
@@ -139,6 +144,7 @@ _REFERENCE_LACKS = {
         "jacobian_tolerance",
         "reduction",
         "loss_function",
+        "area_weighted_loss",
         "gradient_clip_norm",
         "gradient_accumulation_steps",
         "learning_rate_scaling",

@@ -58,6 +58,11 @@ class DataSection(Section):
         """The files and patterns of `validation_path`."""
         return _listed(self.validation_path)
 
+    @property
+    def test_entries(self) -> list[str]:
+        """The files and patterns of `test_path`."""
+        return _listed(self.test_path)
+
     samples: Literal["points", "fields"] = "points"
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -68,6 +73,9 @@ class DataSection(Section):
     """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
     validation_path: Text | list[Text] | None = None
     """Files held out for validation, a pattern or a list of these, instead of a part of data_path."""
+    test_path: Text | list[Text] | None = None
+    """Files that are neither trained nor validated on, a pattern or a list of these: the skill on them is told at the
+    end of the run, in its metrics and its report."""
     split_seed: CountOrZero | None = None
     """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
     folds: Annotated[int, Field(ge=2)] | None = None
@@ -81,7 +89,11 @@ class DataSection(Section):
     shared_memory: bool = False
     """Accepted for configurations of older trainers, and without effect: each sample is held on one rank alone."""
     area_weighted: bool = False
-    """Weigh the statistics of the normalisation by the cosine of the latitude."""
+    """Weigh the statistics of the normalisation by the area of each point: the cosine of the latitude, or
+    area_variable; training.area_weighted_loss weighs the loss too."""
+    area_variable: Text | None = None
+    """Variable of the files that holds the cells' areas, in any unit; cells of no area are no samples. Null means the
+    cosine of the latitude."""
     num_workers: CountOrZero = 0
     """While streaming: threads of each rank that read ahead while it computes; 0 means one."""
     num_samples: Count | None = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mpitrain.config.section import Count, Section, Text
+from mpitrain.config.section import Count, PositiveNumber, Section, Text
 
 Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu"]
 LARGEST_UNET_LEVELS = 8
@@ -25,13 +26,19 @@ ModelName = Annotated[
     ),
 ]
 
+TransformSetting = Literal["log", "logit"] | Annotated[dict[Literal["power"], PositiveNumber], Field(min_length=1)]
+OutputTransforms = Annotated[
+    dict[str, TransformSetting],
+    Field(json_schema_extra={"allowed": "a mapping of targets to log, logit or {power: 0.5}, such as {precip: log}"}),
+]
+
 
 class ModelSection(Section):
     """The network."""
 
     name: ModelName | None = None
     """icenet, mlp, cnn, unet, or your own as package.module:callable; null means icenet where the only target is the
-    ice concentration, by its name, and there is one hidden layer; else mlp."""
+    ice concentration, by its name, learnt as it is, and there is one hidden layer; else mlp."""
     input_size: Count | None = None
     """Number of input features; null means as many as the data has."""
     hidden_size: Count = 16
@@ -52,6 +59,9 @@ class ModelSection(Section):
     normalize_outputs: bool | None = None
     """Learn (y - mean) / std of the targets; model.pt answers in physical units. Null means true, but
     false for icenet and where output_activation is set."""
+    output_transforms: OutputTransforms | None = None
+    """Learn log(y), logit(y) or a power of some targets, by their names: {precip: log, cover: logit, snow: {power:
+    0.5}}. Statistics and losses are of what is learnt; model.pt has the inverse, and answers in physical units."""
     kernel_size: Count = 3
     """Width of the convolutions of cnn and unet, odd."""
     periodic: bool = False
@@ -62,7 +72,7 @@ class ModelSection(Section):
 
 def model_name(settings: ModelSection) -> str:
     """Return the name with null resolved, of a network for the ice concentration."""
-    return settings.name or ("icenet" if settings.hidden_layers == 1 else "mlp")
+    return settings.name or ("icenet" if settings.hidden_layers == 1 and not settings.output_transforms else "mlp")
 
 
 def named_for(settings: ModelSection, target_names: Sequence[str] | None) -> ModelSection:
@@ -75,6 +85,39 @@ def is_ice_concentration(name: str) -> bool:
     """Tell whether a variable's name, short or standard, is one of the ice concentration, whatever file it is in."""
     short = CICE_SUFFIX.sub("", name.rpartition("/")[2].lower())
     return short in ICE_NAMES or name in ICE_STANDARD_NAMES
+
+
+@dataclass(frozen=True)
+class TargetTransform:
+    """What is learnt in place of a target y: log(y), logit(y) = log(y / (1 - y)), or y to the power `exponent`."""
+
+    kind: Literal["log", "logit", "power"]
+    exponent: float = 1.0
+
+    @property
+    def setting(self) -> TransformSetting:
+        """The transform as a value of `model.output_transforms`."""
+        return {"power": self.exponent} if self.kind == "power" else self.kind
+
+    @property
+    def words(self) -> str:
+        """The transform as the settings spell it."""
+        return f"{{power: {self.exponent:g}}}" if self.kind == "power" else self.kind
+
+    @property
+    def domain_words(self) -> str:
+        """What the target's values must be."""
+        return {"log": "above 0", "logit": "between 0 and 1, without the ends", "power": "0 or above"}[self.kind]
+
+
+def target_transforms(settings: ModelSection) -> Mapping[str, TargetTransform]:
+    """Return `output_transforms` by the targets' names."""
+    return {name: transform_of(one) for name, one in (settings.output_transforms or {}).items()}
+
+
+def transform_of(setting: TransformSetting) -> TargetTransform:
+    """Return what a value of `output_transforms` means."""
+    return TargetTransform(setting) if isinstance(setting, str) else TargetTransform("power", setting["power"])
 
 
 def output_bounds(settings: ModelSection) -> tuple[float, float] | None:
@@ -119,7 +162,7 @@ def find_model_problems(settings: ModelSection) -> Iterator[tuple[str, object, s
 def _not_in(kind: str, models: tuple[str, ...]) -> str:
     if kind == "own":
         return "your own network decides this itself; remove the key and set it in your code"
-    others = [model for model in models if model != "own"]
+    others = [model for model in models if model != "own"]  # whose name is the user's
     return f"{kind} has no such option; remove the key or give model.name={' or '.join(others)}"
 
 
@@ -132,6 +175,7 @@ _ONLY_IN: dict[str, tuple[str, ...]] = {
     "output_activation": ("icenet", "mlp", "cnn", "unet"),
     "dropout": ("mlp", "cnn", "unet"),
     "batch_norm": ("mlp", "cnn", "unet"),
+    "output_transforms": ("mlp", "cnn", "unet", "own"),
     "kernel_size": _FIELD_MODELS,
     "periodic": _FIELD_MODELS,
 }

@@ -77,6 +77,9 @@ class TrainingSection(Section):
     """Schedule of the learning rate; null keeps it constant."""
     loss_function: Literal["mse", "mae", "huber"] = "mse"
     """What is minimised."""
+    area_weighted_loss: bool = False
+    """Weigh the loss, and with it the statistics of the normalisation, by the area of each point: the cosine of the
+    latitude, or data.area_variable."""
     early_stopping_patience: Count | None = None
     """Stop after this many epochs without a better validation loss; null never stops early."""
     min_epochs: CountOrZero = 0

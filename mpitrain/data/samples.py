@@ -24,7 +24,8 @@ class Samples:
     """N samples in the order of their source, points or whole fields.
 
     `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W), float32; what is no measurement is NaN.
-    `weights` (N, 1, H, W) or (N, O, H, W) says how much each target counts, 0 on land; None: all count 1.
+    `weights` (N, 1, H, W) or (N, O, H, W) says how much each target counts, 0 on land, and (N, 1) for points; None: all
+    count 1.
     `grid_index` (N,) int64 is each sample's position in its source: t * nj * ni + j * ni + i for points, t for fields.
     `area_weights` (N,) or (N, H, W), where the statistics are weighted: how much each point counts in them.
     """

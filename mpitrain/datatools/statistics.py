@@ -73,7 +73,7 @@ def statistics_record(
     ]
     record = {
         "samples": {**counts, "validation": counts["valid"] - counts["training"]},
-        "weighted_by": "area" if config.data.area_weighted else "count",
+        "weighted_by": "area" if source.layout.is_area_weighted else "count",
         "variables": variables,
         "provenance": _provenance(config, source),
     }

@@ -31,6 +31,7 @@ from mpitrain.export.source.words import FORTRAN_FLAG
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
 from mpitrain.models.files.record import architecture_of
+from mpitrain.models.output_transforms import transforms_of
 from mpitrain.train.run_folder import RunFolder
 
 _NUM_TESTED = 32
@@ -79,6 +80,11 @@ def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
 
 
 def _network_of(folder: Path, model: nn.Module, config: RunConfig, language: str) -> PortableNetwork:
+    if any(transforms_of(model)):
+        raise UserError(
+            f"{folder}: was trained with model.output_transforms, whose inverse --format {language} does not write; "
+            "give --format torchscript, pt2 or onnx"
+        )
     network = portable_network_of(model)
     if network is None:
         known = architecture_of(model)

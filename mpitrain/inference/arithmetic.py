@@ -5,6 +5,7 @@ N  samples      F  input features      O  outputs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,12 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mpitrain.config.model import TargetTransform
+from mpitrain.data.transforms import restored
 from mpitrain.errors import DataError, UserError
 from mpitrain.inference.portable import with_numpy
 from mpitrain.inference.portable.kernel import Kernel, open_kernel
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
 from mpitrain.models.files.stored_network import UNFITTING_INPUTS, StoredNetwork
 from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.output_transforms import transforms_of
 
 Array = npt.NDArray[Any]
 Choice = Literal["auto", "portable", "torch"]
@@ -54,7 +58,9 @@ def choose_arithmetic(network: StoredNetwork, choice: Choice, num_samples: int) 
     serves = portable is not None and find_tiny_input(portable) is None
     if portable is None or not serves or (choice == "auto" and network.engine != "compiled"):
         return TorchArithmetic(network.module)
-    return PortableArithmetic(portable, _kernel_if_worth(portable, num_samples))
+    learnt = PortableArithmetic(portable, _kernel_if_worth(portable, num_samples))
+    transforms = transforms_of(network.module)
+    return RestoringArithmetic(learnt, transforms) if any(transforms) else learnt
 
 
 def _check_portable(network: PortableNetwork | None) -> None:
@@ -97,6 +103,32 @@ class PortableArithmetic:
             pairs = [with_numpy.jacobian(self.network, block) for block in blocks]
             return tuple(map(np.concatenate, zip(*pairs, strict=True)))
         return (np.concatenate([with_numpy.forward(self.network, block).outputs for block in blocks]),)
+
+
+@dataclass(frozen=True)
+class RestoringArithmetic:
+    """Portable arithmetic, and after it the inverse of each output's transform, in float64: the same bits on any CPU.
+
+    `transforms` (O,): None where an output was learnt as it is.
+    """
+
+    learnt: PortableArithmetic
+    transforms: Sequence[TargetTransform | None]
+
+    @property
+    def words(self) -> str:
+        """See `Arithmetic.words`."""
+        return "portable 1, and the inverse of model.output_transforms: the same bits on any CPU"
+
+    def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
+        """See `Arithmetic.evaluate`."""
+        outputs, *jacobian = (answer.copy() for answer in self.learnt.evaluate(inputs, with_jacobian))
+        for number, transform in enumerate(self.transforms):
+            if transform is not None:
+                outputs[:, number], slopes = restored(transform, outputs[:, number])
+                for derivatives in jacobian:
+                    derivatives[:, number] *= slopes[:, None]
+        return outputs, *jacobian
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,9 @@ def open_for_prediction(selection: Selection, num_predicted: int, ranks: Ranks) 
 
 
 def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
-    """Return what `config` selects of `files`, unthinned: predictions are for all samples."""
-    return replace(selection_of(config, files, without_held_out=True), max_patterns=None, thin_fraction=1.0)
+    """Return what `config` selects of `files`, unthinned: predictions are for all samples, whatever they count."""
+    selection = selection_of(config, files, without_held_out=True)
+    return replace(selection, max_patterns=None, thin_fraction=1.0, is_area_weighted=False, weighs_loss=False)
 
 
 def describe_outside(prediction: Prediction, network: StoredNetwork) -> list[str]:

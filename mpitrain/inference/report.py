@@ -36,7 +36,7 @@ def report(folder: Path, trust_code: bool = False) -> Path:
     network is not trusted, OutputError where it has no metrics yet or the page cannot be written.
     """
     run, config = load_run(folder, trust_code)
-    records = read_metrics(run.metrics)
+    records = [record for record in read_metrics(run.metrics) if "test_loss" not in record]
     if not records:
         raise OutputError(f"{run.metrics}: holds no finished epoch yet; wait for the first")
     values = _summary(run, config, records)

@@ -5,7 +5,6 @@ F  input features      O  outputs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config.model import target_transforms
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.source import SampleSource
@@ -79,7 +79,7 @@ def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpo
         is_best = wanted == "best" and bool(best)
         chosen = best if is_best else without_prefix(latest.tensors, "model.")
         origin = "best weights" if is_best else "final weights"
-    model = _build(run, config, latest.tensors)
+    model = _build(run, config, latest)
     missing = set(named_weights(model)) - set(chosen)
     if missing:
         raise CheckpointError(f"{latest.path}: lacks '{min(missing)}' of the network of {run.config}; give another one")
@@ -132,8 +132,8 @@ def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[s
     return load_checkpoint(path), ()
 
 
-def _build(run: RunFolder, config: RunConfig, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    state = without_prefix(tensors, "model.")
+def _build(run: RunFolder, config: RunConfig, checkpoint: Checkpoint) -> nn.Module:
+    state = without_prefix(checkpoint.tensors, "model.")
     if "input_mean" not in state:
         # A checkpoint of best weights holds what training changes only; the statistics are any other one's.
         state = without_prefix(CheckpointStore(run.checkpoints).load_latest()[0].tensors, "model.")
@@ -142,7 +142,9 @@ def _build(run: RunFolder, config: RunConfig, tensors: Mapping[str, torch.Tensor
         raise CheckpointError(f"{run.checkpoints}: holds no statistics of the targets; train again")
     mean = state["input_mean"]
     section = config.network.model_copy(update={"initial_weights": None})
-    model = build_model(section, mean.numel(), outputs.numel(), config.seed, mean.dtype)
+    by_name = target_transforms(section)
+    transforms = [by_name.get(name) for name in checkpoint.settings["variables.output_variables"]] if by_name else ()
+    model = build_model(section, mean.numel(), outputs.numel(), config.seed, mean.dtype, transforms)
     with torch.no_grad():
         for name in NORMALIZATION_BUFFERS:
             if name in state:

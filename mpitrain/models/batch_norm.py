@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpitrain.models.checkpointing import remove_gradient_checkpointing
+from mpitrain.models.output_transforms import answer_physically
 
 _TORCH_CLASSES: tuple[type[_BatchNorm], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -152,6 +153,7 @@ def to_exportable(model: nn.Module) -> nn.Module:
 def make_exportable(model: nn.Module) -> nn.Module:
     """Return what `to_exportable` returns, made of `model` itself, which nobody else may use."""
     plain = model.cpu().eval()
+    answer_physically(plain)
     remove_gradient_checkpointing(plain)
     return _replace(plain, VirtualBatchNorm, lambda layer: cast(VirtualBatchNorm, layer).to_torch())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
-from mpitrain.config.model import ModelSection, find_model_problems, model_name
+from mpitrain.config.model import ModelSection, TargetTransform, find_model_problems, model_name, target_transforms
 from mpitrain.config.yaml import show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.activations import LayerOptions
@@ -16,18 +18,21 @@ from mpitrain.models.files.record import remember_architecture
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import MlpNetwork
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
+from mpitrain.models.output_transforms import OutputInverse, answer_as_learnt
 from mpitrain.models.user_model import build_user_model
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def build_model(
-    settings: ModelSection, num_inputs: int, num_outputs: int, seed: int, dtype: torch.dtype = torch.float32
-) -> nn.Module:
+    settings: ModelSection, num_inputs: int, num_outputs: int, seed: int, dtype: torch.dtype = torch.float32,
+    transforms: Sequence[TargetTransform | None] = (),
+) -> nn.Module:  # fmt: skip
     """Return the network of `settings` for F `num_inputs` and O `num_outputs`, the same weights on all ranks.
 
-    The caller's random state is left as it was. Raises ConfigError for settings that do not go together, and for a
-    user's network that cannot be built.
+    `transforms` (O,) are what is learnt of each output, if of any not the output itself. The caller's random state is
+    left as it was. Raises ConfigError for settings that do not go together, and for a user's network that cannot be
+    built.
     """
     for key, value, what in find_model_problems(settings):
         raise ConfigError(f"{key}={show_value(value)}: {what}")
@@ -36,7 +41,20 @@ def build_model(
         # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
         model = _build(settings, num_inputs, num_outputs)
     model = use_virtual_batch_norm(model).to(dtype)
+    if any(transforms) and isinstance(model, NormalizedModel):
+        model.inverse = OutputInverse(transforms)
     remember_architecture(model, settings)
+    return model
+
+
+def build_learner(
+    settings: ModelSection, num_inputs: int, target_names: Sequence[str], seed: int, dtype: torch.dtype
+) -> nn.Module:
+    """Return what `build_model` does for targets of these names, answering what is learnt, for a run to train."""
+    by_name = target_transforms(settings)
+    transforms = [by_name.get(name) for name in target_names]
+    model = build_model(settings, num_inputs, len(target_names), seed, dtype, transforms)
+    answer_as_learnt(model)
     return model
 
 

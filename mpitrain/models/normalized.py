@@ -13,10 +13,10 @@ from mpitrain.models.jacobian import output_gradients
 
 
 class NormalizedModel(nn.Module):
-    """output_std * network((inputs - input_mean) / input_std) + output_mean.
+    """inverse(output_std * network((inputs - input_mean) / input_std) + output_mean).
 
     The buffers input_mean, input_std (F,) and output_mean, output_std (O,) start as 0 and 1. `network` maps (b, F) to
-    (b, O), or fields (b, F, H, W) to (b, O, H, W).
+    (b, O), or fields (b, F, H, W) to (b, O, H, W). `inverse` undoes the transforms of what was learnt, if any.
     """
 
     input_mean: torch.Tensor
@@ -27,6 +27,7 @@ class NormalizedModel(nn.Module):
     def __init__(self, network: nn.Module, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
         self.network = network
+        self.inverse: nn.Module = nn.Identity()
         self.register_buffer("input_mean", torch.zeros(num_inputs))
         self.register_buffer("input_std", torch.ones(num_inputs))
         self.register_buffer("output_mean", torch.zeros(num_outputs))
@@ -36,7 +37,8 @@ class NormalizedModel(nn.Module):
         """Return the predictions (b, O) or (b, O, H, W) for `inputs` (b, F) or (b, F, H, W), in physical units."""
         axes = [-1] + [1] * (inputs.dim() - 2)
         outputs: torch.Tensor = self.network((inputs - self.input_mean.view(axes)) / self.input_std.view(axes))
-        return outputs * self.output_std.view(axes) + self.output_mean.view(axes)
+        physical: torch.Tensor = self.inverse(outputs * self.output_std.view(axes) + self.output_mean.view(axes))
+        return physical
 
     @torch.jit.export
     def jac(self, inputs: torch.Tensor) -> torch.Tensor:

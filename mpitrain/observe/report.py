@@ -61,6 +61,8 @@ _LABELS = {
     "noise_mse": "noise floor",
     "weights_sha256": "weights, SHA-256",
     "is_synthetic_data": "data is made up",
+    "split": "held out for validation",
+    "no_better_targets": "targets no better than their mean",
 }
 _COLUMNS = ("computing", "reading", "communicating", "waiting")
 
@@ -79,7 +81,8 @@ def write_report(
     """
     values = dataclasses.asdict(summary) if isinstance(summary, RunSummary) else dict(summary)
     of_whole = summary.timing if isinstance(summary, RunSummary) else None
-    values.pop("timing", None)  # it has a section of its own
+    values.pop("timing", None)  # it has a section of its own, like the test
+    test = values.pop("test", None)
     metrics, config = run_folder / "metrics.jsonl", run_folder / "config.yaml"
     records = read_metrics(metrics) if metrics.exists() else []
     config_text = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
@@ -88,7 +91,7 @@ def write_report(
     timing = (
         timing_record(of_whole) if of_whole else next((it["timing"] for it in records[::-1] if "timing" in it), None)
     )
-    page = render_report(run_folder.resolve().name, values, plots, config_text, timing)
+    page = render_report(run_folder.resolve().name, values, plots, config_text, timing, test)
     try:
         write_durably(path, page.encode())
     except OSError as error:
@@ -98,13 +101,15 @@ def write_report(
 
 def render_report(
     name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str,
-    timing: Mapping[str, Any] | None = None,
+    timing: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """Render the page; `plots` maps a heading to SVG, which is trusted, while all other text is escaped.
 
-    `timing` is a record as `timing_record` makes it.
+    `timing` is a record as `timing_record` makes it, `test` has the fields of `TestSkill`.
     """
     sections = [_section(heading, svg) for heading, svg in plots.items()]
+    if test is not None:
+        sections.append(_section("Files held out of all training", _render_test(test)))
     if timing is not None:
         sections.append(_section("Where the time goes", render_timing(timing)))
     sections.append(_section("Summary", _render_table(values)))
@@ -184,9 +189,23 @@ def _render_table(values: Mapping[str, Any]) -> str:
             _render_wall_time(value) if key == "wall_time_s" else _render_value(value),
         )
         for key, value in values.items()
-        if value is not None
+        if value is not None and value != ()
     )
     return f"<table>{''.join(f'<tr><th>{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)}</table>"
+
+
+def _render_test(test: Mapping[str, Any]) -> str:
+    """Return HTML: a sentence, and a table of each target's errors."""
+    sentence = (
+        f"Loss {test['loss']:.4g}, the mean predictor's {test['mean_predictor_loss']:.4g}, over "
+        f"{test['num_samples']:,} samples of {', '.join(test['files'])}; {test['num_dropped']:,} left out."
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("target", "units", "RMSE", "bias", "r2"))
+    keys = ("name", "units", "rmse", "bias", "r2")
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(_render_value(one[key]))}</td>' for key in keys)}</tr>" for one in test["targets"]
+    )
+    return f'<p>{escape(sentence)}</p><div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _render_wall_time(seconds: float) -> str:
@@ -200,6 +219,8 @@ def _render_value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(_render_value, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.observe.progress import render_duration
 from mpitrain.observe.step_times import StepTiming, describe_memory, describe_slowest, describe_timing
+
+
+@dataclass(frozen=True)
+class TargetSkill:
+    """Errors of one target in its units: mean of prediction - truth, root of the mean square, share of variance."""
+
+    name: str
+    units: str
+    bias: float
+    rmse: float
+    r2: float | None
+
+    @property
+    def words(self) -> str:
+        """One line of all of it."""
+        own = f" {self.units}" if self.units not in ("", "1") else ""
+        r2 = "" if self.r2 is None else f", r2 {self.r2:.6g}"
+        return f"{self.name}: RMSE {self.rmse:.6g}{own}, bias {self.bias:.6g}{own}{r2}"
+
+
+@dataclass(frozen=True)
+class TestSkill:
+    """How good the exported weights are on `files` that no training has seen; losses are measured as the others are."""
+
+    files: tuple[str, ...]
+    num_samples: int
+    num_dropped: int
+    loss: float
+    mean_predictor_loss: float
+    targets: tuple[TargetSkill, ...]
 
 
 @dataclass(frozen=True)
@@ -51,8 +82,19 @@ class RunSummary:
     is_synthetic_data: bool | None = None
     timing: StepTiming | None = None
     """Where the time of the steps went."""
+    split: str | None = None
+    """What is held out for validation, in words."""
+    no_better_targets: tuple[str, ...] = ()
+    """Targets of several for which always answering the mean is as good, though it is not for all together."""
+    test: TestSkill | None = None
+    """What was reached on the files of `data.test_path`."""
     profile_file: Path | None = None
     """The root's profile of ten early steps, where `training.profile_training` asked for it."""
+
+    @property
+    def test_loss(self) -> float | None:
+        """The loss on the test files."""
+        return None if self.test is None else self.test.loss
 
 
 def render_summary(summary: RunSummary) -> str:
@@ -64,6 +106,7 @@ def render_summary(summary: RunSummary) -> str:
         ("Loss", _render_loss(summary)),
         ("", _render_comparison(summary)),
         ("", _render_failure(summary)),
+        *(("Test" if number == 0 else "", text) for number, text in enumerate(_test_lines(summary))),
         ("Weights", _render_weights(summary)),
         ("Model", "" if summary.model_file is None else str(summary.model_file)),
         ("Report", _render_report(summary)),
@@ -119,11 +162,32 @@ def _render_loss(summary: RunSummary) -> str:
 def _render_failure(summary: RunSummary) -> str:
     loss = _shown_loss(summary)
     if loss is None or summary.mean_predictor_mse is None or loss < summary.mean_predictor_mse:
-        return ""
+        return _render_failed_targets(summary.no_better_targets)
     return (
         "NO BETTER than always answering the mean. Try a smaller training.optimizer.learning_rate, more\n"
         f"{'':<9}training.epochs, another model.name (mlp), other inputs; mpitrain data stats shows their ranges"
     )
+
+
+def _render_failed_targets(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return (
+        f"NO BETTER than always answering the mean for {', '.join(names)}. Try more\n"
+        f"{'':<9}training.epochs, other inputs, or only targets that these inputs tell of"
+    )
+
+
+def _test_lines(summary: RunSummary) -> list[str]:
+    test = summary.test
+    if test is None:
+        return []
+    files = test.files[0] if len(test.files) == 1 else f"{test.files[0]} and {len(test.files) - 1} more"
+    dropped = f" ({test.num_dropped:,} dropped)" if test.num_dropped else ""
+    ratio = f", {test.loss / test.mean_predictor_loss:.3g} of the mean predictor's {test.mean_predictor_loss:.4e}"
+    compared = ratio if test.mean_predictor_loss else ""
+    head = f"loss {test.loss:.4e}{compared}; {test.num_samples:,} samples{dropped} of {files}"
+    return [head, *(one.words for one in test.targets)]
 
 
 def _shown_loss(summary: RunSummary) -> float | None:

@@ -1,4 +1,7 @@
-"""The prediction that a run writes when it has trained: `prediction.cice_history` and `prediction.output_filename`."""
+"""What a run does with other files when it has trained: it is tested on some, and predicts for others.
+
+The settings are `data.test_path`, and `prediction.cice_history` and `prediction.output_filename`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
+from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.selection.names import CICE_TARGET
 from mpitrain.data.selection.opening import open_source
-from mpitrain.errors import OutputError
+from mpitrain.data.selection.settings import Selection, expand_paths, selection_of
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.errors import DataError, OutputError
 from mpitrain.inference.predictor import (
     describe_outside,
     describe_prediction,
@@ -19,7 +25,11 @@ from mpitrain.inference.predictor import (
     predict_to_file,
     selection_to_predict,
 )
+from mpitrain.inference.skill import judge_of, skill_on_files
 from mpitrain.models.files.stored_network import describe_network
+from mpitrain.models.output_transforms import answer_physically
+from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.observe.summary import TestSkill
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.run_folder import RunFolder
 
@@ -60,6 +70,7 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
         return
     given = config.prediction.cice_history
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
+    answer_physically(prepared.model)
     # The file's own hash: that of the model which the prediction is of.
     network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.model))
     selection = selection_to_predict(config, list(files) if given is None else [given])
@@ -72,3 +83,49 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
         ranks.say(f"note: {line}", error=True)
     for line in describe_prediction(prediction, source.units):
         ranks.say(line)
+
+
+def open_test_files(config: RunConfig, trained_on: SampleSource, ranks: Ranks) -> SampleSource | None:
+    """Open the files of `data.test_path` before the training, None where there are none. Collective.
+
+    Raises DataError, on all ranks, where one cannot serve or is trained on.
+    """
+    if not config.data.test_entries:
+        return None
+    selection = selection_of(config, config.data.test_entries, without_held_out=True, to_learn=True)
+    selection = replace(selection, max_patterns=None, thin_fraction=1.0, units=trained_on.units)
+    ranks.on_root(lambda: _check_apart(selection, trained_on))
+    return open_source_on_root(selection, ranks)
+
+
+def _check_apart(selection: Selection, trained_on: SampleSource) -> None:
+    known = {record.path.resolve() for record in trained_on.files}
+    both = [path for path in expand_paths(selection.files) if path.resolve() in known]
+    if both:
+        raise DataError(
+            f"{both[0]}: is in data.test_path and in data.data_path or data.validation_path; a test is of files that "
+            "nothing was trained or chosen by"
+        )
+
+
+def skill_on_test_files(
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource | None, folder: RunFolder, step: int
+) -> TestSkill | None:
+    """Return how good the exported weights are on the test files, and add it to the metrics. Collective.
+
+    Raises DataError or OutputError, on all ranks.
+    """
+    if source is None:
+        return None
+    test = skill_on_files(judge_of(prepared.config, prepared.model, prepared.dataset.summary), source, ranks)
+    ranks.on_root(lambda: _record(test, folder, step))
+    return test
+
+
+def _record(test: TestSkill, folder: RunFolder, step: int) -> None:
+    targets = {one.name: {"bias": one.bias, "rmse": one.rmse, "r2": one.r2} for one in test.targets}
+    with MetricsFile(folder.metrics) as metrics:
+        metrics.append(
+            {"step": step, "test_loss": test.loss, "test_mean_predictor_loss": test.mean_predictor_loss,
+             "num_test_samples": test.num_samples, "test_targets": targets}
+        )  # fmt: skip

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
-from mpitrain.errors import TrainingError
+from mpitrain.inference.skill import mean_predictor_loss, no_better_targets, some_answers
 from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.report import write_report
 from mpitrain.observe.step_times import StepTiming
-from mpitrain.observe.summary import RunSummary, render_summary
+from mpitrain.observe.summary import RunSummary, TestSkill, render_summary
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train.checkpoint.format import weights_sha256
@@ -28,18 +26,21 @@ from mpitrain.train.state import load_named_weights, named_weights
 from mpitrain.train.trainer import Trainer
 from mpitrain.train.watchers import PROFILED_AFTER
 
-_POINTS_PLOTTED = 5000
 DoubleArray = npt.NDArray[np.float64]
 
 
 def finish_run(
     ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
-    timing: StepTiming | None, wall_time_s: float,
+    timing: StepTiming | None, wall_time_s: float, test: Callable[[], TestSkill | None] = lambda: None,
 ) -> RunSummary:  # fmt: skip
-    """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective."""
+    """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective.
+
+    `test` returns the skill of the exported weights on files of their own.
+    """
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
-    summary = replace(_summarise(ranks, prepared, trainer, files, folder, wall_time_s), timing=timing)
+    summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
+    summary = replace(summary, timing=timing, test=test())
     ranks.on_root(lambda: _write(folder, prepared, summary))
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
         ranks.say(f"note: {folder.profile}: not written, for it takes {PROFILED_AFTER} steps of one run", error=True)
@@ -60,29 +61,7 @@ def check_predictions(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:
 
     Raises TrainingError for predictions that are not finite.
     """
-    truth, prediction = _points_to_plot(prepared)
-    if not np.isfinite(prediction).all():
-        # The loss of the last step is the one before it: without validation nobody has seen these weights.
-        raise TrainingError(
-            "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
-            "for extreme inputs"
-        )
-    return truth, prediction
-
-
-@torch.no_grad()
-def _points_to_plot(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:
-    """Return targets and predictions (N,) of some of the root's own samples, of their first target."""
-    blocks = [block for source in prepared.preview for block in itertools.islice(source.blocks(), 1)]
-    prepared.model.eval()
-    truth, prediction = [], []
-    for block in blocks:
-        counts = block.weights.expand_as(block.targets)[:, 0] > 0
-        truth.append(block.targets[:, 0][counts].cpu().double().numpy())
-        prediction.append(prepared.model(block.inputs)[:, 0][counts].cpu().double().numpy())
-    pair = np.concatenate(truth), np.concatenate(prediction)
-    chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _POINTS_PLOTTED)).astype(np.int64)
-    return pair[0][chosen], pair[1][chosen]
+    return some_answers(prepared.model, prepared.preview)
 
 
 def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:
@@ -109,6 +88,7 @@ def _summarise(
     wall_time_s: float,
 ) -> RunSummary:  # fmt: skip
     config, state, data = prepared.config, trainer.state, prepared.dataset.summary
+    judged = config, prepared.dataset, prepared.model, prepared.layout.virtual_ranks, ranks
     exports_best = config.exported_weights == "best" and state.best_loss is not None
     return RunSummary(
         run_folder=folder.path,
@@ -125,18 +105,24 @@ def _summarise(
         wall_time_s=wall_time_s,
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
-        mean_predictor_mse=_mean_predictor_mse(prepared, ranks),
+        mean_predictor_mse=mean_predictor_loss(*judged),
         noise_mse=_noise_mse(files, prepared),
         weights_sha256=weights_sha256(named_weights(prepared.model)),
         best_epoch=state.best_epoch if exports_best else None,
         is_synthetic_data=config.data.data_path is None,
+        split=_split_words(prepared),
+        no_better_targets=no_better_targets(*judged),
         profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,
     )
 
 
-def _mean_predictor_mse(prepared: PreparedRun, ranks: Ranks) -> float | None:
-    """Return what a network must beat, measured as the losses are; None for other losses than squares. Collective."""
-    if prepared.config.training.loss_function != "mse":
+def _split_words(prepared: PreparedRun) -> str | None:
+    """Return what is held out in words, None where nothing is."""
+    config, prefix = prepared.config, "held out for validation: "
+    if not prepared.dataset.summary.holds_out:
         return None
-    output_std: torch.Tensor = getattr(prepared.model, "output_std", torch.ones(()))
-    return prepared.dataset.mean_predictor_mse(output_std, ranks)
+    told = [notice.removeprefix(prefix) for notice in prepared.dataset.notices if notice.startswith(prefix)]
+    if told:
+        return told[0]
+    fold = f", fold {config.data.fold or 0} of {config.data.folds}" if config.data.folds else ""
+    return f"each sample by itself, {100 * config.validation_split:.3g} % by seed {config.split_seed}{fold}"

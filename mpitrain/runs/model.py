@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
-from mpitrain.models.build import build_model as build_network
+from mpitrain.models.build import build_learner
 from mpitrain.models.files.initial_weights import load_initial_weights
 from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
 from mpitrain.models.user_model import check_answers
@@ -30,11 +31,11 @@ def build_model(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Mod
 
     Raises ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
     """
-    num_inputs, num_outputs = len(summary.input_names), len(summary.target_names)
+    num_inputs = len(summary.input_names)
     if config.model.initial_weights is not None:
         weights = Path(config.model.initial_weights)
         ranks.on_root(lambda: FIRST_OPENING.check(weights))
-    model = ranks.on_all_ranks(lambda: _build(config, num_inputs, num_outputs))
+    model = ranks.on_all_ranks(lambda: _build(config, num_inputs, summary.target_names))
     hashes = ranks.gather_object(weights_sha256(named_weights(model)))
     different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
     if different:
@@ -51,14 +52,15 @@ def set_normalization(model: Any, normalization: Normalization, normalizes_outpu
     model.set_normalization(normalization.mean, normalization.std, *outputs)
 
 
-def _build(config: RunConfig, num_inputs: int, num_outputs: int) -> nn.Module:
+def _build(config: RunConfig, num_inputs: int, target_names: Sequence[str]) -> nn.Module:
+    num_outputs = len(target_names)
     for key, size, what, count in (
         ("input_size", config.model.input_size, "input features", num_inputs),
         ("output_size", config.model.output_size, "targets", num_outputs),
     ):
         if size not in (None, count):
             raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
-    model = build_network(config.network, num_inputs, num_outputs, config.seed, torch_dtype(config))
+    model = build_learner(config.network, num_inputs, target_names, config.seed, torch_dtype(config))
     if config.semantics == "standard" and has_own_first_weights(model):
         draw_first_weights(model, config.seed)
     if config.model.initial_weights is not None:
@@ -135,8 +137,20 @@ def check_bounds(config: RunConfig, summary: DataSummary) -> None:
             )
 
 
+def _check_targets(config: RunConfig, target_names: Sequence[str]) -> None:
+    unknown = [name for name in config.model.output_transforms or () if name not in target_names]
+    if unknown:
+        raise ConfigError(
+            f"model.output_transforms: '{unknown[0]}' is no target; the targets are {', '.join(target_names)}"
+        )
+
+
 def check_kind(config: RunConfig, source: SampleSource) -> None:
-    """Raise ConfigError where the network takes fields and the samples are points, or the other way round."""
+    """Raise ConfigError where the network takes fields and the samples are points, or the other way round.
+
+    And where a setting names a target that the samples do not have.
+    """
+    _check_targets(config, source.target_names)
     wants_fields = needs_fields(config.network)
     if wants_fields is not None and wants_fields != (source.kind == "fields"):
         kind = "fields" if wants_fields else "points"

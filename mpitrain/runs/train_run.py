@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
@@ -19,7 +20,12 @@ from mpitrain.runs.beginning import (
     load_settings,
     open_folder,
 )
-from mpitrain.runs.final_prediction import check_final_prediction, predict_finally
+from mpitrain.runs.final_prediction import (
+    check_final_prediction,
+    open_test_files,
+    predict_finally,
+    skill_on_test_files,
+)
 from mpitrain.runs.finish import finish_run
 from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tell, tracking
@@ -55,12 +61,13 @@ def _train(
         ranks.on_root(lambda: check_outputs(config, folder))
         ranks.starting.now("opening the data")
         files = ranks.on_root(lambda: find_files(config, folder, request))
-        source = open_source_on_root(selection_of(config, files), ranks)  # 3 files, 4 selection
+        source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         jacobian_watch = build_jacobian_watch(
             prepared.config, prepared.model, prepared.preview, ranks, prepared.layout.virtual_ranks
         )
         ranks.on_root(lambda: check_final_prediction(config, folder))
+        test_files = open_test_files(config, source, ranks)
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
     log_into_folder(logger, ranks, folder)
     _announce(ranks, prepared, source.notices, files, folder)
@@ -79,7 +86,8 @@ def _train(
             log_start(logger, ranks, prepared)
             trainer.fit()  # 8
             timing = meter.whole()
-        summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s)  # 9
+        test = partial(skill_on_test_files, ranks, prepared, test_files, folder, trainer.state.global_step)
+        summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s, test)  # 9
         report_end(trackers, summary)
         recorder.end(summary, time.monotonic() - started_s)
         predict_finally(ranks, prepared, files, folder)

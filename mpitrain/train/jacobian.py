@@ -19,6 +19,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import EvaluationSource
 from mpitrain.errors import ConfigError, TrainingError
 from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.output_transforms import answering_physically
 
 MOST_SAMPLES = 4096
 
@@ -65,7 +66,8 @@ class JacobianWatch:
     def _sum(self, inputs: torch.Tensor | None) -> torch.Tensor:
         """Return the sum over one virtual rank's samples, O*F numbers in float64, and after them their number."""
         sample = self._template() if inputs is None else inputs
-        _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
+        with answering_physically(self._model):
+            _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
         total = jacobian.double().sum(dim=0).flatten()
         count = total.new_full((1,), float(len(sample)))
         return torch.cat([total, count]).cpu() * (0.0 if inputs is None else 1.0)

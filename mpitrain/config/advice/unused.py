@@ -55,6 +55,8 @@ _NEEDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("data.shuffle_buffer_samples", lambda config: config.data.streaming, "of no effect without data.streaming=true"),
     ("data.num_samples", lambda config: config.data.data_path is None,
      "counts synthetic samples, of no effect with data.data_path; data.max_patterns limits a file's"),
+    ("data.area_variable", lambda config: config.data.area_weighted or config.training.area_weighted_loss,
+     "of no effect without data.area_weighted=true or training.area_weighted_loss=true"),
     ("data.split", lambda config: config.validation_split and not config.data.validation_path,
      "of no effect, for no part of data.data_path is held out"),
     ("training.min_epochs", _may_stop_early,

@@ -87,10 +87,13 @@ class Dataset(Protocol):
     def evaluation(self, held_out: bool = True) -> Sequence[EvaluationSource]:
         """Return each owned virtual rank's held-out samples, or those that it trains on."""
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
+    def mean_predictor_mse(
+        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+    ) -> float | None:
         """Return the squared error of answering the training means, over the samples that losses are over. Collective.
 
-        In units of `output_std` (O,) or (). None where that would take one more pass over the files, or in `reference`.
+        In units of `output_std` (O,) or (); `target_weights` (O,) are the loss's, () for all 1. None where that would
+        take one more pass over the files, or in `reference`.
         """
 
 

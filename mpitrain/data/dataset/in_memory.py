@@ -47,11 +47,14 @@ class InMemoryDataset:
         """See `Dataset.evaluation`."""
         return [SampleBlocks(own) for own in (self.validation if held_out else self.training)]
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
+    def mean_predictor_mse(
+        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+    ) -> float | None:
         """See `Dataset.mean_predictor_mse`. Collective."""
         mean = torch.from_numpy(self.summary.target_mean).to(ranks.device)
         sources = self.evaluation(held_out=self.summary.holds_out)
-        sums = torch.stack([_squared_errors(source, mean, output_std.double()) for source in sources])
+        counts = mean.new_tensor(target_weights or [1.0] * len(mean))
+        sums = torch.stack([_squared_errors(source, mean, output_std.double(), counts) for source in sources])
         total, weight = FixedTreeReducer(ranks.tensors, self.virtual_ranks).reduce(sums).tolist()
         return float(total / weight) if weight else None
 
@@ -115,6 +118,8 @@ def padded_tensors(
     inputs, targets = (_padded(torch.from_numpy(array), device, dtype) for array in (samples.inputs, samples.targets))
     if samples.inputs.ndim == 2:
         weights = targets.new_ones((len(targets), 1))
+        if samples.weights is not None:
+            weights[:-1] = torch.from_numpy(samples.weights)
         weights[-1] = 0
         return inputs, targets, weights
     has_target, has_input = (torch.from_numpy(is_measured(array)) for array in (samples.targets, samples.inputs))
@@ -131,12 +136,15 @@ def _padded(rows: torch.Tensor, device: torch.device, dtype: torch.dtype) -> tor
     return padded
 
 
-def _squared_errors(source: EvaluationSource, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+def _squared_errors(
+    source: EvaluationSource, mean: torch.Tensor, std: torch.Tensor, target_weights: torch.Tensor
+) -> torch.Tensor:
     """Return the weighted sum of squared errors of `mean` (O,), and the sum of weights (2,), float64."""
     sums = torch.zeros(2, dtype=torch.float64, device=mean.device)
     for block in source.blocks():
         axes = [-1, *[1] * (block.targets.ndim - 2)]
         errors = (block.targets.double() - mean.view(axes)) / (std.view(axes) if std.ndim else std)
-        weights = block.weights.double().expand_as(errors)
+        weights = block.weights.double() * target_weights.view(axes)
+        weights = weights.expand_as(errors)
         sums += torch.stack([(weights * errors**2).sum(), weights.sum()])
     return sums

@@ -5,7 +5,7 @@ P  real ranks      n  samples of a rank, the same on all      F  input features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,9 @@ class ReferenceDataset:
         """See `Dataset.evaluation`: nothing is held out, so these are the samples that are trained on."""
         return [self]
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
+    def mean_predictor_mse(
+        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+    ) -> float | None:
         """See `Dataset.mean_predictor_mse`."""
         return None
 

@@ -24,6 +24,7 @@ from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.rule import PointRule
 from mpitrain.data.selection.source import ReadFiles
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
+from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
 _BLOCK_POINTS = 32768
@@ -36,7 +37,9 @@ class GridLayout:
     `borders` are the time levels at which files begin that have nothing to do with those before, and the last + 1: a
     lagged input has no value beyond them, and what needs one is no sample. `statics` (1, J or 1, I or 1) are the
     variables without time that every file repeats, already decoded, by name; `static_mask` (J, I) is where the
-    conditions on them alone hold, None where there is no such condition. Samples have no targets, (N, 0), where the
+    conditions on them alone hold, None where there is no such condition. Areas are those of the variable `area_name`,
+    in `area_scale`, or the cosine of `latitude_name`; None of both where nothing counts areas, which losses do with
+    `weighs_loss`. Samples have no targets, (N, 0), where the
     files do not hold them.
     """
 
@@ -49,6 +52,9 @@ class GridLayout:
     seed: int
     thin_fraction: float
     latitude_name: str | None = None
+    area_name: str | None = None
+    area_scale: float = 1.0
+    weighs_loss: bool = False
     naming: Naming = field(default_factory=Naming)
     calendar: str = "standard"
     borders: tuple[int, ...] = (0,)
@@ -60,7 +66,7 @@ class GridLayout:
     @property
     def is_area_weighted(self) -> bool:
         """See `SampleLayout.is_area_weighted`."""
-        return self.latitude_name is not None
+        return self.latitude_name is not None or self.area_name is not None
 
     @property
     def rule_words(self) -> str:
@@ -121,17 +127,22 @@ class _Part:
 
     def points(self) -> Samples:
         """Return the selected points, in the order of time, row, column."""
-        layout, selected = self._layout, self._selected()
+        layout, selected, areas = self._layout, self._selected(), self._areas()
+        if areas is not None and (layout.area_name is not None or layout.weighs_loss):
+            selected &= areas > 0  # what counts nothing, or nobody knows how much, is no sample
         positions = np.flatnonzero(selected)  # (N,)
         if layout.thin_fraction < 1.0:
             positions = positions[self._thinned(self._grid_index(positions))]
+        if areas is not None:
+            areas = np.broadcast_to(areas, self._shape).reshape(-1)[positions]
         return Samples(
             inputs=self._table(layout.input_names, positions),
             targets=self._table(layout.read_targets, positions),
             grid_index=self._grid_index(positions),
             input_names=layout.input_names,
             target_names=layout.read_targets,
-            area_weights=self._area_weights(positions),
+            weights=areas[:, None] if areas is not None and layout.weighs_loss else None,
+            area_weights=areas,
         )
 
     def fields(self) -> Samples:
@@ -143,17 +154,18 @@ class _Part:
         inputs, targets = (self._stack(names, kept) for names in (layout.input_names, layout.read_targets))
         for values in (inputs, targets):
             np.copyto(values, np.nan, where=masked)
-        area_weights = None
-        if layout.latitude_name:
-            area_weights = _relative_areas(self.broadcast(layout.latitude_name)[kept])
+        weights, areas = field_weights(inputs, targets), self._areas()
+        if areas is not None:
+            areas = np.nan_to_num(np.broadcast_to(areas, self._shape)[kept])
+            weights = weights * areas[:, None] if layout.weighs_loss else weights
         return Samples(
             inputs=inputs,
             targets=targets,
             grid_index=levels[kept],
             input_names=layout.input_names,
             target_names=layout.read_targets,
-            weights=field_weights(inputs, targets),
-            area_weights=area_weights,
+            weights=weights,
+            area_weights=areas,
         )
 
     def _selected(self) -> BoolArray:
@@ -229,9 +241,20 @@ class _Part:
             return self.broadcast(name).reshape(-1), None
         return np.broadcast_to(self._read(name), self._shape).reshape(-1), access
 
-    def _area_weights(self, positions: npt.NDArray[np.int64]) -> Array | None:
-        name = self._layout.latitude_name
-        return None if name is None else _relative_areas(self.broadcast(name).reshape(-1)[positions])
+    def _areas(self) -> Array | None:
+        """Return the points' areas, float32, of shape (T, J, I) or to be broadcast to it, NaN where there is none."""
+        layout = self._layout
+        if layout.latitude_name is not None:
+            return _relative_areas(self._values(layout.latitude_name))
+        if layout.area_name is None:
+            return None
+        areas = np.asarray(self._values(layout.area_name), dtype=np.float64) / layout.area_scale
+        if np.any(areas < 0):
+            raise DataError(
+                f"{self._record.path}: variable '{layout.area_name}', which data.area_variable names, has values below "
+                "0; name one that holds the cells' areas"
+            )
+        return areas.astype(np.float32)
 
     def _stack(self, names: tuple[str, ...], kept: npt.NDArray[np.int64]) -> Array:
         stack = np.empty((len(kept), len(names), *self._shape[1:]), dtype=self._layout.dtype)  # (N, F, H, W)

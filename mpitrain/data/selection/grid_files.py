@@ -34,6 +34,7 @@ class Grids:
     has_targets: bool = True
     rule: PointRule = field(default_factory=lambda: PointRule((), ""))
     latitude_name: str | None = None
+    area_name: str | None = None
     names: tuple[str, ...] = ()
     coordinates: tuple[str, ...] = ()
     grid_shape: tuple[int, int] = (1, 1)

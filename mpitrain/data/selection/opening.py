@@ -83,7 +83,7 @@ def _open_grid(
     layout = _grid_layout(grids)
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     num_times = sum(record.num_times for record in grids.records)
-    return SampleSource(
+    source = SampleSource(
         selection=selection,
         kind=selection.kind,
         files=tuple(grids.records),
@@ -95,6 +95,19 @@ def _open_grid(
         max_patterns=selection.max_patterns,
         notices=tuple(grids.notices),
     )
+    return source if grids.area_name is None else replace(source, layout=_with_area_scale(source, layout))
+
+
+def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
+    """Return the layout with a power of two near the largest area: weights are of order one, and exact."""
+    areas = source.first_level(str(layout.area_name))
+    largest = float(np.nanmax(areas, initial=0.0))
+    if not largest > 0:
+        raise DataError(
+            f"{source.files[0].path}: variable '{layout.area_name}', which data.area_variable names, has no value "
+            "above 0; name one that holds the cells' areas"
+        )
+    return replace(layout, area_scale=float(2.0 ** np.floor(np.log2(largest))))
 
 
 def _add_file(grids: Grids, file: FieldFile) -> None:
@@ -123,6 +136,11 @@ def _find_access(grids: Grids, file: FieldFile, name: str) -> VariableAccess:
     """Return where a file has a variable. Raises DataError, which names the setting that asks for it."""
     is_input = name in grids.references(grids.input_names)
     is_target = name in grids.references(grids.target_names)
+    if name == grids.area_name and is_absent(name, file):
+        raise DataError(
+            f"{file.path}: no variable '{name}', which data.area_variable names; this one has "
+            f"{list_names(file.variables) or 'none'}"
+        )
     if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
         key = "variables.input_variables" if is_input else "variables.output_variables"
         asked = grids.selection.input_names if is_input else grids.selection.target_names
@@ -172,8 +190,10 @@ def _choose_names(grids: Grids, file: FieldFile) -> None:
             f"{file.path}: holds no ice concentration: the condition 0 < aice <= 1 of {key} is not applied, points "
             "without ice are predicted too"
         )
-    grids.latitude_name = role(LATITUDE) if selection.is_area_weighted else None
-    extra = [grids.latitude_name] if grids.latitude_name else []
+    if selection.is_area_weighted:
+        grids.area_name = selection.area_name
+        grids.latitude_name = None if grids.area_name else role(LATITUDE)
+    extra = [name for name in (grids.area_name, grids.latitude_name) if name]
     main = grids.references(grids.main_names)
     clocks = clocks_of(grids.rule.names, file)
     grids.naming = replace(grids.naming, clocks=grids.naming.clocks | clocks)
@@ -206,6 +226,8 @@ def _grid_layout(grids: Grids) -> GridLayout:
         seed=selection.seed,
         thin_fraction=selection.thin_fraction,
         latitude_name=grids.latitude_name,
+        area_name=grids.area_name,
+        weighs_loss=selection.weighs_loss,
         naming=grids.naming,
         calendar=grids.calendar or "standard",
         borders=_borders(grids),

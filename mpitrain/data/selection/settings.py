@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitrain.config import DomainSection, RunConfig
+from mpitrain.config.model import TargetTransform, target_transforms
 from mpitrain.data.files.zarr import is_zarr
 from mpitrain.errors import DataError
 
@@ -20,9 +21,11 @@ class Selection:
     """The settings that decide what a source reads; `config.data`, `variables` and `domain` say what each means.
 
     `files` are paths and patterns. Without names, inputs and targets are those of a CICE history file, or the columns
-    of a table. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name of a variable or
-    a level of it; others are read in the units of the first file. `held_out_files`
-    are read after the others, for validation alone.
+    of a table. `is_area_weighted`: statistics count areas, those of the variable `area_name` or by latitude; with
+    `weighs_loss` losses do too. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name
+    of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
+    others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
+    that.
     """
 
     files: tuple[str, ...]
@@ -31,18 +34,24 @@ class Selection:
     target_names: tuple[str, ...] | None = None
     kind: str = "points"
     is_area_weighted: bool = False
+    area_name: str | None = None
+    weighs_loss: bool = False
     thin_fraction: float = 1.0
     max_patterns: int | None = None
     seed: int = 0
     dtype: str = "float32"
     units: Mapping[str, str] = field(default_factory=dict)
     held_out_files: tuple[str, ...] = ()
+    target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
 
 
-def selection_of(config: RunConfig, files: Sequence[str] | None = None, without_held_out: bool = False) -> Selection:
+def selection_of(
+    config: RunConfig, files: Sequence[str] | None = None, without_held_out: bool = False, to_learn: bool = False
+) -> Selection:
     """Return what `config` asks for, from `files` in place of its own `data.data_path`.
 
-    `without_held_out` leaves the files of `data.validation_path` out.
+    `without_held_out` leaves the files of `data.validation_path` out. `to_learn`: targets as `model.output_transforms`
+    has them learnt, not as the files hold them.
     """
     data, variables = config.data, config.variables
     return Selection(
@@ -51,12 +60,15 @@ def selection_of(config: RunConfig, files: Sequence[str] | None = None, without_
         input_names=tuple(variables.input_variables) if variables.input_variables else None,
         target_names=tuple(variables.output_variables) if variables.output_variables else None,
         kind=data.samples,
-        is_area_weighted=data.area_weighted,
+        is_area_weighted=data.area_weighted or config.training.area_weighted_loss,
+        area_name=data.area_variable,
+        weighs_loss=config.training.area_weighted_loss,
         thin_fraction=data.thin_fraction,
         max_patterns=config.most_samples,
         seed=config.split_seed,
         dtype=config.training.dtype,
         held_out_files=() if without_held_out else tuple(data.validation_entries),
+        target_transforms=target_transforms(config.network) if to_learn else {},
     )
 
 

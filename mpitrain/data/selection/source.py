@@ -10,19 +10,21 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.config.model import TargetTransform
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
-from mpitrain.data.samples import Samples, concatenate
+from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess
+from mpitrain.data.transforms import outside_domain, transformed
 from mpitrain.errors import DataError
 
 MOST_OPEN_FILES = 16
@@ -222,7 +224,39 @@ class SampleSource:
         `reads` counts each stored block that is read. Raises DataError where the file has changed since it was opened
         or cannot be read to the end.
         """
-        return self.layout.read(ReadFiles(self.files, self.handles), chunk, reads)
+        samples = self.layout.read(ReadFiles(self.files, self.handles), chunk, reads)
+        transforms = self.selection.target_transforms
+        return self._transformed(samples, transforms, chunk) if transforms and self.has_targets else samples
+
+    def _transformed(
+        self, samples: Samples, transforms: Mapping[str, TargetTransform], chunk: SampleChunk
+    ) -> Samples:  # fmt: skip
+        """Return samples whose targets are what is learnt. Raises DataError where a value has no transform."""
+        targets = samples.targets.copy()
+        for column, name in enumerate(samples.target_names):
+            if name in transforms:
+                wrong = self._outside(samples, column, transforms[name])
+                if wrong:
+                    raise DataError(self._no_transform(column, name, transforms[name], chunk.file))
+                targets[:, column] = transformed(transforms[name], targets[:, column])
+        return replace(samples, targets=targets)
+
+    @staticmethod
+    def _outside(samples: Samples, column: int, transform: TargetTransform) -> int:
+        values = samples.targets[:, column]
+        return int(np.count_nonzero(outside_domain(transform, values) & is_measured(values)))
+
+    def _no_transform(self, column: int, name: str, transform: TargetTransform, file: int) -> str:
+        """Return what to say of a file with values outside; all of it is read to count them."""
+        files = ReadFiles(self.files, self.handles)
+        parts = [self.layout.read(files, chunk, None) for chunk in self.chunks if chunk.file == file]
+        count, total = sum(self._outside(part, column, transform) for part in parts), sum(map(len, parts))
+        inside = {"log": " > 0", "logit": " > 0 and {0} < 1", "power": " >= 0"}[transform.kind].format(name)
+        return (
+            f"{self.files[file].path}: target '{name}' must be {transform.domain_words} for model.output_transforms="
+            f"{{{name}: {transform.words}}}; {count} values of {total} selected samples are not; select others by "
+            f'domain.mask="{name}{inside}", or take another transform'
+        )
 
     def first_level(self, name: str) -> npt.NDArray[Any]:
         """Return the first time level (J, I) of an input or target on its grid, NaN where it has no value."""

@@ -149,7 +149,8 @@ def _unused_with_a_table(selection: Selection, path: Path) -> Iterator[str]:
         "domain.mask": domain.mask,
         "domain.latitude_range": domain.latitude_range,
         "domain.longitude_range": domain.longitude_range,
-        "data.area_weighted": selection.is_area_weighted or None,
+        "training.area_weighted_loss": selection.weighs_loss or None,
+        "data.area_weighted": (selection.is_area_weighted and not selection.weighs_loss) or None,
     }
     for key, value in settings.items():
         if value is not None:

@@ -91,14 +91,18 @@ class StreamedDataset:
         own = np.arange(v, len(counts), self.virtual_ranks.num_virtual_ranks)
         return own[counts[own] > 0]
 
-    def mean_predictor_mse(self, output_std: torch.Tensor, ranks: Ranks) -> float | None:
+    def mean_predictor_mse(
+        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+    ) -> float | None:
         """See `Dataset.mean_predictor_mse`: from what the first pass has measured, the squares about another mean."""
-        if self.source.layout.is_area_weighted:
+        if self.source.layout.is_area_weighted and not self.source.selection.weighs_loss:
             return None
         found = self.first_pass.validation if self.summary.holds_out else self.first_pass.training
         count, mean, m2 = (part[len(self.summary.input_names) :] for part in (found.count, found.mean, found.m2))
         squares = torch.from_numpy(m2 + count * (mean - self.summary.target_mean) ** 2) / output_std.double().cpu() ** 2
-        return float(squares.sum() / count.sum()) if count.sum() else None
+        weights = np.asarray(target_weights or 1.0)
+        total = float((weights * count).sum())
+        return float((torch.from_numpy(weights) * squares).sum()) / total if total else None
 
     @property
     def _ahead(self) -> int:
@@ -193,14 +197,16 @@ class _ChunkReader:
         """Return no samples, of the source's shapes and the model's type."""
         num_inputs, num_targets = len(self._source.input_names), len(self._source.target_names)
         tail = self._source.grid_shape if self._source.kind == "fields" else ()
-        shapes = [num_inputs, num_targets, *([num_targets] if tail else [])]
+        weights = [num_targets] if tail else [1] if self._source.selection.weighs_loss else []
+        shapes = [num_inputs, num_targets, *weights]
         return tuple(torch.zeros((0, size, *tail), dtype=self._dtype).numpy() for size in shapes)
 
     def _columns(self, samples: Samples, positions: npt.NDArray[np.int64]) -> Columns:
         if samples.inputs.ndim > 2:
             padded = self._padded(samples.take(positions), torch.device("cpu"))
             return tuple(one[:-1].contiguous().numpy() for one in padded)
-        columns: Columns = (samples.inputs, samples.targets)
+        of_points = () if samples.weights is None else (samples.weights,)
+        columns: Columns = (samples.inputs, samples.targets, *of_points)
         if len(positions) < len(samples):  # else they are all there, in their order
             columns = take_rows(columns, positions)
         return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)

@@ -70,7 +70,7 @@ class MemberData:
 
 def selection_key(config: RunConfig) -> str:
     """Return what tells the samples of one member from those of another, before any is held out."""
-    return repr((selection_of(config), config.data.streaming))
+    return repr((selection_of(config, to_learn=True), config.data.streaming))
 
 
 def read_for_members(members: Sequence[Member], world: Ranks, node: Ranks) -> MemberData:
@@ -91,7 +91,7 @@ def read_for_members(members: Sequence[Member], world: Ranks, node: Ranks) -> Me
 
 
 def _open_source(config: RunConfig, world: Ranks) -> SampleSource:
-    return open_source_on_root(selection_of(config), world)
+    return open_source_on_root(selection_of(config, to_learn=True), world)
 
 
 def _can_share(config: RunConfig, source: SampleSource, world: Ranks) -> bool:

@@ -91,7 +91,8 @@ class PortableNetwork:
 def portable_network_of(model: nn.Module) -> PortableNetwork | None:
     """Return IceNet or an mlp in evaluation mode as numbers; None for every other network.
 
-    Dropout does nothing there, and batch norm is part of the layer before it (computed in float64, rounded once).
+    The inverse of `model.output_transforms` is left to the caller. Dropout does nothing there, and batch norm is part
+    of the layer before it (computed in float64, rounded once).
     """
     if not isinstance(model, IceNet | NormalizedModel) or _array(model.input_mean).dtype not in (
         np.float32,

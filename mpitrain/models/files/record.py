@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from mpitrain.config.model import ModelSection, model_name
+from mpitrain.config.model import ModelSection, TargetTransform, TransformSetting, model_name, transform_of
 from mpitrain.config.section import Count, Section
 from mpitrain.config.yaml import shorten
 from mpitrain.models.files.archive import RECORD
 from mpitrain.models.files.zip_parts import ArchiveError
+from mpitrain.models.output_transforms import transforms_of
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _ATTRIBUTE, _ENGINE = "_mpitrain_architecture", "_mpitrain_engine"
@@ -32,6 +33,13 @@ class NetworkRecord(Section):
     num_outputs: Count
     dtype: Literal["float32", "float64"]
     engine: Literal["reference", "eager", "traced", "ddp", "compiled", "cuda_graph"] | None = None
+    output_transforms: list[TransformSetting | None] | None = None
+    """What each output's network learnt, null for itself: `model.output_transforms` by number, null for none."""
+
+    @property
+    def transforms(self) -> Sequence[TargetTransform | None]:
+        """See `output_transforms`."""
+        return [None if one is None else transform_of(one) for one in self.output_transforms or ()]
 
     @property
     def is_code(self) -> bool:
@@ -46,8 +54,10 @@ class NetworkRecord(Section):
 
 def remember_architecture(model: nn.Module, settings: ModelSection) -> None:
     """Note on `model` what it was built from; copies of it know it too."""
-    # A path on the machine that trained is of no use to a reader.
-    named = settings.model_copy(update={"name": model_name(settings), "initial_weights": None})
+    # A path on the machine that trained is of no use to a reader, and targets have no names there.
+    named = settings.model_copy(
+        update={"name": model_name(settings), "initial_weights": None, "output_transforms": None}
+    )
     object.__setattr__(model, _ATTRIBUTE, named)
 
 
@@ -81,7 +91,9 @@ def record_of(model: nn.Module, num_inputs: int, num_outputs: int, dtype: torch.
     if settings is None or name is None:
         return None
     sizes = {"num_inputs": num_inputs, "num_outputs": num_outputs}
-    return NetworkRecord.model_validate({"model": settings, "dtype": name, "engine": engine_of(model), **sizes})
+    learnt = [None if one is None else one.setting for one in transforms_of(model)] or None
+    found = {"model": settings, "dtype": name, "engine": engine_of(model), "output_transforms": learnt}
+    return NetworkRecord.model_validate(found | sizes)
 
 
 def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRecord:
@@ -97,6 +109,8 @@ def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRec
         raise ArchiveError(f"its record {RECORD} has a wrong '{place}'") from error
     largest = max((tensor.numel() for tensor in tensors.values()), default=0)
     sizes = (record.num_inputs, record.num_outputs, record.model.hidden_size)
+    if record.output_transforms is not None and len(record.output_transforms) != record.num_outputs:
+        raise ArchiveError(f"its record {RECORD} has transforms for other outputs than its own")
     if not record.is_code and (max(sizes) > largest or record.model.hidden_layers > len(tensors)):
         raise ArchiveError(f"its record {RECORD} claims sizes that its numbers do not have")
     return record

@@ -138,7 +138,8 @@ def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
     try:
         # No memory for numbers yet: the record may claim what it likes.
         with torch.device("meta"):
-            model = build_model(record.model, record.num_inputs, record.num_outputs, 0, record.torch_dtype)
+            sizes = record.num_inputs, record.num_outputs
+            model = build_model(record.model, *sizes, 0, record.torch_dtype, record.transforms)
     except (ConfigError, RuntimeError, ValueError, OverflowError) as error:
         raise ArchiveError(f"its record {RECORD} describes no network that can be built") from error
     _check_numbers(model, stored)

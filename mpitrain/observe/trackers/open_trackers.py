@@ -87,8 +87,8 @@ def where_to_look(tracking: TrackingSection, folder: Path) -> Iterator[str]:
 def final_values(summary: RunSummary) -> dict[str, float | str]:
     """Return what a run came to, by name: losses, epochs, the best of them, and the hash of the weights."""
     names = (
-        "epochs", "steps", "train_loss", "validation_loss", "best_epoch", "weights_sha256", "wall_time_s", "world_size",
-        "num_training_samples", "num_validation_samples",
+        "epochs", "steps", "train_loss", "validation_loss", "test_loss", "best_epoch", "weights_sha256", "wall_time_s",
+        "world_size", "num_training_samples", "num_validation_samples",
     )  # fmt: skip
     values = {name: getattr(summary, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}

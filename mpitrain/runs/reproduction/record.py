@@ -27,7 +27,7 @@ from mpitrain.runs.reproduction.facts import machine_facts, package_versions, ve
 
 FORMAT = 1
 NAME = "run_record.json"
-_RESULTS = ("weights_sha256", "epochs", "steps", "train_loss", "validation_loss", "best_epoch")
+_RESULTS = ("weights_sha256", "epochs", "steps", "train_loss", "validation_loss", "best_epoch", "split", "test_loss")
 _GIT_TIMEOUT_S = 10
 
 

@@ -1,0 +1,92 @@
+"""`data.test_path`: files that no training sees; what is reached on them is in the summary, the metrics, the report."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import launch
+from field_files import config_of, write_netcdf
+from user_files import smooth
+
+from mpitrain.config import load_run_config
+from mpitrain.errors import ConfigError
+
+NAMES = ("variables.input_variables=[x]", "variables.output_variables=[y, z]")
+
+
+def write_line(path, seed, shift=0.0, **attributes):
+    """y = 2 x + 0.1 noise + shift, and z, which is noise alone."""
+    rng = np.random.default_rng(seed)
+    x, noise, z = (smooth(rng, 4, 10, 12) for _ in range(3))
+    fields = {"x": x, "y": 2 * x + 0.1 * noise + shift, "z": z}
+    grid = ("time", "nj", "ni")
+    return write_netcdf(path, {name: (grid, values.astype("f4")) for name, values in fields.items()}, **attributes)
+
+
+def train(folder, num_ranks, test="test.nc"):
+    run = ["-m", "mpitrain", "train", "--data", "a.nc", *NAMES, f"data.test_path={test}", "--epochs", "40"]
+    return launch([*run, "--output", f"of_{num_ranks}", "--lr", "0.01"], num_ranks=num_ranks, cwd=folder)
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("test_files")
+    write_line(folder / "a.nc", 1)
+    write_line(folder / "test.nc", 2, shift=0.25)
+    done = {number: train(folder, number) for number in (1, 3)}
+    assert all(one.returncode == 0 for one in done.values()), done[3].stderr
+    return folder, done
+
+
+def test_the_skill_on_files_of_their_own_is_told_the_same_on_any_number_of_ranks(runs):
+    folder, done = runs
+    records = [metrics(folder / f"of_{number}")[-1] for number in (1, 3)]
+    assert records[0] == records[1]
+    skill = records[0]["test_targets"]["y"]
+    assert abs(skill["bias"] + 0.25) < 0.05  # the test files are warmer than all that was trained on
+    assert np.isclose(skill["rmse"], np.hypot(0.25, 0.1), rtol=0.1)
+    assert np.isclose(skill["r2"], 1 - skill["rmse"] ** 2 / (4 + 0.01), rtol=1e-3)
+    assert records[0]["num_test_samples"] == 480
+    assert f"Test     loss {records[0]['test_loss']:.4e}, " in done[3].stdout
+    assert f"         y: RMSE {skill['rmse']:.6g}, bias {skill['bias']:.6g}, r2 " in done[3].stdout
+    record = json.loads((folder / "of_3" / "run_record.json").read_text())
+    assert record["result"]["test_loss"] == records[0]["test_loss"]
+    assert record["result"]["split"] == "each sample by itself, 10 % by seed 0"
+    page = (folder / "of_3" / "report.html").read_text()
+    assert "Files held out of all training" in page
+    assert "each sample by itself, 10 % by seed 0" in page
+
+
+def test_a_target_that_is_no_better_than_its_mean_is_named(runs):
+    _, done = runs
+    assert "NO BETTER than always answering the mean for z. Try " in done[3].stdout
+
+
+def test_a_report_made_anew_and_a_resumed_run_go_by_the_epochs(runs):
+    folder, _ = runs
+    assert launch(["-m", "mpitrain", "report", "of_1"], cwd=folder).returncode == 0
+    again = launch(["-m", "mpitrain", "train", "of_1/config.yaml", "--resume", "--epochs", "41"], cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert [len(metrics(folder / f"of_{number}")) for number in (1, 3)] == [43, 41]
+
+
+def test_a_test_file_that_is_trained_on_or_lacks_a_variable_is_one_line_before_the_training(tmp_path):
+    write_line(tmp_path / "a.nc", 1)
+    write_netcdf(tmp_path / "test.nc", {"x": (("time", "nj", "ni"), np.ones((1, 2, 2), dtype="f4"))})
+    lacking = train(tmp_path, 2)
+    assert (lacking.returncode, len(lacking.our_lines)) == (2, 1)
+    assert "test.nc: no variable 'y'" in lacking.our_lines[0]
+    assert not (tmp_path / "of_2").exists()
+    same = train(tmp_path, 2, "['*.nc']")
+    assert (same.returncode, len(same.our_lines)) == (2, 1)
+    assert "a.nc: is in data.test_path and in data.data_path or data.validation_path" in same.our_lines[0]
+
+
+def test_test_files_beside_synthetic_data_are_refused():
+    with pytest.raises(ConfigError, match=r"data.test_path=test.nc: there is no data.data_path"):
+        load_run_config(None, ["data.test_path=test.nc"])
+    assert config_of("a.nc", "data.test_path=test.nc").data.test_entries == ["test.nc"]
