@@ -189,7 +189,7 @@ def _render_table(values: Mapping[str, Any]) -> str:
             _render_wall_time(value) if key == "wall_time_s" else _render_value(value),
         )
         for key, value in values.items()
-        if value is not None and value != ()
+        if value is not None
     )
     return f"<table>{''.join(f'<tr><th>{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)}</table>"
 

@@ -84,7 +84,7 @@ class RunSummary:
     """Where the time of the steps went."""
     split: str | None = None
     """What is held out for validation, in words."""
-    no_better_targets: tuple[str, ...] = ()
+    no_better_targets: tuple[str, ...] | None = None
     """Targets of several for which always answering the mean is as good, though it is not for all together."""
     test: TestSkill | None = None
     """What was reached on the files of `data.test_path`."""
@@ -169,7 +169,7 @@ def _render_failure(summary: RunSummary) -> str:
     )
 
 
-def _render_failed_targets(names: Sequence[str]) -> str:
+def _render_failed_targets(names: Sequence[str] | None) -> str:
     if not names:
         return ""
     return (

@@ -111,7 +111,7 @@ def _summarise(
         best_epoch=state.best_epoch if exports_best else None,
         is_synthetic_data=config.data.data_path is None,
         split=_split_words(prepared),
-        no_better_targets=no_better_targets(*judged),
+        no_better_targets=no_better_targets(*judged) or None,
         profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,
     )
 
