@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import EvaluationSource, SampleBlocks, Slice, VirtualRankSamples
 from mpitrain.data.dataset.dataset import Dataset, DataSummary
+from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import padded_tensors
 from mpitrain.data.samples import valid_rows
+from mpitrain.data.selection.settings import Selection, expand_paths, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.models.output_transforms import answering_physically, physical_targets
@@ -145,6 +147,29 @@ def no_better_targets(
     total = FixedTreeReducer(ranks.tensors, virtual_ranks).reduce(own).view(len(summary.target_names), -1)
     pairs = zip(summary.target_names, total.tolist(), strict=True)
     return tuple(name for name, (loss, of_mean, weight, *_) in pairs if weight > 0 and loss >= of_mean)
+
+
+def open_test_files(config: RunConfig, trained_on: SampleSource, ranks: Ranks) -> SampleSource | None:
+    """Open the files of `data.test_path` before the training, None where there are none. Collective.
+
+    Raises DataError, on all ranks, where one cannot serve or is trained on.
+    """
+    if not config.data.test_entries:
+        return None
+    selection = selection_of(config, config.data.test_entries, without_held_out=True, to_learn=True)
+    selection = replace(selection, max_patterns=None, thin_fraction=1.0, units=trained_on.units)
+    ranks.on_root(lambda: _check_apart(selection, trained_on))
+    return open_source_on_root(selection, ranks)
+
+
+def _check_apart(selection: Selection, trained_on: SampleSource) -> None:
+    known = {record.path.resolve() for record in trained_on.files}
+    both = [path for path in expand_paths(selection.files) if path.resolve() in known]
+    if both:
+        raise DataError(
+            f"{both[0]}: is in data.test_path and in data.data_path or data.validation_path; a test is of files that "
+            "nothing was trained or chosen by"
+        )
 
 
 def skill_on_files(judge: Judge, source: SampleSource, ranks: Ranks) -> TestSkill:

@@ -12,12 +12,10 @@ from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.selection.names import CICE_TARGET
 from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import Selection, expand_paths, selection_of
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.errors import DataError, OutputError
+from mpitrain.errors import OutputError
 from mpitrain.inference.predictor import (
     describe_outside,
     describe_prediction,
@@ -26,6 +24,7 @@ from mpitrain.inference.predictor import (
     selection_to_predict,
 )
 from mpitrain.inference.skill import judge_of, skill_on_files
+from mpitrain.inference.skill import open_test_files as open_test_files  # for the beginning of a run
 from mpitrain.models.files.stored_network import describe_network
 from mpitrain.models.output_transforms import answer_physically
 from mpitrain.observe.metrics_file import MetricsFile
@@ -83,29 +82,6 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
         ranks.say(f"note: {line}", error=True)
     for line in describe_prediction(prediction, source.units):
         ranks.say(line)
-
-
-def open_test_files(config: RunConfig, trained_on: SampleSource, ranks: Ranks) -> SampleSource | None:
-    """Open the files of `data.test_path` before the training, None where there are none. Collective.
-
-    Raises DataError, on all ranks, where one cannot serve or is trained on.
-    """
-    if not config.data.test_entries:
-        return None
-    selection = selection_of(config, config.data.test_entries, without_held_out=True, to_learn=True)
-    selection = replace(selection, max_patterns=None, thin_fraction=1.0, units=trained_on.units)
-    ranks.on_root(lambda: _check_apart(selection, trained_on))
-    return open_source_on_root(selection, ranks)
-
-
-def _check_apart(selection: Selection, trained_on: SampleSource) -> None:
-    known = {record.path.resolve() for record in trained_on.files}
-    both = [path for path in expand_paths(selection.files) if path.resolve() in known]
-    if both:
-        raise DataError(
-            f"{both[0]}: is in data.test_path and in data.data_path or data.validation_path; a test is of files that "
-            "nothing was trained or chosen by"
-        )
 
 
 def skill_on_test_files(
