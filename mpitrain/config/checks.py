@@ -144,6 +144,7 @@ _REFERENCE_LACKS = {
         "jacobian_tolerance",
         "reduction",
         "loss_function",
+        "loss_weights",
         "area_weighted_loss",
         "gradient_clip_norm",
         "gradient_accumulation_steps",

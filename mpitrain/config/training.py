@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mpitrain.config.section import Count, CountOrZero, Momentum, NumberOrZero, PositiveNumber, PowerOfTwo, Section
+
+LossWeights = Annotated[
+    dict[str, NumberOrZero],
+    Field(json_schema_extra={"allowed": "a mapping of targets to numbers, at least 0, such as {sst: 2, sss: 0.5}"}),
+]
 
 
 class OptimizerSection(Section):
@@ -77,6 +82,8 @@ class TrainingSection(Section):
     """Schedule of the learning rate; null keeps it constant."""
     loss_function: Literal["mse", "mae", "huber"] = "mse"
     """What is minimised."""
+    loss_weights: LossWeights | None = None
+    """How much each target counts in the loss, by their names; those not named count 1. Null: all alike."""
     area_weighted_loss: bool = False
     """Weigh the loss, and with it the statistics of the normalisation, by the area of each point: the cosine of the
     latitude, or data.area_variable."""

@@ -29,7 +29,7 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.models.output_transforms import answering_physically, physical_targets
 from mpitrain.observe.summary import TargetSkill, TestSkill
-from mpitrain.train.losses import WeightedLoss, loss_of
+from mpitrain.train.losses import WeightedLoss, loss_of, target_weights_of
 
 _MOST_ANSWERS = 5000
 DoubleArray = npt.NDArray[np.float64]
@@ -68,12 +68,13 @@ def mean_predictor_loss(
 
     It is measured and weighed as the losses are. None where that would take one more pass over the files.
     """
+    weights = target_weights_of(config.training, dataset.summary.target_names)
     output_std: torch.Tensor = getattr(model, "output_std", torch.ones(()))
     if config.training.loss_function == "mse":
-        return dataset.mean_predictor_mse(output_std, ranks)
+        return dataset.mean_predictor_mse(output_std, ranks, weights)
     if config.data.streaming and not dataset.summary.holds_out:
         return None
-    loss = loss_of(config.training.loss_function, model)
+    loss = loss_of(config.training.loss_function, model, weights)
     mean = torch.from_numpy(dataset.summary.target_mean).to(ranks.device, output_std.dtype)
     sources = dataset.evaluation(held_out=dataset.summary.holds_out)
     sums = torch.stack([_losses_of_mean(loss, mean, source) for source in sources])
@@ -129,7 +130,8 @@ class Judge:
 
 def judge_of(config: RunConfig, model: nn.Module, summary: DataSummary) -> Judge:
     """Return what judges `model`, which answers what it learns."""
-    return Judge(model, loss_of(config.training.loss_function, model), summary)
+    weights = target_weights_of(config.training, summary.target_names)
+    return Judge(model, loss_of(config.training.loss_function, model, weights), summary)
 
 
 def no_better_targets(

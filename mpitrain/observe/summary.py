@@ -173,8 +173,8 @@ def _render_failed_targets(names: Sequence[str] | None) -> str:
     if not names:
         return ""
     return (
-        f"NO BETTER than always answering the mean for {', '.join(names)}. Try more\n"
-        f"{'':<9}training.epochs, other inputs, or only targets that these inputs tell of"
+        f"NO BETTER than always answering the mean for {', '.join(names)}. Try a larger weight in\n"
+        f"{'':<9}training.loss_weights, more training.epochs, other inputs, or targets that these inputs tell of"
     )
 
 

@@ -49,7 +49,8 @@ def build_engine(
 ) -> StepEngine:  # fmt: skip
     """Return the engine that takes the steps of a run. Collective."""
     remember_engine(model, choice.name)  # its model.pt tells how predictions are computed
-    inputs = EngineInputs(model, sources, dataset.evaluation(), plan, layout.virtual_ranks, ranks, config)
+    held_out, names = dataset.evaluation(), dataset.summary.target_names
+    inputs = EngineInputs(model, sources, held_out, plan, layout.virtual_ranks, ranks, config, names)
     return ranks.on_all_ranks(lambda: choice.build(inputs))
 
 

@@ -138,10 +138,18 @@ def check_bounds(config: RunConfig, summary: DataSummary) -> None:
 
 
 def _check_targets(config: RunConfig, target_names: Sequence[str]) -> None:
-    unknown = [name for name in config.model.output_transforms or () if name not in target_names]
-    if unknown:
+    """Raise ConfigError where a setting names a target that there is not."""
+    for key, given in (
+        ("model.output_transforms", config.model.output_transforms),
+        ("training.loss_weights", config.training.loss_weights),
+    ):
+        unknown = [name for name in given or () if name not in target_names]
+        if unknown:
+            raise ConfigError(f"{key}: '{unknown[0]}' is no target; the targets are {', '.join(target_names)}")
+    weights = config.training.loss_weights or {}
+    if weights and not any(weights.get(name, 1.0) for name in target_names):
         raise ConfigError(
-            f"model.output_transforms: '{unknown[0]}' is no target; the targets are {', '.join(target_names)}"
+            "training.loss_weights: all are 0, nothing is left to learn; give one target a number above 0"
         )
 
 

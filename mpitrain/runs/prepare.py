@@ -23,6 +23,7 @@ from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepar
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import choose_engine, set_switches, strategy_notices
+from mpitrain.train.losses import target_weights_of
 
 
 def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:
@@ -59,8 +60,9 @@ def prepare_on(
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config, dataset, layout, ranks)
     sources, example = open_microbatches(config, dataset, model, plan, ranks)
+    weights = target_weights_of(config.training, dataset.summary.target_names)
     choice = ranks.on_all_ranks(
-        lambda: choose_engine(config, ranks, model, example, resumed_engine, num_microbatches=len(sources))
+        lambda: choose_engine(config, ranks, model, example, resumed_engine, len(sources), weights)
     )
     settings = checkpoint_settings(
         config, ranks, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name

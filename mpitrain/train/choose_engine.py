@@ -39,11 +39,13 @@ def choose_engine(
     example: Slice,
     resumed_engine: str | None,
     num_microbatches: int = 1,
+    target_weights: tuple[float, ...] = (),
 ) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
-    `example` is a microbatch of this run, of which the rank has `num_microbatches`: its shapes count. `compiled` is for
-    chains of dense layers, `traced` for any other network that does the same in each step, `eager` for the rest.
+    `example` is a microbatch of this run, of which the rank has `num_microbatches`: its shapes count, and so do the
+    `target_weights` of its loss. `compiled` is for chains of dense layers, `traced` for any other network that does the
+    same in each step, `eager` for the rest.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
@@ -61,7 +63,7 @@ def choose_engine(
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
     if asked == "traced" or obstacle is not None:
-        return _choose_traced(config, ranks, model, example, asked, obstacle or "asked for")
+        return _choose_traced(config, ranks, model, example, target_weights, asked, obstacle or "asked for")
     network = dense_network_of(config, model, num_rows)
     try:
         kernel = _load_everywhere(ranks, network, config.compute.instruction_set)
@@ -69,15 +71,16 @@ def choose_engine(
     except MissingDependencyError as error:
         if asked == "compiled":
             raise
-        second = _choose_traced(config, ranks, model, example, asked, f"the slower one: {error}")
+        second = _choose_traced(config, ranks, model, example, target_weights, asked, f"the slower one: {error}")
         return replace(second, is_second_best=True)
 
 
 def _choose_traced(
-    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, asked: str, reason: str
-) -> EngineChoice:
+    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, target_weights: tuple[float, ...], asked: str,
+    reason: str,
+) -> EngineChoice:  # fmt: skip
     """Return the traced engine, or the eager one where the network cannot be recorded on some rank. Collective."""
-    gradient = record_gradient(config, ranks, model, example)
+    gradient = record_gradient(config, ranks, model, example, target_weights)
     if not isinstance(gradient, str):
         return EngineChoice("traced", reason, gradient=gradient)
     if asked == "traced":

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from mpitrain.config import TrainingSection
 from mpitrain.data.dataset.batches import Slice
 
 
@@ -81,3 +82,10 @@ def loss_of(name: str, model: nn.Module, target_weights: Sequence[float] = ()) -
     if not target_weights:
         return WeightedLoss(name, scale)
     return WeightedLoss(name, scale, model.get_buffer("input_mean").new_tensor(target_weights))
+
+
+def target_weights_of(training: TrainingSection, target_names: Sequence[str]) -> tuple[float, ...]:
+    """Return `training.loss_weights` in the order of the targets; () where all count 1."""
+    given = training.loss_weights or {}
+    weights = tuple(float(given.get(name, 1.0)) for name in target_names)
+    return weights if any(one != 1 for one in weights) else ()

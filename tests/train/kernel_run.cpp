@@ -35,7 +35,7 @@ std::uint64_t hashed(std::uint64_t hash, const std::vector<Number>& numbers) {
 
 int main() {
     std::vector<Real> parameters = random_numbers(num_parameters()), inputs = random_numbers(num_rows * F);
-    std::vector<Real> targets = random_numbers(num_rows * O), weights(num_rows, 1), statistics(2 * F + 2 * O);
+    std::vector<Real> targets = random_numbers(num_rows * O), weights(num_rows, 1), statistics(2 * F + 3 * O + 1, 1);
     for (Real& parameter : parameters) parameter /= 4;
     parameters[1] = inputs[2] = static_cast<Real>(1e-39);  // no number in float32 that has all its digits
     for (int f = 0; f < F; ++f) statistics[f] = random_number(), statistics[F + f] = Real(1.5) + random_number();

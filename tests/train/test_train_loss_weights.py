@@ -1,4 +1,4 @@
-"""Weights of the loss by area: what counts 0 has no influence, what counts alike changes nothing."""
+"""Weights of the loss, by target and by area: what counts 0 has no influence, what counts alike changes nothing."""
 
 import json
 
@@ -49,14 +49,17 @@ def runs(tmp_path_factory):
     by_area = ("training.area_weighted_loss=true", "data.area_variable=area")
     wanted = {
         "plain": ("even",),
+        "doubled": ("even", "training.loss_weights={y: 2, second: 2}"),
+        "without": ("even", "training.loss_weights={second: 0}"),
+        "without_other": ("other", "training.loss_weights={second: 0}"),
         "even_area": ("even", *by_area),
         "halves": ("halves", *by_area),
         "spoilt": ("spoilt", *by_area),
         "streamed": ("spoilt", *by_area, "data.streaming=true"),
         "streamed_halves": ("halves", *by_area, "data.streaming=true"),
-        **{f"weighed_{engine}": ("even", f"training.engine={engine}", *by_area)
+        **{f"weighed_{engine}": ("even", "training.loss_weights={second: 0.25}", f"training.engine={engine}", *by_area)
            for engine in ENGINES},
-        "weighed_huber": ("even", "training.loss_function=huber"),
+        "weighed_huber": ("even", "training.loss_weights={second: 0.25}", "training.loss_function=huber"),
     }  # fmt: skip
     names = ("variables.input_variables=[x, z]", "variables.output_variables=[y, second]")
     common = (*names, "training.epochs=3", "--lr", "0.02", "model.hidden_size=8", "model.name=mlp")
@@ -70,7 +73,14 @@ def runs(tmp_path_factory):
 
 
 def test_equal_weights_change_no_bit(runs):
-    assert runs["even_area"][:2] == runs["plain"][:2]
+    for name in ("doubled", "even_area"):
+        assert runs[name][:2] == runs["plain"][:2]
+
+
+def test_a_target_that_counts_0_has_no_influence(runs):
+    assert runs["without"][:2] == runs["without_other"][:2]
+    assert runs["without"][0] != runs["plain"][0]
+    assert runs["without"][1][-1][1] < 0.5 * runs["plain"][1][-1][1]  # the noise is not in the loss any more
 
 
 def test_cells_of_no_area_have_no_influence_in_memory_and_streamed(runs):
@@ -86,7 +96,7 @@ def test_all_engines_weigh_alike(runs):
 
 
 def test_the_mean_predictor_is_weighed_like_the_loss_and_is_there_for_every_loss(runs):
-    # each target in its own deviation: the mean predictor's loss is 1, but for what is held out
+    # y counts 1, second 0.25, each in its own deviation: the mean predictor's loss is 1, but for what is held out
     mean = float(runs["weighed_compiled"][2].split("mean predictor's ")[1].split()[0])
     assert 0.85 < mean < 1.15
     assert "of the mean predictor's" in runs["weighed_huber"][2]
@@ -97,6 +107,9 @@ def test_wrong_weights_are_one_line(tmp_path):
     train = ["train", "--data", str(data), "variables.input_variables=[x]", "variables.output_variables=[y]"]
     by_area = [*train, "training.area_weighted_loss=true"]
     jobs = {
+        "training.loss_weights: 'yy' is no target; the targets are y": [*train, "training.loss_weights={yy: 1}"],
+        "training.loss_weights: all are 0, nothing is left to learn": [*train, "training.loss_weights={y: 0}"],
+        "give a mapping of targets to numbers, at least 0": [*train, "training.loss_weights={y: -1}"],
         "no variable 'cell', which data.area_variable names": [*by_area, "data.area_variable=cell"],
         "variable 'area', which data.area_variable names, has no value above 0": [*by_area, "data.area_variable=area"],
         "variable 'z', which data.area_variable names, has values below 0": [*by_area, "data.area_variable=z"],

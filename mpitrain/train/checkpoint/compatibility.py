@@ -57,6 +57,7 @@ def checkpoint_settings(
         "training.dtype": config.training.dtype,
         "training.optimizer.type": config.training.optimizer.type,
         "training.loss_function": config.training.loss_function,
+        "training.loss_weights": config.training.loss_weights,
         "training.area_weighted_loss": config.training.area_weighted_loss or None,  # as in checkpoints before it was
         "training.use_amp": config.training.use_amp,
         "training.amp_dtype": config.training.amp_dtype,

@@ -82,7 +82,7 @@ class CompiledEngine(StandardEngine):
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
         # An aligned start, for the workspace is read in whole vectors.
         self._workspace = torch.zeros(self._kernel.workspace_bytes() + 64, dtype=torch.uint8)
-        self._statistics = _statistics_of(self.inputs.model, network.sizes[-1])
+        self._statistics = _statistics_of(self.inputs.model, network.sizes[-1], self.inputs.target_weights)
         self._draws = KernelDraws(first_microbatch=self.inputs.virtual_ranks.owned.start)
         self._running = KernelRunningStatistics(self.inputs.model)
         optimizer, settings = self.optimizer, self.training.optimizer
@@ -186,8 +186,9 @@ class CompiledEngine(StandardEngine):
             self._node_sum = None
 
 
-def _statistics_of(model: Any, num_outputs: int) -> torch.Tensor:
-    """Return what normalises inputs and targets, one after the other (2F + 2O,)."""
+def _statistics_of(model: Any, num_outputs: int, target_weights: tuple[float, ...]) -> torch.Tensor:
+    """Return what normalises inputs and targets, the targets' weights, and the sum of these (2F + 3O + 1,)."""
     mean = getattr(model, "output_mean", model.input_mean.new_zeros(num_outputs))
     std = getattr(model, "output_std", model.input_std.new_ones(num_outputs))
-    return torch.cat([model.input_mean, model.input_std, mean, std]).detach()
+    weights = std.new_tensor(target_weights) if target_weights else torch.ones_like(std)
+    return torch.cat([model.input_mean, model.input_std, mean, std, weights, weights.sum().view(1)]).detach()

@@ -63,8 +63,9 @@ class DdpEngine(AutogradEngine):
         return weight, stop_flags
 
     def _local_weight(self, piece: Slice) -> torch.Tensor:
-        spread = piece.targets.numel() // max(piece.weights.numel(), 1)
-        return piece.weights.sum(dtype=torch.float64).view(1) * spread
+        weights = self.loss.weights_of(piece)
+        spread = piece.targets.numel() // max(weights.numel(), 1)
+        return weights.sum(dtype=torch.float64).view(1) * spread
 
     def _accumulate(self, piece: Slice, step_in_epoch: int, weight: float) -> float:
         """Run forward and backward over the parts of `piece`; return the sum of its losses. Collective."""

@@ -22,7 +22,7 @@ from mpitrain.train.engines.agreement import are_equal, columns_of
 from mpitrain.train.engines.contract import Spent, StepEngine
 from mpitrain.train.engines.profiled import NamedReducer
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
-from mpitrain.train.losses import WeightedLoss, loss_of
+from mpitrain.train.losses import WeightedLoss, loss_of, target_weights_of
 from mpitrain.train.optimizers import build_optimizer
 
 
@@ -37,6 +37,12 @@ class EngineInputs:
     virtual_ranks: VirtualRanks
     ranks: Ranks
     config: RunConfig
+    target_names: tuple[str, ...] = ()
+
+    @property
+    def target_weights(self) -> tuple[float, ...]:
+        """How much each target counts in the loss (O,); () where all count 1."""
+        return target_weights_of(self.config.training, self.target_names)
 
 
 # Behind the gradient of a partial sum come its loss, its weight and a stop flag: all in the same message.
@@ -52,7 +58,7 @@ class StandardEngine(StepEngine):
         self.inputs = inputs
         self.plan, self.ranks, self.training = inputs.plan, inputs.ranks, inputs.config.training
         self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
-        self.loss = loss_of(self.training.loss_function, inputs.model)
+        self.loss = loss_of(self.training.loss_function, inputs.model, inputs.target_weights)
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.weights_digest = self.make_weights_digest()

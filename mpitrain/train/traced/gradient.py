@@ -36,12 +36,14 @@ class TracedGradient:
     from torch's default generator.
     """
 
-    def __init__(self, model: nn.Module, loss_name: str, example: Slice) -> None:
+    def __init__(
+        self, model: nn.Module, loss_name: str, example: Slice, target_weights: tuple[float, ...] = ()
+    ) -> None:
         """Record `model` once on microbatches of the shape of `example`. Changes neither.
 
         Raises NotTraceableError.
         """
-        self.example, self._model, self._loss = example, model, loss_of(loss_name, model)
+        self.example, self._model, self._loss = example, model, loss_of(loss_name, model, target_weights)
         tensors: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._trained = {name: value for name, value in tensors.items() if value.requires_grad}
         self._fixed = {name: value for name, value in tensors.items() if not value.requires_grad}

@@ -12,13 +12,15 @@ from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
 
 
-def record_gradient(config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice) -> TracedGradient | str:
+def record_gradient(
+    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, target_weights: tuple[float, ...] = ()
+) -> TracedGradient | str:
     """Return the recorded gradient, or what is in the way on some rank, the same on all. Collective."""
     if (lacking := _not_traceable(config, ranks.device, model)) is not None:
         return lacking
     recorded: TracedGradient | str
     try:
-        recorded = TracedGradient(model, config.training.loss_function, example)
+        recorded = TracedGradient(model, config.training.loss_function, example, target_weights)
     except NotTraceableError as error:
         recorded = f"the network cannot be traced: {error}"
     found = ranks.gather_object(recorded if isinstance(recorded, str) else None)

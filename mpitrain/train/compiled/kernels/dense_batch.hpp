@@ -15,13 +15,16 @@ struct SampleAddresses {
     const Real* weights;
 };
 
-/// What normalises inputs and targets: input mean [F], input std [F], target mean [O], target std [O].
+/// What normalises inputs and targets: input mean [F], input std [F], target mean [O], target std [O]; after them how
+/// much each target counts in the loss [O], and the sum of that [1].
 struct Statistics {
     const Real* numbers;
     const Real* input_mean() const { return numbers; }
     const Real* input_std() const { return numbers + sizes[0]; }
     const Real* target_mean() const { return numbers + 2 * sizes[0]; }
     const Real* target_std() const { return numbers + 2 * sizes[0] + sizes[num_layers]; }
+    const Real* target_weights() const { return numbers + 2 * sizes[0] + 2 * sizes[num_layers]; }
+    Real sum_of_target_weights() const { return numbers[2 * sizes[0] + 3 * sizes[num_layers]]; }
 };
 
 /// Lays out what normalises the inputs, as vectors of which what lies beyond F is zero.
@@ -59,12 +62,13 @@ void start_backward(Workspace& work, int R, const SampleAddresses& rows, const s
     constexpr int O = sizes[num_layers];
     for (int r = 0; r < R; ++r) {
         const Real weight = rows.weights[order[r]];
-        weight_sum += weight * O;
+        weight_sum += weight * statistics.sum_of_target_weights();
         for (int o = 0; o < O; ++o) {
             const Real y = work.after[num_layers][r][o], error = error_of(work, r, o, rows, order[r], statistics);
-            loss_sum += weight * loss_of(error);
+            const Real counted = weight * statistics.target_weights()[o];
+            loss_sum += counted * loss_of(error);
             work.delta[(num_layers - 1) % 2][r][o] =
-                without_tiny(weight * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y));
+                without_tiny(counted * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y));
         }
     }
 }

@@ -113,7 +113,7 @@ void add_losses(const Step* step, const SampleAddresses* rows, std::int64_t num_
         forward_layer<0>(work, R, {false, 0, 0});
         for (int r = 0; r < R; ++r)
             for (int o = 0; o < sizes[num_layers]; ++o) {
-                const double weight = static_cast<double>(rows->weights[first + r]);
+                const double weight = static_cast<double>(rows->weights[first + r] * statistics.target_weights()[o]);
                 sums[0] += weight * static_cast<double>(loss_of(error_of(work, r, o, *rows, first + r, statistics)));
                 sums[1] += weight;
             }
