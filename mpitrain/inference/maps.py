@@ -138,13 +138,16 @@ def _when(dataset: Any, variable: Any, level: int) -> str:
     """Return when a level is, as the end of a title; nothing for a file of rows or without time."""
     import netCDF4
 
+    num2date: Any = netCDF4.num2date  # what it returns depends on what it is given
+
     time = dataset.variables.get(variable.dimensions[0])
-    if variable.ndim > 1 and getattr(time, "standard_name", "") == "time":
+    if variable.ndim > 1 and getattr(time, "standard_name", "") == "time" and np.ma.count(time[level]):
         try:
-            return f", {netCDF4.num2date(time[level], time.units, calendar=getattr(time, 'calendar', 'standard'))}"
+            calendar = getattr(time, "calendar", "standard")
+            return f", {num2date([float(time[level])], time.units, calendar=calendar)[0]}"
         except (ValueError, OverflowError):
             return f", time level {level + 1}"
-    return f", time level {level + 1}" if variable.ndim == 3 else ""
+    return f", time level {level + 1}" if variable.ndim == 3 or (variable.ndim > 1 and time is not None) else ""
 
 
 def _level(dataset: Any, name: str, shape: _Shape) -> Array:

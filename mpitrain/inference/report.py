@@ -5,28 +5,20 @@ N  points
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import nn
-
 from mpitrain.config import RunConfig
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.source import SampleSource
-from mpitrain.errors import CheckpointError, DataError, OutputError
-from mpitrain.inference.arithmetic import evaluate
+from mpitrain.errors import CheckpointError, OutputError
+from mpitrain.inference.page.findings import findings_of
 from mpitrain.inference.run_weights import load_run, load_weights, open_run_data
 from mpitrain.observe.metrics_file import read_metrics
+from mpitrain.observe.page.words import describe_settings
 from mpitrain.observe.report import write_report
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import named_weights
-
-_MOST_POINTS = 5000
-Points = npt.NDArray[np.float64]
 
 
 def report(folder: Path, trust_code: bool = False) -> Path:
@@ -46,8 +38,10 @@ def report(folder: Path, trust_code: bool = False) -> Path:
         return write_report(folder, values)
     values |= {"weights": weights.origin, "weights_sha256": weights_sha256(named_weights(weights.model))}
     source = open_run_data(run, config)
-    truth, prediction = _points(weights.model, source) if source is not None else (None, None)
-    return write_report(folder, values, truth=truth, prediction=prediction)
+    if source is None:
+        return write_report(folder, values)
+    words = describe_settings(config, source.input_names, source.target_names, values)
+    return write_report(folder, values, replace(findings_of(weights.model, source), settings=words))
 
 
 def _summary(run: RunFolder, config: RunConfig, records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -66,31 +60,3 @@ def _summary(run: RunFolder, config: RunConfig, records: list[dict[str, Any]]) -
         "validation_loss": best if is_best else last.get("validation_loss"),
         "best_epoch": best_epoch,
     }
-
-
-def _points(model: nn.Module, source: SampleSource) -> tuple[Points | None, Points | None]:
-    """Return targets and predictions (N,) of the first target at the first points of the data."""
-    truth: list[Points] = []
-    prediction: list[Points] = []
-    try:
-        for chunk in source.chunks:
-            samples = source.read(chunk)
-            samples = samples.take(np.flatnonzero(valid_rows(samples)))
-            inputs = torch.from_numpy(samples.inputs).to(model.get_buffer("input_mean").dtype)
-            mean = model.get_buffer("input_mean").view(-1, *[1] * (inputs.dim() - 2))
-            if len(samples):
-                (outputs,) = evaluate(model, torch.where(torch.isfinite(inputs), inputs, mean), with_jacobian=False)
-                counted = np.isfinite(samples.targets[:, 0])
-                truth.append(samples.targets[:, 0][counted].astype(np.float64))
-                prediction.append(outputs[:, 0].double().numpy()[counted])
-            if sum(map(len, truth)) >= _MOST_POINTS:
-                break
-    except DataError:  # the data has changed since: the page does without
-        return None, None
-    finally:
-        source.close()
-    if not truth:
-        return None, None
-    pair = np.concatenate(truth), np.concatenate(prediction)
-    chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _MOST_POINTS)).astype(np.int64)
-    return pair[0][chosen], pair[1][chosen]

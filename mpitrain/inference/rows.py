@@ -35,6 +35,7 @@ from mpitrain.inference.cf_variables import (
 from mpitrain.inference.netcdf_output import GrowingFile
 from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid
 from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.observe.page.skill import ErrorSums
 
 Array = npt.NDArray[Any]
 
@@ -102,36 +103,8 @@ class PredictionStatistics:
     r2: float | None
 
 
-@dataclass
-class _Sums:
-    """Sums over one target, added block by block in the file's order."""
-
-    count: int = 0
-    error: float = 0.0
-    squared_error: float = 0.0
-    target_mean: float = 0.0
-    target_m2: float = 0.0
-
-    def add(self, targets: Array, errors: Array) -> None:
-        counted = np.isfinite(errors)
-        values, errors = targets[counted], errors[counted]
-        if len(values) == 0:
-            return
-        mean, before, self.count = float(values.mean()), self.count, self.count + len(values)
-        # Chan et al. 1983: the sum of squared deviations of two parts together.
-        distance = mean - self.target_mean
-        self.target_m2 += float(((values - mean) ** 2).sum()) + distance**2 * before * len(values) / self.count
-        self.target_mean += distance * len(values) / self.count
-        self.error += float(errors.sum())
-        self.squared_error += float((errors**2).sum())
-
-    def statistics(self) -> PredictionStatistics:
-        if self.count == 0:
-            return PredictionStatistics(0, float("nan"), float("nan"), None)
-        r2 = 1.0 - self.squared_error / self.target_m2 if self.target_m2 > 0 else None
-        return PredictionStatistics(
-            self.count, self.error / self.count, float(np.sqrt(self.squared_error / self.count)), r2
-        )
+def _statistics(sums: ErrorSums) -> PredictionStatistics:
+    return PredictionStatistics(sums.count, sums.bias, sums.rmse, sums.r2)
 
 
 class PredictionSink:
@@ -145,7 +118,7 @@ class PredictionSink:
         self.num_samples = 0
         self.num_outside = np.zeros((2, layout.num_inputs), dtype=np.int64)
         self._network, self._source, self._path, self._layout = network, source, path, layout
-        self._sums = {name: _Sums() for name in source.target_names if source.has_targets}
+        self._sums = {name: ErrorSums() for name in source.target_names if source.has_targets}
         self._arithmetic, self._written_as = arithmetic, written_as
         self._extra = extra_variables(network, source, layout.with_jacobian)
         self._names = icenet_names(network, source)
@@ -238,7 +211,7 @@ class PredictionSink:
             shares = ", ".join(f"{name}: {share:.6g}" for name, share in outside.items())
             self._file.describe({"share_of_inputs_outside_of_trained_range": shares})
         self._file.finish()
-        return {name: sums.statistics() for name, sums in self._sums.items()}
+        return {name: _statistics(sums) for name, sums in self._sums.items()}
 
     def abandon(self) -> None:
         """Leave nothing unfinished behind."""

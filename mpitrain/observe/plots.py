@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from mpitrain.observe.figures import GUIDE_COLOUR, draw_density, new_figure
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -76,13 +75,31 @@ def plot_jacobian_change(records: Records) -> str:
     return _render_svg(figure, "jacobian")
 
 
-def plot_prediction(truth: np.ndarray[Any, Any], prediction: np.ndarray[Any, Any]) -> str:
-    """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file."""
+def plot_prediction(truth: Any, prediction: Any, label: str = "") -> str:
+    """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file; `label` has the units."""
     figure, axes = _new_figure(height_inch=3.6)
     draw_density(figure, axes, truth, prediction, num_cells=48)
-    axes.set(xlabel="truth", ylabel="prediction", aspect="equal")
+    of = f" of {label}" if label else ""
+    axes.set(xlabel=f"truth{of}", ylabel=f"prediction{of}", aspect="equal")
     axes.legend(frameon=False)
     return _render_svg(figure, "prediction")
+
+
+def plot_derivatives(mean: Any, target_names: Sequence[str], input_names: Sequence[str]) -> str:
+    """Draw mean derivatives (O, F), each target's as a share of its largest, as colours."""
+    import numpy as np
+
+    largest = np.abs(mean).max(axis=1, keepdims=True)
+    figure, axes = _new_figure(height_inch=min(8.0, 1.6 + 0.2 * len(target_names)))
+    axes.grid(visible=False)
+    shares = mean / np.where(largest > 0, largest, 1.0)
+    drawn = axes.pcolormesh(shares[::-1], cmap="RdBu_r", vmin=-1.0, vmax=1.0)
+    for axis, names in ((axes.xaxis, input_names), (axes.yaxis, target_names[::-1])):
+        step = max(1, -(-len(names) // 24))
+        axis.set_ticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7)
+    axes.tick_params(axis="x", rotation=90)
+    figure.colorbar(drawn, ax=axes, label="share of the largest")
+    return _render_svg(figure, "derivatives")
 
 
 def series(records: Records, key: str) -> tuple[list[float], list[float]]:

@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.observe.metrics_file import read_metrics
+from mpitrain.observe.page.findings import Findings, render_findings, render_settings
 from mpitrain.observe.progress import render_duration
 from mpitrain.observe.step_times import NOTABLE_SHARE, describe_gpu, describe_step, timing_record
 from mpitrain.observe.summary import RunSummary
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _STYLE = """
 :root { color-scheme: light; --ink: #0f172a; --soft: #64748b; --line: #e2e8f0; }
@@ -32,6 +30,7 @@ section { background: #fff; border: 1px solid var(--line); border-radius: 12px; 
 .card span, th { color: var(--soft); font-weight: normal; }
 .card span { font-size: .85rem; }
 svg { width: 100%; max-width: 38rem; height: auto; display: block; }
+img { width: 100%; height: auto; display: block; }
 svg text { font-family: system-ui, sans-serif !important; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .35rem .5rem .35rem 0; border-top: 1px solid var(--line); vertical-align: top; }
@@ -64,20 +63,15 @@ _LABELS = {
     "split": "held out for validation",
     "no_better_targets": "targets no better than their mean",
 }
+_NOTHING = Findings()
 _COLUMNS = ("computing", "reading", "communicating", "waiting")
 
 
-def write_report(
-    run_folder: Path,
-    summary: RunSummary | Mapping[str, Any],
-    *,
-    truth: np.ndarray[Any, Any] | None = None,
-    prediction: np.ndarray[Any, Any] | None = None,
-) -> Path:
+def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], found: Findings = _NOTHING) -> Path:
     """Write `run_folder/report.html` from the summary and the folder's `metrics.jsonl` and `config.yaml`, if there.
 
-    `truth` and `prediction`, both (N,), add a plot of one against the other. A mapping's keys are RunSummary's fields;
-    others are shown in the table too. Raises OutputError, MissingDependencyError (matplotlib).
+    `found` is what is known of the network besides. A mapping's keys are RunSummary's fields; others are shown in the
+    table too. Raises OutputError, MissingDependencyError (matplotlib).
     """
     values = dataclasses.asdict(summary) if isinstance(summary, RunSummary) else dict(summary)
     of_whole = summary.timing if isinstance(summary, RunSummary) else None
@@ -86,12 +80,13 @@ def write_report(
     metrics, config = run_folder / "metrics.jsonl", run_folder / "config.yaml"
     records = read_metrics(metrics) if metrics.exists() else []
     config_text = config.read_text(encoding="utf-8", errors="replace") if config.exists() else ""
-    plots = _draw_plots(records, values, truth, prediction)
+    plots = _draw_plots(records, values, found)
     path = run_folder / "report.html"
     timing = (
         timing_record(of_whole) if of_whole else next((it["timing"] for it in records[::-1] if "timing" in it), None)
     )
-    page = render_report(run_folder.resolve().name, values, plots, config_text, timing, test)
+    parts, words = plots | render_findings(found), render_settings(found.settings)
+    page = render_report(run_folder.resolve().name, values, parts, config_text, timing, test, words)
     try:
         write_durably(path, page.encode())
     except OSError as error:
@@ -101,13 +96,15 @@ def write_report(
 
 def render_report(
     name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str,
-    timing: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None,
+    timing: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None, words: str = "",
 ) -> str:  # fmt: skip
-    """Render the page; `plots` maps a heading to SVG, which is trusted, while all other text is escaped.
+    """Render the page; `plots` maps a heading to SVG or HTML, which is trusted, while all other text is escaped.
 
-    `timing` is a record as `timing_record` makes it, `test` has the fields of `TestSkill`.
+    `timing` is a record as `timing_record` makes it, `test` has the fields of `TestSkill`; `words`, HTML too, say what
+    the run was.
     """
-    sections = [_section(heading, svg) for heading, svg in plots.items()]
+    sections = [_section("What was trained", words)] if words else []
+    sections += [_section(heading, svg) for heading, svg in plots.items()]
     if test is not None:
         sections.append(_section("Files held out of all training", _render_test(test)))
     if timing is not None:
@@ -137,8 +134,7 @@ def render_report(
 def _draw_plots(
     records: list[dict[str, Any]],
     values: Mapping[str, Any],
-    truth: np.ndarray[Any, Any] | None,
-    prediction: np.ndarray[Any, Any] | None,
+    found: Findings,
 ) -> dict[str, str]:
     try:
         import matplotlib  # noqa: F401  ask for it once, for one message
@@ -154,8 +150,8 @@ def _draw_plots(
         plots["Learning rate"] = plot_learning_rate(records)
     if series(records, "jacobian_change")[0]:
         plots["Change of the mean Jacobian"] = plot_jacobian_change(records)
-    if truth is not None and prediction is not None and truth.size:
-        plots["Prediction against truth"] = plot_prediction(truth, prediction)
+    if found.has_points:
+        plots["Prediction against truth"] = plot_prediction(found.truth, found.prediction, found.label)
     return plots
 
 

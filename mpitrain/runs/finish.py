@@ -15,9 +15,9 @@ from mpitrain.config import RunConfig
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.inference.skill import mean_predictor_loss, no_better_targets, some_answers
 from mpitrain.models.files.torchscript import save_model, save_normalization
-from mpitrain.observe.report import write_report
 from mpitrain.observe.step_times import StepTiming
 from mpitrain.observe.summary import RunSummary, TestSkill, render_summary
+from mpitrain.runs.page.findings import gather_findings, write_page
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train.checkpoint.format import weights_sha256
@@ -41,19 +41,19 @@ def finish_run(
         load_named_weights(prepared.model, trainer.best_weights)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
     summary = replace(summary, timing=timing, test=test())
-    ranks.on_root(lambda: _write(folder, prepared, summary))
+    found = gather_findings(ranks, prepared)
+    ranks.on_root(lambda: _save(folder, prepared))
+    ranks.on_root(lambda: write_page(folder.path, summary, found, prepared, files))
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
         ranks.say(f"note: {folder.profile}: not written, for it takes {PROFILED_AFTER} steps of one run", error=True)
     ranks.say(render_summary(summary).rstrip("\n"))
     return summary
 
 
-def _write(folder: RunFolder, prepared: PreparedRun, summary: RunSummary) -> None:
-    truth, prediction = check_predictions(prepared)
+def _save(folder: RunFolder, prepared: PreparedRun) -> None:
     model: Any = prepared.model
     save_model(model, folder.model, prepared.description)
     save_normalization(model.input_mean, model.input_std, folder.model)
-    write_report(folder.path, summary, truth=truth, prediction=prediction)
 
 
 def check_predictions(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:

@@ -64,6 +64,29 @@ def test_bits_are_those_of_any_number_of_ranks(trained, request):
         for kind in chosen:
             for how in ("held", "streamed"):
                 assert sha256(runs / kind / how) == sha256(others / kind / how), (kind, how, num_ranks)
+                assert told(runs / kind / how) == told(others / kind / how), (kind, how, num_ranks)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_page_says_how_good_and_where(trained, kind):
+    _, cases, runs = trained
+    page = (runs / kind / "held" / "report.html").read_text()
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert {"What was trained", "Skill", "Derivatives of the network"} < set(headings)
+    has_grid = kind not in ("columns", "hdf5_table", "csv", "parquet")
+    assert ("Where the errors are" in headings) == has_grid
+    assert "noise floor" not in page  # which only data that was made up has
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", page)]
+    target = cases[kind].target.strip("'").split("[")[0]
+    mse = np.mean([float(row[3]) ** 2 for row in rows if len(row) == 6 and row[0].startswith(target)])
+    assert 0.8 < mse / cases[kind].noise_mse < 1.25
+
+
+def told(run):
+    """What a run's page says of the network, from its points to its derivatives."""
+    return re.search("<h2>Prediction against truth.*?<h2>Where the time goes", (run / "report.html").read_text(), re.S)[
+        0
+    ]
 
 
 def sha256(run):

@@ -13,12 +13,16 @@ import torch
 from conftest import launch
 from predicting import HISTORY, XY, config_of, golden_icenet, mlp, predict_played, read, save, write_grid
 
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.datatools.inspect import inspect_data
 from mpitrain.datatools.maps import draw_maps
 from mpitrain.errors import DataError, UserError
 from mpitrain.inference import maps
 from mpitrain.inference.output_grid import Layout
+from mpitrain.inference.page.findings import draw_error_map
 from mpitrain.inference.predictor import CHUNK_BYTES
+from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe.figures import render_png
 
 FILL = np.float32(9.969209968386869e36)
@@ -202,6 +206,16 @@ def test_maps_and_scatter_plot_of_a_grid_say_units_and_when(
     assert re.fullmatch(r"y: r2 -?\d+\.\d+, RMSE \d\.\d+ K\n\d\d values", titles[1])
     assert titles[4] == titles[1]
     assert figures[1].axes[0].get_xlabel() == "data (K)"
+
+
+def test_a_time_that_is_missing_is_told_by_its_number(tmp_path: Path, model: Path) -> None:
+    path = write_grid(tmp_path / "a.nc")
+    with netCDF4.Dataset(str(path), "a") as file:
+        file["time"][0] = np.nan
+    predict_played(model, config_of(path, *ALL), tmp_path / "p.nc")
+    assert len(maps.draw_prediction(tmp_path / "p.nc", tmp_path / "maps")) == 3
+    network = load_network(model).module
+    assert draw_error_map(network, open_source(selection_of(config_of(path, *ALL))), "K")[:4] == b"\x89PNG"
 
 
 def test_cells_without_places_have_a_scatter_plot_and_no_map(tmp_path: Path, model: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mpitrain.errors import OutputError
 from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.observe.page.findings import Findings
 from mpitrain.observe.plots import plot_loss, series
 from mpitrain.observe.report import write_report
 from mpitrain.observe.summary import RunSummary
@@ -47,7 +48,7 @@ def run_folder(tmp_path: Path) -> Path:
 def test_report_holds_plots_table_and_settings(run_folder: Path) -> None:
     random = np.random.default_rng(0)
     truth = random.random(1000)
-    path = write_report(run_folder, SUMMARY, truth=truth, prediction=truth + 0.01)
+    path = write_report(run_folder, SUMMARY, Findings(truth=truth, prediction=truth + 0.01))
     page = path.read_text()
     assert path == run_folder / "report.html"
     assert re.findall("<h2>(.*?)</h2>", page) == [
@@ -99,7 +100,7 @@ def test_report_of_an_empty_folder(tmp_path: Path) -> None:
 
 def test_prediction_of_one_value_everywhere(tmp_path: Path) -> None:
     same = np.full(10, 0.5)
-    assert "Prediction against truth" in write_report(tmp_path, {}, truth=same, prediction=same).read_text()
+    assert "Prediction against truth" in write_report(tmp_path, {}, Findings(truth=same, prediction=same)).read_text()
 
 
 def test_unwritable_folder_is_told(tmp_path: Path) -> None:

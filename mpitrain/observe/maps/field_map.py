@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
-_WIDTH_INCH = 8.0
 _MOST_DRAWN = 1000, 2000  # rows and columns: more than a picture has dots for
 _MOST_CELLS, _MOST_POINTS = 300_000, 100_000
-_COAST_COLOUR, _VEIL, _TITLE_LETTERS = "0.25", 0.7, 95
+_COAST_COLOUR, _VEIL, _LETTERS_AN_INCH = "0.25", 0.7, 11.5
 Colours = dict[str, Any]
 Layers = list[tuple[npt.NDArray[np.bool_], Colours]]
 """Which values are drawn together, and in what colours."""
@@ -42,8 +41,9 @@ class MapLook:
 
 
 def draw_map(
-    values: Array, places: tuple[Array, Array] | None, look: MapLook, pale: npt.NDArray[np.bool_] | None = None
-) -> Figure:
+    values: Array, places: tuple[Array, Array] | None, look: MapLook, pale: npt.NDArray[np.bool_] | None = None,
+    width_inch: float = 8.0,
+) -> Figure:  # fmt: skip
     """Return a figure of values (J, I) or (N,), north up, grey where there is none, `pale` ones in pale colours.
 
     `places` are longitude and latitude in degrees, in the shape of `values`: cells where they lie in rows and columns,
@@ -58,17 +58,18 @@ def draw_map(
     hidden = np.zeros(values.shape, dtype=bool) if pale is None else pale
     layers = [(~hidden, colours), *([(hidden, _paled(colours))] if hidden.any() else [])]
     if places is None:
-        figure, axes = new_figure(_WIDTH_INCH, _height(values.shape[0] / values.shape[1]))
+        figure, axes = new_figure(width_inch, _height(width_inch, values.shape[0] / values.shape[1]))
         drawn = [draw_field(axes, np.where(shown, values, np.nan), "lower", **own) for shown, own in layers]
     else:
         extent = _extent(*places)
-        figure, axes = new_figure(_WIDTH_INCH, _height(_aspect(extent) * (extent[3] - extent[2]) / _span(extent)))
+        ratio = _aspect(extent) * (extent[3] - extent[2]) / _span(extent)
+        figure, axes = new_figure(width_inch, _height(width_inch, ratio))
         draw = _draw_grid if _is_grid(values) else _draw_points
         no_value_background(axes)
         drawn = draw(axes, values, places, layers)
         _finish(axes, extent)
     figure.colorbar(drawn[0], ax=axes, label=look.label)
-    axes.set_title(textwrap.fill(look.title, _TITLE_LETTERS), fontsize=10)
+    axes.set_title(textwrap.fill(look.title, int(_LETTERS_AN_INCH * width_inch)), fontsize=10)
     return figure
 
 
@@ -87,8 +88,8 @@ def _part_with_values(values: Array) -> tuple[slice, slice]:
     return parts[0], parts[1]
 
 
-def _height(ratio: float) -> float:
-    return (_WIDTH_INCH - 2.0) * min(1.2, max(0.3, ratio)) + 1.2
+def _height(width_inch: float, ratio: float) -> float:
+    return (width_inch - 2.0) * min(1.2, max(0.3, ratio)) + 1.2
 
 
 def _colours(values: Array, look: MapLook) -> Colours:

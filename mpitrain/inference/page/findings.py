@@ -1,0 +1,190 @@
+"""What a trained network does on data, for its run's page: where its errors are, and how large.
+
+J, I  rows and columns   N  samples   O  targets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from mpitrain.data.samples import Samples, valid_rows
+from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.errors import DataError
+from mpitrain.inference.cf_variables import known_units
+from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.output_transforms import answering_physically
+from mpitrain.observe.figures import render_png
+from mpitrain.observe.maps.field_map import MapLook, draw_map
+from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
+from mpitrain.observe.page.findings import Findings
+from mpitrain.observe.page.skill import ErrorSums, Skill
+
+Array = npt.NDArray[Any]
+_MOST_POINTS, _MOST_DERIVED = 5000, 512
+_WIDTH_INCH, _DOTS_PER_INCH, _MOST_CHUNKS = 5.6, 110, 64
+
+
+def predict_samples(model: nn.Module, samples: Samples) -> tuple[Samples, Array]:
+    """Return the samples that can be used and the answers for them (N, O, ...), float64, of a network on any device."""
+    usable = samples.take(np.flatnonzero(valid_rows(samples)))
+    mean = model.get_buffer("input_mean")
+    inputs = torch.from_numpy(usable.inputs).to(mean.device, mean.dtype)
+    if inputs.dim() > 2:  # as in training: what a field has not measured is its input's mean
+        inputs = torch.where(torch.isfinite(inputs), inputs, mean.view(-1, 1, 1))
+    if len(usable) == 0:
+        return usable, np.empty((0, *usable.targets.shape[1:]))
+    model.eval()
+    with torch.no_grad(), answering_physically(model):
+        return usable, model(inputs).double().cpu().numpy()
+
+
+def draw_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes | None:
+    """Return a map, as PNG, of the first time level that has samples; None where the data has no grid to draw.
+
+    Training and held-out points are in it alike. Raises DataError where a file cannot be read.
+    """
+    if not source.layout.is_grid or not source.has_targets:
+        return None
+    coordinates = open_coordinates(source)
+    has_places = {"lon", "lat"} <= set(coordinates.attributes)
+    if not has_places and 1 in source.grid_shape:
+        return None
+    level, errors = _errors_of_a_level(model, source)
+    if level is None:
+        return None
+    name = source.target_names[0]
+    largest = float(np.nanmax(np.abs(errors))) or 1.0
+    label = f"{name} ({units})" if units not in ("", "1") else name
+    look = MapLook(_title(name, coordinates, level), f"error of {label}", "RdBu_r", (-largest, largest))
+    return render_png(draw_map(errors, _places(coordinates, level), look, width_inch=_WIDTH_INCH), _DOTS_PER_INCH)
+
+
+def _errors_of_a_level(model: nn.Module, source: SampleSource) -> tuple[int | None, Array]:
+    """Return the first time level that has samples, and prediction minus data there (J, I); None without any."""
+    errors = np.full(source.grid_shape, np.nan)
+    found: int | None = None
+    for number, chunk in enumerate(source.chunks):
+        first = source.files[chunk.file].first_time + chunk.time_start
+        if (found is not None and first > found) or (found is None and number >= _MOST_CHUNKS):
+            break
+        samples, answers = predict_samples(model, source.read(chunk))
+        if len(samples) == 0:
+            continue
+        difference = answers[:, 0] - samples.targets[:, 0]
+        size = errors.size if source.kind == "points" else 1
+        level, inside = np.divmod(samples.grid_index, size)
+        found = int(level.min()) if found is None else found
+        here = level == found
+        if source.kind == "points":
+            errors.reshape(-1)[inside[here]] = difference[here]
+        elif here.any():
+            counted = np.broadcast_to(np.asarray(samples.weights)[here][0, 0] > 0, errors.shape)
+            errors = np.where(counted, difference[here][0], np.nan)
+    return (found if np.isfinite(errors).any() else None), errors
+
+
+def _places(coordinates: Coordinates, level: int) -> tuple[Array, Array] | None:
+    found = []
+    for name in ("lon", "lat"):
+        if name not in coordinates.attributes:
+            return None
+        found.append(
+            coordinates.moving_grid(name, level) if name in coordinates.moving else coordinates.grids[name]
+        )  # fmt: skip
+    return found[0], found[1]
+
+
+def _title(name: str, coordinates: Coordinates, level: int) -> str:
+    when = f"time level {level + 1}"
+    # A time may be missing, as of a Zarr store whose fill value, 0, is the first time.
+    if coordinates.times is not None and np.isfinite(coordinates.times[level]):
+        import netCDF4
+
+        num2date: Any = netCDF4.num2date  # what it returns depends on what it is given
+
+        known = coordinates.attributes["time"]
+        with suppress(ValueError, OverflowError):
+            times = [float(coordinates.times[level])]
+            when = str(num2date(times, known["units"], calendar=known["calendar"])[0])
+    return f"{name}, predicted minus data, {when}"
+
+
+def try_error_map(model: nn.Module, source: SampleSource | None, units: str) -> bytes | None:
+    """Return the map, or None where the data cannot be read any more: the page does without."""
+    try:
+        return None if source is None else draw_error_map(model, source, units)
+    except DataError:
+        return None
+    finally:
+        if source is not None:
+            source.close()
+
+
+def findings_of(model: nn.Module, source: SampleSource) -> Findings:
+    """Return what a network does at the first samples of the data, and where its errors are, as far as it can be read.
+
+    Closes the source.
+    """
+    units = _units(source, source.target_names)
+    found = _at_first_samples(model, source, units)
+    return replace(found, error_map=try_error_map(model, source, units[0]))
+
+
+def _at_first_samples(model: nn.Module, source: SampleSource, units: Sequence[str]) -> Findings:
+    sums = [ErrorSums() for _ in source.target_names]
+    truth, prediction = [np.empty(0)], [np.empty(0)]
+    derivatives: DerivativeSums | None = None
+    try:
+        for chunk in source.chunks:
+            samples, answers = predict_samples(model, source.read(chunk))
+            targets = samples.targets.astype(np.float64)
+            for number, one in enumerate(sums):
+                one.add(targets[:, number], answers[:, number] - targets[:, number])
+            derivatives = derivatives or _derivatives_at(model, samples)
+            counted = np.isfinite(targets[:, 0])
+            truth.append(targets[:, 0][counted])
+            prediction.append(answers[:, 0][counted])
+            if sum(map(len, truth)) >= _MOST_POINTS:
+                break
+    except DataError:  # the data has changed since: the page does without
+        return Findings()
+    pair = np.concatenate(truth), np.concatenate(prediction)
+    chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _MOST_POINTS)).astype(np.int64)
+    return Findings(
+        skills=[Skill(name, unit, one) for name, unit, one in zip(source.target_names, units, sums, strict=True)],
+        of_samples="Over the first samples of the data, trained on and held out alike: "
+        f"{sums[0].count:,} values of each target.",
+        truth=pair[0][chosen],
+        prediction=pair[1][chosen],
+        derivatives=None
+        if derivatives is None
+        else Derivatives(
+            derivatives, source.target_names, source.input_names, units, _units(source, source.input_names)
+        ),
+    )
+
+
+def _units(source: SampleSource, names: Sequence[str]) -> list[str]:
+    return known_units(names, [source.units.get(name, "") for name in names])
+
+
+def _derivatives_at(model: nn.Module, samples: Samples) -> DerivativeSums | None:
+    """Return the derivatives at some of these samples; None for none, and for fields."""
+    if len(samples) == 0 or samples.inputs.ndim != 2:
+        return None
+    chosen = np.linspace(0, len(samples) - 1, min(len(samples), _MOST_DERIVED)).astype(np.int64)
+    inputs = torch.from_numpy(samples.inputs[chosen]).to(model.get_buffer("input_mean").dtype)
+    try:
+        with answering_physically(model):
+            return DerivativeSums.of(input_jacobian(model, inputs)[1].double().numpy())
+    except RuntimeError:  # a network of the user's own need not have any
+        return None

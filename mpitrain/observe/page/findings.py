@@ -1,0 +1,64 @@
+"""What a run's page tells beside its losses; each part only where it is known.
+
+N  samples
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.observe.page.derivatives import Derivatives, render_derivatives
+from mpitrain.observe.page.skill import Skill, render_skill
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Skill of each target and `of_samples` it is; prediction against truth (N,) of the first target; the rest.
+
+    `error_map` is PNG, of the first target.
+    """
+
+    skills: Sequence[Skill] = ()
+    of_samples: str = ""
+    truth: npt.NDArray[Any] | None = None
+    prediction: npt.NDArray[Any] | None = None
+    error_map: bytes | None = None
+    derivatives: Derivatives | None = None
+    settings: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        """The first target and its units, "" where there is none."""
+        first = next(iter(self.skills), None)
+        return "" if first is None else f"{first.name} ({first.units})" if first.units not in ("", "1") else first.name
+
+    @property
+    def has_points(self) -> bool:
+        """Whether there is a pair of truth and prediction."""
+        return self.truth is not None and self.prediction is not None and bool(np.size(self.truth))
+
+
+def render_findings(found: Findings) -> dict[str, str]:
+    """Return HTML by heading."""
+    parts: dict[str, str] = {}
+    if any(one.sums.count for one in found.skills):
+        parts["Skill"] = render_skill(found.skills, found.of_samples)
+    if found.error_map is not None:
+        text = escape(f"Map of {found.label}: predicted minus data")
+        content = base64.b64encode(found.error_map).decode("ascii")
+        parts["Where the errors are"] = f'<img alt="{text}" src="data:image/png;base64,{content}">'
+    if found.derivatives is not None:
+        parts["Derivatives of the network"] = render_derivatives(found.derivatives)
+    return parts
+
+
+def render_settings(sentences: Sequence[str]) -> str:
+    """Return the settings in words as HTML."""
+    return "".join(f"<p>{escape(one)}</p>" for one in sentences)

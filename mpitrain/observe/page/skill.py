@@ -1,0 +1,103 @@
+"""How well predictions meet the data: sums over any number of parts, and what they come to.
+
+N  values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class ErrorSums:
+    """Sums over one target in float64, added part by part; in the same order they give the same bits."""
+
+    count: int = 0
+    error: float = 0.0
+    squared_error: float = 0.0
+    target_mean: float = 0.0
+    target_m2: float = 0.0
+    """Sum of the target's squared deviations from its mean."""
+
+    def add(self, targets: Array, errors: Array) -> None:
+        """Add targets (N,) and errors (N,), without those that are no numbers."""
+        counted = np.isfinite(errors)
+        values, errors = targets[counted], errors[counted]
+        if len(values):
+            mean = float(values.mean())
+            m2 = float(((values - mean) ** 2).sum())
+            self.merge(ErrorSums(len(values), float(errors.sum()), float((errors**2).sum()), mean, m2))
+
+    def merge(self, other: ErrorSums) -> None:
+        """Add another part's sums (Chan et al. 1983 for the squared deviations)."""
+        if other.count == 0:
+            return
+        before, self.count = self.count, self.count + other.count
+        distance = other.target_mean - self.target_mean
+        self.target_m2 += other.target_m2 + distance**2 * before * other.count / self.count
+        self.target_mean += distance * other.count / self.count
+        self.error += other.error
+        self.squared_error += other.squared_error
+
+    @property
+    def bias(self) -> float:
+        """Mean of prediction - target; NaN of nothing."""
+        return self.error / self.count if self.count else float("nan")
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error; NaN of nothing."""
+        return float(np.sqrt(self.squared_error / self.count)) if self.count else float("nan")
+
+    @property
+    def r2(self) -> float | None:
+        """1 - squared errors / squared deviations of the target from its mean; None of a constant target."""
+        return 1.0 - self.squared_error / self.target_m2 if self.target_m2 > 0 else None
+
+    @property
+    def explained(self) -> float | None:
+        """Share of the target's variance that predictions explain: as r2, but that a bias does not count."""
+        if self.target_m2 <= 0:
+            return None
+        return 1.0 - (self.squared_error - self.error**2 / self.count) / self.target_m2
+
+
+@dataclass(frozen=True)
+class Skill:
+    """The errors of one target, and its units, "" where they are not known."""
+
+    name: str
+    units: str
+    sums: ErrorSums
+
+
+def render_skill(skills: Sequence[Skill], words: str) -> str:
+    """Return HTML: a sentence that says of which samples, and a row for each target."""
+    head = ("target", "units", "bias", "RMSE", "r2", "variance explained")
+    rows = [
+        (
+            one.name,
+            one.units or "",
+            f"{one.sums.bias:.4g}",
+            f"{one.sums.rmse:.4g}",
+            "" if one.sums.r2 is None else f"{one.sums.r2:.4f}",
+            "" if one.sums.explained is None else f"{100 * one.sums.explained:.2f} %",
+        )
+        for one in skills
+    ]
+    return f"<p>{escape(words)}</p>{render_rows(head, rows)}"
+
+
+def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return an HTML table that scrolls by itself where it is wide."""
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
