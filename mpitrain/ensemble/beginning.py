@@ -40,10 +40,17 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
             raise ConfigError(f"--resume: {folder.path} holds no ensemble; name its folder with --output FOLDER")
         path = folder.config
     loaded = load_run_config(path, overrides)
-    if not loaded.config.tracking.is_on:
-        return loaded
-    untracked = "tracking: of no effect on an ensemble; each of its members has a metrics.jsonl"
-    return LoadedConfig(loaded.config, (*loaded.notices, untracked))
+    return LoadedConfig(loaded.config, (*loaded.notices, *_of_no_effect(loaded.config)))
+
+
+def _of_no_effect(config: RunConfig) -> list[str]:
+    notices = []
+    if config.tracking.is_on:
+        notices.append("tracking: of no effect on an ensemble; each of its members has a metrics.jsonl")
+    if config.data.test_entries:
+        what = "predict them with the ensemble's folder"
+        notices.append(f"data.test_path: of no effect on an ensemble, whose members are not tested; {what}")
+    return notices
 
 
 def plan_ensemble(request: EnsembleRequest, config: RunConfig) -> EnsemblePlan:

@@ -9,6 +9,7 @@ import pytest
 
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.split import SplitRule, held_out_flags, split_rule
+from mpitrain.ensemble.beginning import EnsembleRequest, load_settings
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.ensemble.plan.settings import combinations
 from mpitrain.errors import ConfigError
@@ -29,6 +30,11 @@ def test_members_are_seeds_times_settings_times_folds():
     assert [config.output.model_dir for config in configs] == [f"ens/members/{number:04d}" for number in range(12)]
     assert {config.split_seed for config in configs} == {5}
     assert {config.ensemble for config in configs} == {None}
+
+
+def test_test_files_are_said_to_have_no_effect():
+    (line,) = load_settings(EnsembleRequest(overrides=(DATA, "data.test_path=later.nc"))).notices
+    assert line.startswith("data.test_path: of no effect on an ensemble, whose members are not tested")
 
 
 def test_more_seeds_only_add_members():
