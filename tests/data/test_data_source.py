@@ -375,7 +375,7 @@ def bad_list(tmp_path, case):
         ("latitudes", r"b.nc: variable 'lat' is not that of .*a.nc: its grid must be the same"),
         ("no times", r"b.nc: variable '.' has shape \(0, 4, 5\): a dimension of length 0"),
         ("cut", r"b.nc: cannot be read as NetCDF .*is it a complete NetCDF file\?"),
-        ("text", r"b.nc: variable 'x' holds .S1, expected numbers"),
+        ("text", r"b.nc: variable 'x' holds text, expected numbers; name another"),
     ],
 )
 def test_a_bad_file_in_the_list(tmp_path, case, words):

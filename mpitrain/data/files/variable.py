@@ -49,6 +49,11 @@ class VariableInfo:
         """Whether values are numbers."""
         return self.dtype.lstrip("<>=|")[:1] in ("f", "i", "u", "b")
 
+    @property
+    def is_text(self) -> bool:
+        """Whether values are words, or single letters."""
+        return self.dtype.lstrip("<>=|")[:1] in ("S", "U", "O")
+
     def text(self, name: str) -> str:
         """Return an attribute that is text, "" where there is none or another kind."""
         value = self.attributes.get(name, "")
