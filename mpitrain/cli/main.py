@@ -6,6 +6,7 @@ import argparse
 import gc
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(list(arguments))
     output = outlive_readers()
     code = _run(sys.argv[1:])
+    # A scheduler sends this to all ranks once the first has left with a code other than 0, such as 5 after a stop: the
+    # others are on their way out, and leave with their own code as well.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     if code == 0 and output.failure is not None and _with_command(sys.argv[1:])[0] not in _LEAVE_A_FOLDER:
         # What a run leaves is in its folder; what the other commands leave was to be here.
