@@ -29,7 +29,7 @@ STORAGE = {
     "deflate 1": {"compression": "zlib", "complevel": 1, "shuffle": True},
     "deflate 4": {"compression": "zlib", "complevel": 4, "shuffle": True},
 }
-SHAPE, FILES = (24, 360, 720), 1
+SHAPE, FILES = (48, 360, 720), 1
 # By the clock, and of the CPU in all threads.
 Seconds = tuple[float, float]
 GIGABYTES = FILES * len(NAMES) * np.prod(SHAPE) * 4 / 1e9

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.compiled.blocks import CompressedBlocks, open_blocks
+from mpitrain.data.files.compiled.contiguous import ContiguousValues
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
 from mpitrain.errors import DataError, one_line, reason_of
 
@@ -54,7 +55,7 @@ class Hdf5File:
         try:
             self._datasets, self.refused = list_variables(self._file)
             self.variables = {name: _describe(name, dataset) for name, dataset in self._datasets.items()}
-            self._blocks: dict[str, CompressedBlocks | None] = {}
+            self._blocks: dict[str, CompressedBlocks | ContiguousValues | None] = {}
         except Exception as error:  # of a damaged file, h5py raises whatever it stumbles over
             raise DataError(
                 f"{path}: cannot be read as HDF5 ({reason_of(error)}); is it a complete HDF5 file?"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.compiled.blocks import CompressedBlocks, open_blocks
+from mpitrain.data.files.compiled.contiguous import ContiguousValues
 from mpitrain.data.files.hdf5 import can_unpack, is_hdf5, list_variables, open_hdf5
 from mpitrain.data.files.netcdf_classic import read_variable_ends
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
@@ -60,7 +61,7 @@ class NetcdfFile:
             # A variable that is shorter than its unlimited dimension ends in fill values, which NetCDF alone knows.
             if name in datasets and datasets[name].shape == info.shape and can_unpack(datasets[name])
         }
-        self._blocks: dict[str, CompressedBlocks | None] = {}
+        self._blocks: dict[str, CompressedBlocks | ContiguousValues | None] = {}
 
     def _refuse_what_is_not_there(self) -> None:
         file_bytes = self.path.stat().st_size
@@ -88,7 +89,7 @@ class NetcdfFile:
                 f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
             ) from error
 
-    def _blocks_of(self, name: str) -> CompressedBlocks | None:
+    def _blocks_of(self, name: str) -> CompressedBlocks | ContiguousValues | None:
         if name not in self._blocks:
             import netCDF4
 

@@ -130,7 +130,7 @@ class _Part:
         layout, selected, areas = self._layout, self._selected(), self._areas()
         if areas is not None and (layout.area_name is not None or layout.weighs_loss):
             selected &= areas > 0  # what counts nothing, or nobody knows how much, is no sample
-        positions = np.flatnonzero(selected)  # (N,)
+        positions = np.arange(selected.size) if selected.all() else np.flatnonzero(selected)  # (N,)
         if layout.thin_fraction < 1.0:
             positions = positions[self._thinned(self._grid_index(positions))]
         if areas is not None:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.compiled.build import KERNELS
+from mpitrain.data.files.compiled.contiguous import ContiguousValues, open_contiguous
 from mpitrain.data.files.variable import Slices
 
 Bytes = bytes | bytearray
@@ -123,13 +124,15 @@ def unshuffle(planes: Bytes, values: npt.NDArray[Any]) -> None:
         library.unshuffle(source.ctypes.data, values.size, item_bytes, values.ctypes.data)
 
 
-def open_blocks(dataset: Any) -> CompressedBlocks | None:
-    """Return what reads the blocks of an h5py dataset; None where the library's own way is the one to take.
+def open_blocks(dataset: Any) -> CompressedBlocks | ContiguousValues | None:
+    """Return what reads an h5py dataset without the library; None where the library's own way is the one to take.
 
-    That is: another filter than deflate, or shuffle and deflate; other values than plain numbers; small or huge blocks;
-    no package `deflate`.
+    That is, of datasets in blocks: another filter than deflate, or shuffle and deflate; other values than plain
+    numbers; small or huge blocks; no package `deflate`.
     """
-    if dataset.chunks is None or dataset.dtype.kind not in "iuf" or dataset.dtype.itemsize > 8:
+    if dataset.chunks is None:
+        return open_contiguous(dataset)
+    if dataset.dtype.kind not in "iuf" or dataset.dtype.itemsize > 8:
         return None
     block_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if not SMALLEST_BLOCK_BYTES <= block_bytes <= _LARGEST_BLOCK_BYTES:
