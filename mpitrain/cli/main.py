@@ -98,7 +98,8 @@ class _OneVoiceParser(argparse.ArgumentParser):
 def _parse(given: list[str]) -> argparse.Namespace:
     parser = _build_parser()
     try:
-        options, rest = parser.parse_known_args(to_current_flags(given))
+        words = to_current_flags(given)
+        options, rest = parser.parse_known_args(words, argparse.Namespace(given=words))
     except UserError as error:
         parser.error(str(error))
     # argparse takes positional words from one place only: settings and a file after a flag come back as unknown.

@@ -45,6 +45,12 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     return data, yaml_files, overrides
 
 
+def in_order(words: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the words as they follow one another in the command line: of two for one key the last counts."""
+    places = {word: number for number, word in enumerate(given)}
+    return sorted(words, key=lambda word: places.get(word, len(given)))
+
+
 def as_setting(files: Sequence[str]) -> str:
     """Return files as the value of a setting: a lone one as it is written, several as JSON, which YAML reads."""
     return files[0] if len(files) == 1 else json.dumps(list(files))

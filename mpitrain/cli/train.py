@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import add_settings, as_setting, is_file, open_files_early, split_settings, split_words
+from mpitrain.cli.settings import (
+    add_settings,
+    as_setting,
+    in_order,
+    is_file,
+    open_files_early,
+    split_settings,
+    split_words,
+)
 
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
@@ -111,7 +119,8 @@ def _run_train(options: argparse.Namespace) -> int:
         resumed, resume_words = "", [resumed]
     # `--data a.nc b.nc run.yaml seed=1`: argparse gives the flag all words after it.
     files, yaml_files, settings = split_words(options.data or [])
-    path, overrides = split_settings([*yaml_files, *options.settings, *settings, *resume_words])
+    words = in_order([*options.settings, *settings, *resume_words], options.given)
+    path, overrides = split_settings([*yaml_files, *words])
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:
