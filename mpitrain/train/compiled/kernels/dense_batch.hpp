@@ -60,12 +60,15 @@ Real error_of(const Workspace& work, int r, int o, const SampleAddresses& rows, 
 void start_backward(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order,
                     const Statistics& statistics, Real& loss_sum, Real& weight_sum) {
     constexpr int O = sizes[num_layers];
+    // Apart, so that they stay in registers: what is written below might change them, as far as a compiler knows.
+    Real target_weights[O], sum_of_weights = statistics.sum_of_target_weights();
+    for (int o = 0; o < O; ++o) target_weights[o] = statistics.target_weights()[o];
     for (int r = 0; r < R; ++r) {
         const Real weight = rows.weights[order[r]];
-        weight_sum += weight * statistics.sum_of_target_weights();
+        weight_sum += weight * sum_of_weights;
         for (int o = 0; o < O; ++o) {
             const Real y = work.after[num_layers][r][o], error = error_of(work, r, o, rows, order[r], statistics);
-            const Real counted = weight * statistics.target_weights()[o];
+            const Real counted = weight * target_weights[o];
             loss_sum += counted * loss_of(error);
             work.delta[(num_layers - 1) % 2][r][o] =
                 without_tiny(counted * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y));
