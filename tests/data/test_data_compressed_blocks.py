@@ -14,8 +14,8 @@ from mpitrain.errors import DataError
 
 SHAPE, CHUNKS = (3, 130, 170), (1, 100, 90)  # no multiple of the blocks
 EVERYTHING = (slice(None),) * 3
-PARTS = [EVERYTHING, (slice(1, 2), slice(0, 100), slice(0, 90)), (slice(0, 3), slice(95, 130), slice(7, 8)),
-         (slice(2, 2), slice(None), slice(None))]  # fmt: skip
+PARTS = [EVERYTHING, (), (slice(1, 2),), (slice(1, 2), slice(0, 100), slice(0, 90)),
+         (slice(0, 3), slice(95, 130), slice(7, 8)), (slice(2, 2), slice(None), slice(None))]  # fmt: skip
 DTYPES = ["i1", "u1", "<i2", ">i2", "<u2", "<i4", ">i4", "<u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8", "<f2"]
 FILTERS = {
     "none": {},

@@ -87,6 +87,12 @@ _STRONGEST_COMPRESSION = 2000
 _WORTH_A_QUESTION_BYTES = 64 * 2**30
 
 
+def ranges_of(slices: Slices, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Return start, stop and step along each axis; axes that no slice names are taken whole."""
+    every = (*slices, *[slice(None)] * (len(shape) - len(slices)))
+    return [part.indices(size) for part, size in zip(every, shape, strict=True)]
+
+
 def why_not_there(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int) -> str | None:
     """Say why a file of `file_bytes` cannot hold a variable's values; None where it can.
 

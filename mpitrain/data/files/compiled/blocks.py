@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.compiled.build import KERNELS
 from mpitrain.data.files.compiled.contiguous import ContiguousValues, open_contiguous
-from mpitrain.data.files.variable import Slices
+from mpitrain.data.files.variable import Slices, ranges_of
 
 Bytes = bytes | bytearray
 Inflate = Callable[[bytes, int], Bytes]
@@ -50,7 +50,7 @@ class CompressedBlocks:
         HDF5 is called inside `library()`; blocks are decompressed outside of it, and of Python's lock. Raises
         DamagedBlockError for a block of another size than its shape.
         """
-        ranges = [part.indices(size) for part, size in zip(slices, self._shape, strict=True)]
+        ranges = ranges_of(slices, self._shape)
         if any(step != 1 for _, _, step in ranges):
             return None
         bounds = [(start, max(start, stop)) for start, stop, _ in ranges]

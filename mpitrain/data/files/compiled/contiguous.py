@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import Slices
+from mpitrain.data.files.variable import Slices, ranges_of
 
 SMALLEST_PART_BYTES = 16 * 2**10  # below that, a call of Python's costs more than it saves
 
@@ -36,7 +36,7 @@ class ContiguousValues:
 
         Raises CutOffError where the file ends too early, OSError where it cannot be read.
         """
-        ranges = [part.indices(size) for part, size in zip(slices, self._shape, strict=True)]
+        ranges = ranges_of(slices, self._shape)
         shape = [max(0, stop - start) for start, stop, _ in ranges]
         num_bytes = math.prod(shape) * self._dtype.itemsize
         if num_bytes < SMALLEST_PART_BYTES or not self._is_in_one_piece(ranges, shape):
