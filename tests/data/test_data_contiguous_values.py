@@ -12,7 +12,8 @@ from mpitrain.errors import DataError
 SHAPE = (5, 30, 40)
 EVERYTHING = (slice(None),) * 3
 IN_ONE_PIECE = [EVERYTHING, (), (slice(1, 3),), (slice(1, 3), slice(None), slice(None)),
-                (slice(2, 3), slice(4, 30), slice(0, 40)), (slice(4, 5), slice(7, 8), slice(3, 9)), (slice(0, 1), slice(0, 1), slice(39, 40))]  # fmt: skip
+                (slice(2, 3), slice(4, 30), slice(0, 40)), (slice(4, 5), slice(7, 8), slice(3, 9)),
+                (slice(0, 1), slice(0, 1), slice(39, 40))]  # fmt: skip
 IN_PIECES = [(slice(0, 2), slice(1, 3), slice(None)), (slice(None), slice(None), slice(0, 39)),
              (slice(0, 5, 2), slice(None), slice(None)), (slice(2, 2), slice(None), slice(None))]  # fmt: skip
 DTYPES = ["i1", "u1", "<i2", ">i2", "<i4", ">u4", "<i8", "<f4", ">f4", "<f8", ">f8"]
