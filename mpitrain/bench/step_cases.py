@@ -96,8 +96,16 @@ ENGINES = {engine.name: engine for engine in _ENGINES}
 _FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed")
 DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in _FEWER)
 DEFAULT_BASELINE = "compiled-any"
-# Of networks that are no chains, which neither the compiled step nor the C++ program has.
-OTHER_ENGINES = ("traced-any", "traced-fixed", "eager-fixed", "ddp-loop", "torch-loop")
+# Of networks that are no plain chains: the compiled step has those with dropout or batch norm, the C++ program none.
+OTHER_ENGINES = (
+    "compiled-any",
+    "compiled-fixed",
+    "traced-any",
+    "traced-fixed",
+    "eager-fixed",
+    "ddp-loop",
+    "torch-loop",
+)
 OTHER_BASELINE = "torch-loop"
 
 
@@ -164,7 +172,7 @@ def step_network_of(name: str) -> Network:
         return network_of(name, STEP_NETWORK_HELP)
     if layer not in _LAYERS or chain == "icenet":
         raise UserError(f"--networks {name}: give {STEP_NETWORK_HELP}")
-    return Network(name, (), "", "", (*network_of(chain).settings, _LAYERS[layer]))
+    return Network(name, (), "", "", (*network_of(chain, STEP_NETWORK_HELP).settings, _LAYERS[layer]))
 
 
 def engines_of(names: Sequence[str]) -> list[Engine]:

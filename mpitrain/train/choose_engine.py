@@ -58,7 +58,8 @@ def choose_engine(
         raise ConfigError("training.engine=cuda_graph: needs a GPU, this run is on CPUs; use training.engine=auto")
     if asked in ("eager", "ddp", "cuda_graph"):
         return EngineChoice(asked, "asked for")
-    num_rows = max(ranks.gather_object(len(example.inputs) * (num_microbatches if ranks.reduction == "any" else 1)))
+    # With "any" a rank's microbatches are one: the whole batch bounds its rows, whatever the number of ranks.
+    num_rows = len(example.inputs) * (sum(ranks.gather_object(num_microbatches)) if ranks.reduction == "any" else 1)
     obstacle = _not_compilable(config, ranks.device, model, num_rows)
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")

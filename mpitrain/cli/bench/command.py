@@ -69,7 +69,7 @@ def _add_step_action(actions: Any) -> None:
         "--samples",
         type=at_least(1),
         metavar="N",
-        help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches; of fields 2)",
+        help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches; 2 of fields)",
     )
     parser.set_defaults(handler=_run_step)
 
