@@ -115,6 +115,23 @@ def test_under_open_mpi_too(small_history: Path, tmp_path: Path, request: pytest
         assert problems_of(cell, small_history, tmp_path, python, 8.0 * slowness()) == [], cell
 
 
+@pytest.mark.parametrize("mpi", ["MPICH", "Open MPI"])
+def test_what_one_rank_has_said_no_late_rank_says_again(tmp_path: Path, mpi: str) -> None:
+    """Rank 1 comes when rank 0 and all that watched it have ended: on a busy machine that is half a second."""
+    python = sys.executable if mpi == "MPICH" else os.environ.get("MPITRAIN_OPENMPI_PYTHON")
+    if python is None:
+        pytest.skip("needs an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
+    late = tmp_path / "late"
+    late.write_text(f'#!/bin/sh\n[ "${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}" = 0 ] || sleep {4 * slowness()}\nexec "$@"\n')
+    late.chmod(0o700)
+    mark = uuid.uuid4().hex
+    done = launch(
+        ["-m", "mpitrain", "--no-such-flag"], 2, environ={"MARK_OF_TEST": mark}, python=python, emulator=[str(late)]
+    )
+    assert (done.returncode, len(done.our_lines)) == (2, 1), done.stderr
+    assert problems_of_processes(mark) == []
+
+
 def test_the_limit_is_a_variable_and_by_default_longer_on_several_nodes() -> None:
     assert (start_limit_s({}, True), start_limit_s({}, False)) == (60.0, 300.0)
     assert start_limit_s({"MPITRAIN_START_TIMEOUT_S": "2.5"}, True) == 2.5

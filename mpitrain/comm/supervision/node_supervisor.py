@@ -40,6 +40,7 @@ _ROOT_FIRST_S = 1.5
 _FAILING_TOGETHER_S = 6.0
 _GRACE_S = {"starting": 1.0, "running": 3.0, "failed": 5.0}
 _KILL_S = 1.0
+_LATE_S = 10.0
 _MOST_DESCRIPTORS = 1 << 16
 
 
@@ -56,15 +57,16 @@ class NodeSupervisor:
         self._waited_s = self._imported_s = 0.0
         self._refused_s = 0.0
         self._is_over = False
+        self._late_until_s: float | None = None
 
     def watch(self) -> None:
         """Return when the last rank has ended."""
         last_s = time.monotonic()
         while True:
             self._look()
-            if not self._processes:
+            if not self._processes and not self._awaits_late_ranks():
                 break
-            ended = self._wait(_TICK_S if self._is_starting() else _LONG_TICK_S)
+            ended = self._wait(_TICK_S if self._is_over or self._is_starting() else _LONG_TICK_S)
             now_s = time.monotonic()
             # By ticks, not by the clock: a job that its scheduler suspended has not waited.
             self._keep_time(min(now_s - last_s, 2 * _TICK_S))
@@ -83,6 +85,21 @@ class NodeSupervisor:
                 self._seen[rank] = note["pid"]
                 # One that is gone already has ended for `_wait`, too.
                 self._processes[rank] = _Process(note["pid"], note["born"])
+
+    def _awaits_late_ranks(self) -> bool:
+        """Tell whether ranks are still to come after the start has failed: they shall not say so once more, or wait."""
+        is_over = self._is_over or any(note["state"] in ("refused", "failed") for note in self._notes.values())
+        launcher = self._order.get("launcher")
+        if not (is_over and launcher and self._order["is_one_node"] and len(self._notes) < self._order["world_size"]):
+            return False
+        if self._late_until_s is None:
+            self._late_until_s = time.monotonic() + _LATE_S
+            # The launcher may wait until nobody can write to it any more.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stderr.fileno())
+            os.close(null)
+        self._is_over = True
+        return time.monotonic() < self._late_until_s and not has_ended(*launcher)
 
     def _is_starting(self) -> bool:
         return any(self._notes[rank]["state"] != "running" for rank in self._processes)

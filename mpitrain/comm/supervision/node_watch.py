@@ -25,7 +25,14 @@ from mpitrain.cluster.place import Place, read_place
 from mpitrain.cluster.print_once import say_once_before_ranks_meet
 from mpitrain.comm.supervision.end_signal import let_end_signal_exit
 from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING, MPI_INIT, describe_lost
-from mpitrain.comm.supervision.status_folder import folder_name, has_ended, make_private_folder, process_born
+from mpitrain.comm.supervision.status_folder import (
+    folder_name,
+    has_ended,
+    launch_identity,
+    launcher_pid,
+    make_private_folder,
+    process_born,
+)
 from mpitrain.comm.supervision.time_limit import start_limit_s
 from mpitrain.errors import LaunchError, MpitrainError
 
@@ -278,7 +285,16 @@ def _order(
         "shared": str(Path.cwd() / folder_name(environ, "start")),
         "config_path": None if config_path is None else str(config_path),
         "overrides": list(overrides),
+        "launcher": _launcher(environ),
     }
+
+
+def _launcher(environ: Mapping[str, str]) -> list[Any] | None:
+    """Return the launcher's process where it has this one launch only; a shell may start the same ranks again."""
+    if launch_identity(environ).startswith("torch"):
+        return None
+    pid = launcher_pid(environ)
+    return [pid, process_born(pid)]
 
 
 def _folder_of(environ: Mapping[str, str]) -> Path:

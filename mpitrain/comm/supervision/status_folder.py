@@ -147,17 +147,23 @@ def launch_identity(environ: Mapping[str, str]) -> str:
 
 
 def _identity_of_launcher(environ: Mapping[str, str]) -> str:
-    """Name the process that started the ranks: the nearest ancestor that is not this rank itself or its wrapper."""
-    name = next((name for name in _RANK_VARIABLES if is_set(environ, name)), "")
-    own = f"{name}={environ.get(name, '')}".encode()
-    pid = os.getppid()
-    while pid > 1 and own in _read(pid, "environ").split(b"\0"):
-        pid = int(_stat(pid)[1])
+    """Name the process that started the ranks."""
+    pid = launcher_pid(environ)
     words = _read(pid, "cmdline").split(b"\0")
     # MPICH starts one helper a node: all of them call back at one port of mpirun.
     if b"--control-port" in words[:-1]:
         return words[words.index(b"--control-port") + 1].decode(errors="replace")
     return f"process {pid} of {_stat(pid)[19:20]}"
+
+
+def launcher_pid(environ: Mapping[str, str]) -> int:
+    """Return the process that started this rank: the nearest ancestor that is not the rank itself or its wrapper."""
+    name = next((name for name in _RANK_VARIABLES if is_set(environ, name)), "")
+    own = f"{name}={environ.get(name, '')}".encode()
+    pid = os.getppid()
+    while pid > 1 and own in _read(pid, "environ").split(b"\0"):
+        pid = int(_stat(pid)[1])
+    return pid
 
 
 def process_born(pid: int) -> str:
