@@ -15,7 +15,7 @@ const std::vector<std::string> engine_names = {"torch", "plain"};
 const std::vector<std::string> precision_names = {"float32", "float64"};
 const std::vector<std::string> semantics_names = {"reference", "standard"};
 const std::vector<std::string> pole_names = {"north", "south"};
-const std::vector<std::string> activation_names = {"none", "sigmoid", "relu", "gelu", "tanh"};
+const std::vector<std::string> activation_names = {"none", "sigmoid", "relu", "gelu", "tanh", "silu"};
 const std::vector<std::string> reduction_names = {"fixed", "any", "original"};
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& value, const std::string& allowed) {
@@ -292,8 +292,8 @@ What is computed
   --clean-data true|false           (default: true)
   --hidden-size H                   checked against the weights; of the first hidden layer
   --seed S                          standard: draws the first weights, as Python does, in place of --initial-weights
-  --hidden-activation none|sigmoid|relu|gelu|tanh     (default: none)
-  --output-activation none|sigmoid|relu|gelu|tanh     (default: sigmoid)
+  --hidden-activation none|sigmoid|relu|gelu|tanh|silu     (default: none)
+  --output-activation none|sigmoid|relu|gelu|tanh|silu     (default: sigmoid)
   --epochs E                        (default: 60; with --batch-order its steps, which E must divide)
   --virtual-ranks V                 standard: a power of two (default: 8; with --batch-order what it has)
   --learning-rate 0.001  --beta1 0.9  --beta2 0.999  --epsilon 1e-8     Adam

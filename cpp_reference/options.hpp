@@ -8,7 +8,7 @@ enum class EngineKind { torch, plain };
 enum class Precision { float32, float64 };
 enum class Semantics { reference, standard };
 enum class Pole { north, south };
-enum class Activation { none, sigmoid, relu, gelu, tanh };
+enum class Activation { none, sigmoid, relu, gelu, tanh, silu };
 /// How a benchmark's ranks share a batch and add their gradients.
 enum class Reduction { fixed, any, original };
 

@@ -50,6 +50,12 @@ void activate(Activation activation, Real* z, Real* slope, std::size_t count) {
                 dy = below + y * density_at_0 * std::exp(-y * y / 2);
                 y *= below;
             });
+        case Activation::silu:
+            return each([](Real& y, Real& dy) {
+                const Real s = sigmoid(y);
+                dy = s * (1 + y * (1 - s));
+                y *= s;
+            });
     }
 }
 

@@ -137,6 +137,8 @@ class TorchEngine final : public Engine<Real> {
                 return torch::gelu(z);
             case Activation::tanh:
                 return torch::tanh(z);
+            case Activation::silu:
+                return torch::silu(z);
             case Activation::none:
                 break;
         }

@@ -208,7 +208,7 @@ struct SmallCase {
 };
 
 const std::vector<Activation> all_activations = {Activation::none, Activation::sigmoid, Activation::relu,
-                                                 Activation::gelu, Activation::tanh};
+                                                 Activation::gelu, Activation::tanh,    Activation::silu};
 /// Widths below, at and above those of a vector; relu's kinks are far from the weights of all of them.
 const std::vector<Sizes> all_sizes = {{num_features, 3, 1}, {num_features, 5, 20, 1}, {num_features, 16, 9, 4, 1}};
 

@@ -11,7 +11,7 @@ FEATURES, OUTPUTS = 7, 1
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 _GRID = (160, 240)
-_LAYERS = {"dropout": "model.dropout=0.1", "batch_norm": "model.batch_norm=true"}
+_LAYERS = {"dropout": "model.dropout=0.1", "batch_norm": "model.batch_norm=true", "layer_norm": "model.layer_norm=true"}
 _USERS = {"residual": "Residual", "layer_norm": "LayerNorm"}
 _OF_FIELDS = {"cnn": 2, "unet": 2}
 STEP_NETWORK_HELP = (
@@ -96,7 +96,7 @@ ENGINES = {engine.name: engine for engine in _ENGINES}
 _FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed")
 DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in _FEWER)
 DEFAULT_BASELINE = "compiled-any"
-# Of networks that are no plain chains: the compiled step has those with dropout or batch norm, the C++ program none.
+# Of networks that are no plain chains: the compiled step has those with dropout or a norm, the C++ program none.
 OTHER_ENGINES = (
     "compiled-any",
     "compiled-fixed",

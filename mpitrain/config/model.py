@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mpitrain.config.section import Count, PositiveNumber, Section, Text
 
-Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu"]
+Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu", "silu"]
 LARGEST_UNET_LEVELS = 8
 ICE_NAMES, ICE_STANDARD_NAMES = ("aice", "siconc", "icec", "sic"), ("sea_ice_area_fraction",)
 # CICE marks how often a history variable is written: hourly, daily, monthly, each step.
@@ -56,6 +56,9 @@ class ModelSection(Section):
     batch_norm: bool = False
     """Normalise each hidden layer over the batch: each virtual rank's microbatch by itself, or all with
     distributed.sync_batch_norm."""
+    layer_norm: bool = False
+    """Normalise the units of each hidden layer of mlp over each sample by itself, before the activation; not together
+    with batch_norm."""
     normalize_outputs: bool | None = None
     """Learn (y - mean) / std of the targets; model.pt answers in physical units. Null means true, but
     false for icenet and where output_activation is set."""
@@ -152,6 +155,10 @@ def find_model_problems(settings: ModelSection) -> Iterator[tuple[str, object, s
     if name == "unet" and settings.hidden_layers > LARGEST_UNET_LEVELS:
         what = f"each level of unet doubles the channels; give at most {LARGEST_UNET_LEVELS}"
         yield "model.hidden_layers", settings.hidden_layers, what
+    if settings.layer_norm and settings.batch_norm and name == "mlp":
+        yield "model.layer_norm", True, "not together with model.batch_norm=true, as a layer has one norm; remove one"
+    elif settings.layer_norm and settings.hidden_size == 1 and name == "mlp":
+        yield "model.layer_norm", True, "of model.hidden_size=1 gives the same for every sample; give at least 2"
     if settings.normalize_outputs and name == "icenet":
         yield "model.normalize_outputs", True, _not_in(name, ("mlp",))
     elif settings.normalize_outputs and settings.output_activation not in (None, "none"):
@@ -175,6 +182,7 @@ _ONLY_IN: dict[str, tuple[str, ...]] = {
     "output_activation": ("icenet", "mlp", "cnn", "unet"),
     "dropout": ("mlp", "cnn", "unet"),
     "batch_norm": ("mlp", "cnn", "unet"),
+    "layer_norm": ("mlp",),
     "output_transforms": ("mlp", "cnn", "unet", "own"),
     "kernel_size": _FIELD_MODELS,
     "periodic": _FIELD_MODELS,

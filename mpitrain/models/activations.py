@@ -12,6 +12,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "gelu": nn.GELU,
+    "silu": nn.SiLU,
 }
 
 
@@ -22,11 +23,12 @@ def activation_name(module: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of one network share; `kernel_size` and `periodic` concern convolutions only."""
+    """What the layers of one network share; `kernel_size` and `periodic` concern convolutions, `layer_norm` an mlp."""
 
     hidden_activation: str
     output_activation: str
     dropout: float
     batch_norm: bool
+    layer_norm: bool
     kernel_size: int
     periodic: bool

@@ -40,7 +40,7 @@ def draw_first_weights(model: nn.Module, seed: int) -> None:
     }
     for number, (name, parameter) in enumerate(model.named_parameters()):
         if id(parameter) not in fan_in:
-            continue  # batch norm begins with ones and zeros
+            continue  # norms begin with ones and zeros
         keys, count = (seed, Stream.FIRST_WEIGHTS, number), parameter.numel()
         if isinstance(model, IceNet) and name in _XAVIER_NORMAL:
             values = keyed_normal(keys, count) * math.sqrt(2 / sum(parameter.shape))

@@ -20,7 +20,7 @@ from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
 
 class MlpNetwork(BlockNetwork):
-    """`sizes` F, H, ..., O: linear layers, each but the last followed by batch norm, activation and dropout if asked.
+    """`sizes` F, H, ..., O: linear layers, each but the last followed by a norm, activation and dropout if asked.
 
     Parameters: layers.0.linear.weight (H, F), layers.0.linear.bias (H,), and so on.
     """
@@ -28,8 +28,9 @@ class MlpNetwork(BlockNetwork):
     def __init__(self, sizes: Sequence[int], options: LayerOptions) -> None:
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
-        hidden = [_layer(pair, options.hidden_activation, options.dropout, options.batch_norm) for pair in pairs[:-1]]
-        self.layers = nn.Sequential(*hidden, _layer(pairs[-1], options.output_activation, 0.0, False))
+        hidden = [_hidden_layer(pair, options) for pair in pairs[:-1]]
+        last = OrderedDict(linear=nn.Linear(*pairs[-1]), activation=ACTIVATIONS[options.output_activation]())
+        self.layers = nn.Sequential(*hidden, nn.Sequential(last))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return outputs (b, O) for `inputs` (b, F)."""
@@ -41,13 +42,15 @@ class MlpNetwork(BlockNetwork):
         return list(self.layers)
 
 
-def _layer(sizes: tuple[int, int], activation: str, dropout: float, batch_norm: bool) -> nn.Sequential:
+def _hidden_layer(sizes: tuple[int, int], options: LayerOptions) -> nn.Sequential:
     modules: OrderedDict[str, nn.Module] = OrderedDict(linear=nn.Linear(*sizes))
-    if batch_norm:
+    if options.batch_norm:
         modules["norm"] = nn.BatchNorm1d(sizes[1])
-    modules["activation"] = ACTIVATIONS[activation]()
-    if dropout > 0:
-        modules["dropout"] = nn.Dropout(dropout)
+    if options.layer_norm:
+        modules["norm"] = nn.LayerNorm(sizes[1])
+    modules["activation"] = ACTIVATIONS[options.hidden_activation]()
+    if options.dropout > 0:
+        modules["dropout"] = nn.Dropout(options.dropout)
     return nn.Sequential(modules)
 
 
@@ -55,8 +58,8 @@ def _layer(sizes: tuple[int, int], activation: str, dropout: float, batch_norm: 
 class DenseChain:
     """Linear layers of `sizes` F, H, ..., O; activations by their names in the configuration.
 
-    The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm, also a
-    hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
+    The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm or layer
+    norm, also a hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
     """
 
     sizes: tuple[int, ...]
@@ -64,6 +67,7 @@ class DenseChain:
     output_activation: str
     dropout: float = 0.0
     has_batch_norm: bool = False
+    has_layer_norm: bool = False
 
 
 def dense_chain_of(model: nn.Module) -> DenseChain | None:
@@ -82,10 +86,10 @@ def _chain(layers: list[list[nn.Module]]) -> DenseChain | None:
     if not hidden or len(last) != 2 or any([type(module) for module in layer] != first for layer in hidden):
         return None
     linear = [layer[0] for layer in layers if isinstance(layer[0], nn.Linear)]
-    norm, dropout = (
-        next((m for m in hidden[0] if isinstance(m, kind)), None) for kind in (VirtualBatchNorm, nn.Dropout)
-    )
+    dropout = next((module for module in hidden[0] if isinstance(module, nn.Dropout)), None)
+    has_batch_norm, has_layer_norm = (kind in first for kind in (VirtualBatchNorm, nn.LayerNorm))
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
     activation = next(module for module in hidden[0] if isinstance(module, tuple(ACTIVATIONS.values())))
-    probability = dropout.p if isinstance(dropout, nn.Dropout) else 0.0
-    return DenseChain(sizes, activation_name(activation), activation_name(last[1]), probability, norm is not None)
+    probability = 0.0 if dropout is None else dropout.p
+    names = activation_name(activation), activation_name(last[1])
+    return DenseChain(sizes, *names, probability, has_batch_norm, has_layer_norm)

@@ -20,7 +20,7 @@ from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input
 from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import input_jacobian
 
-ACTIVATIONS = ("none", "sigmoid", "tanh", "relu", "gelu")
+ACTIVATIONS = ("none", "sigmoid", "tanh", "relu", "gelu", "silu")
 # Units in the last place of the result, measured over all arguments of float32 (--full) and drawn ones of float64.
 LARGEST_ERROR = {"exponential": 1.1, "tanh": 1.4, "erf": 1.4}
 

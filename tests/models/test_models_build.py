@@ -20,6 +20,7 @@ FUNCTIONS = {
     "tanh": math.tanh,
     "relu": lambda x: max(x, 0.0),
     "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "silu": lambda x: x / (1 + math.exp(-x)),
 }
 
 
@@ -77,6 +78,9 @@ def test_what_is_a_chain_of_dense_layers():
     assert dense_chain_of(build(name="mlp")) == DenseChain((3, 16, 2), "relu", "none")
     regular = build(name="mlp", hidden_layers=2, dropout=0.1, batch_norm=True)
     assert dense_chain_of(regular) == DenseChain((3, 16, 16, 2), "relu", "none", 0.1, has_batch_norm=True)
+    assert dense_chain_of(build(name="mlp", layer_norm=True)) == DenseChain(
+        (3, 16, 2), "relu", "none", has_layer_norm=True
+    )
     assert [dense_chain_of(build(name=name)) for name in ("cnn", "unet")] == [None] * 2
 
 
@@ -107,6 +111,9 @@ def test_dropout_drops_in_training_only(name):
         ({"name": "icenet", "hidden_layers": 2}, r"model.hidden_layers=2: icenet has no .*name=mlp or cnn or unet"),
         ({"dropout": 0.5}, r"model.dropout=0.5: icenet has no such option"),
         ({"batch_norm": True}, r"model.batch_norm=true: icenet"),
+        ({"layer_norm": True}, r"model.layer_norm=true: icenet has no such option; .*name=mlp$"),
+        ({"name": "mlp", "layer_norm": True, "batch_norm": True}, r"model.layer_norm=true: not together .*remove one"),
+        ({"name": "mlp", "layer_norm": True, "hidden_size": 1}, r"model.layer_norm=true: of model.hidden_size=1 .*2$"),
         ({"normalize_outputs": True}, r"model.normalize_outputs=true: icenet .*model.name=mlp$"),
         ({"name": "mlp", "periodic": True}, r"model.periodic=true: mlp .*model.name=cnn or unet"),
         ({"name": "mlp", "kernel_size": 5}, r"model.kernel_size=5: mlp"),

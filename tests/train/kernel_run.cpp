@@ -51,7 +51,7 @@ int main() {
     volatile std::int64_t steps_done = 0;
     Draws draws{1234567, 0, 0};
     std::vector<Real> running(static_cast<std::size_t>(2 * num_layers * widest()));
-    for (int l = 0; has_norm && l < num_layers - 1; ++l)
+    for (int l = 0; has_batch_norm && l < num_layers - 1; ++l)
         for (int c = 0; c < sizes[l + 1]; ++c)
             running[static_cast<std::size_t>(running_before(l) + sizes[l + 1] + c)] = 1;
     const Step step{reinterpret_cast<Workspace*>(start),
@@ -85,7 +85,7 @@ int main() {
     std::uint64_t hash = 14695981039346656037u;
     hash = hashed(hashed(hashed(hash, parameters), m), v);
     hash = hashed(hashed(hashed(hash, losses), epoch_sums), validation);
-    if (has_norm) hash = hashed(hash, running);
+    if (has_batch_norm) hash = hashed(hash, running);
     std::printf("%016" PRIx64 " loss %.9g to %.9g in %d steps\n", hash, losses[0], losses[num_steps - 1],
                 static_cast<int>(taken));
 }

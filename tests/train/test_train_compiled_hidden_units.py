@@ -1,4 +1,4 @@
-"""Batch norm and dropout in the compiled step: the eager engine's numbers, and one hash on any number of ranks."""
+"""Norms, dropout and SiLU in the compiled step: the eager engine's numbers, and one hash on any number of ranks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mpitrain.train.engines import autograd
 # 102 samples are left: three full batches of 32, and one whose microbatches have one row or none.
 EXACT = ("training.dtype=float64", "data.validation_split=0.15")
 NORM, DROPOUT = "model.batch_norm=true", "model.dropout=0.3"
+LAYER_NORM, SILU = "model.layer_norm=true", "model.hidden_activation=silu"
 WORD = (1 << 64) - 1
 
 
@@ -46,6 +47,23 @@ def test_batch_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
     assert min(tracked[0]) > 0
 
 
+@pytest.mark.parametrize("more", [(), ("training.reduction=any", "training.global_batch_size=92"), (SILU,),
+                                  ("model.hidden_size=2", "model.hidden_layers=3"), ("model.hidden_size=33", SILU)],
+                         ids=" ".join)  # fmt: skip
+def test_layer_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
+    own, eager = compared(LAYER_NORM, *more)
+    torch.testing.assert_close(own.weights(), eager.weights(), rtol=1e-9, atol=1e-11)
+    assert own.trainer.state.validation_loss == pytest.approx(eager.trainer.state.validation_loss, rel=1e-10)
+    # Scale and offset are learnt: they begin at 1 and 0.
+    norms = [module for module in own.model.modules() if isinstance(module, nn.LayerNorm)]
+    assert all(bool((norm.weight != 1).all() and (norm.bias != 0).all()) for norm in norms if norm.weight.numel() > 1)
+    assert len(norms) >= 2
+
+
+def test_silu_is_the_eager_engine_s() -> None:
+    check_equal(*compared(SILU, "model.output_activation=silu"))
+
+
 def drawn(key: int, rows: int, units: int, probability: float) -> np.ndarray:
     """What the kernel multiplies the units of a layer by (rows, units), written again."""
     low, high = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
@@ -65,7 +83,7 @@ def key_of(key: int, index: int) -> int:
     return bits ^ (bits >> 31)
 
 
-@pytest.mark.parametrize("more", [(), (NORM,)], ids=["dropout", "batch norm and dropout"])
+@pytest.mark.parametrize("more", [(), (NORM,), (LAYER_NORM,)], ids=["dropout", "batch norm too", "layer norm too"])
 def test_dropout_is_the_eager_engine_s_with_the_kernel_s_draws(
     monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
@@ -96,7 +114,7 @@ def test_as_many_units_are_dropped_as_asked() -> None:
     assert np.ptp((kept == 0).mean(axis=0)) < 0.05
 
 
-@pytest.mark.parametrize("more", [(NORM,), (DROPOUT,), (NORM, DROPOUT)], ids=" ".join)
+@pytest.mark.parametrize("more", [(NORM,), (DROPOUT,), (NORM, DROPOUT), (LAYER_NORM, DROPOUT, SILU)], ids=" ".join)
 def test_one_hash_on_any_number_of_ranks(more: tuple[str, ...]) -> None:
     (one,) = fitted_hashes(1, *MLP, *more, samples=points())
     assert fitted_hashes(3, *MLP, *more, samples=points()) == [one] * 3

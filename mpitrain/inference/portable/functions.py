@@ -172,6 +172,21 @@ def _within(a: Arithmetic, z: Number) -> Number:
     return a.select(z < -largest, -largest, z)
 
 
+def _silu(a: Arithmetic, z: Number) -> Number:
+    return _not_below(a, z) * _sigmoid(a, z)
+
+
+def _silu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
+    s = _sigmoid(a, z)
+    return s + y * (1.0 - s)
+
+
+def _not_below(a: Arithmetic, z: Number) -> Number:
+    """Return z, or minus the largest exponent below that: there e^z stays the same, and the product must not grow."""
+    least = -a.coefficients.largest_exponent
+    return a.select(z < least, least, z)
+
+
 def _gelu(a: Arithmetic, z: Number) -> Number:
     return z * _distribution(a, z)
 
@@ -196,6 +211,7 @@ ACTIVATIONS = {
     "tanh": Activation(tanh, lambda a, z, y: 1.0 - y * y),
     "relu": Activation(_relu, lambda a, z, y: a.select(z > 0.0, 1.0, 0.0)),
     "gelu": Activation(_gelu, _gelu_slope),
+    "silu": Activation(_silu, _silu_slope),
 }
 
 

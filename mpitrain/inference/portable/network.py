@@ -103,7 +103,7 @@ def portable_network_of(model: nn.Module) -> PortableNetwork | None:
     if isinstance(plain, IceNet):
         layers = [_layer([plain.fc1, plain.activation]), _layer([plain.fc2, plain.output_activation])]
         return _network(plain, layers, None, None)
-    if isinstance(plain.network, MlpNetwork):
+    if isinstance(plain.network, MlpNetwork) and not any(isinstance(one, nn.LayerNorm) for one in plain.modules()):
         layers = [_layer(list(layer.children())) for layer in plain.network.layers.children()]
         return _network(plain, layers, _array(plain.output_mean), _array(plain.output_std))
     return None

@@ -64,7 +64,7 @@ def _network(config: RunConfig) -> str:
     unit = "channels" if name in ("cnn", "unet") else "units"
     activation = f", activation {model.hidden_activation}" if model.hidden_activation else ""
     extras = [f"dropout {model.dropout:g}"] if model.dropout else []
-    extras += ["batch norm"] if model.batch_norm else []
+    extras += ["batch norm"] if model.batch_norm else ["layer norm"] if model.layer_norm else []
     more = f", with {' and '.join(extras)}" if extras else ""
     return f"The network is {_NETWORKS[name]}{layers} with {model.hidden_size} {unit}{activation}{more}"
 

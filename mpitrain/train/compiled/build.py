@@ -47,6 +47,7 @@ class DenseNetwork:
     dtype: torch.dtype
     dropout: float = 0.0
     norm_rows: int = 0
+    has_layer_norm: bool = False
 
     def macros(self) -> list[str]:
         """Return what the kernel's source needs to be told."""
@@ -58,6 +59,7 @@ class DenseNetwork:
             *(f"-D{key}={name}" for key, name in named.items()),
             *([f"-DDROPOUT={self.dropout!r}"] if self.dropout else []),
             *([f"-DBATCH_NORM={self.norm_rows}"] if self.norm_rows else []),
+            *(["-DLAYER_NORM=1"] if self.has_layer_norm else []),
         ]
 
 

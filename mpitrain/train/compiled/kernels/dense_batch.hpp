@@ -45,7 +45,7 @@ void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const st
             Real* x = work.after[0][r] + f;
             store(x, (load(x) - load(work.input_mean + f)) * load(work.input_factor + f));
         }
-    if constexpr (has_norm)
+    if constexpr (has_batch_norm)
         for (int r = 0; r < R; ++r) work.row_counts[r] = rows.weights[order[r]] > 0 ? 1 : 0;
 }
 

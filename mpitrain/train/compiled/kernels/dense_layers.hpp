@@ -5,11 +5,12 @@
 // Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
 // for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
 // The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS; of networks
-// that have them DROPOUT, a probability, and BATCH_NORM, the rows that a microbatch has at most.
+// that have them DROPOUT, a probability, BATCH_NORM, the rows that a microbatch has at most, and LAYER_NORM, 1.
 #pragma once
 
-#include "functions.hpp"
+#include "activations.hpp"
 #include "hidden_units.hpp"
+#include "layer_norm.hpp"
 
 #ifndef LAYER_SIZES  // an editor reads this file: as for the sea-ice network
 #define LAYER_SIZES 7, 16, 1
@@ -23,10 +24,12 @@
 #ifndef BATCH_NORM
 #define BATCH_NORM 0
 #endif
+#ifndef LAYER_NORM
+#define LAYER_NORM 0
+#endif
 
 namespace {
 
-enum Activation { identity, sigmoid, tanh, relu, gelu };
 enum Loss { mse, mae, huber };
 
 constexpr int sizes[] = {LAYER_SIZES};
@@ -36,7 +39,9 @@ constexpr Activation output_activation = OUTPUT;
 constexpr Loss loss_kind = LOSS;
 
 constexpr double dropout = DROPOUT;
-constexpr bool has_dropout = dropout > 0, has_norm = BATCH_NORM > 0;
+constexpr bool has_dropout = dropout > 0, has_batch_norm = BATCH_NORM > 0, has_layer_norm = LAYER_NORM > 0;
+constexpr bool has_norm = has_batch_norm || has_layer_norm;
+static_assert(!(has_batch_norm && has_layer_norm), "a layer has one norm");
 
 // Batch norm needs all rows of a microbatch at once.
 constexpr int usual_tile_rows = 64;
@@ -56,7 +61,7 @@ constexpr int num_parameters() {
 /// The sums that batch norm's running statistics need, of all hidden layers.
 constexpr int num_moments() {
     int total = 0;
-    for (int l = 0; l < num_layers - 1; ++l) total += has_norm ? num_norm_sums(sizes[l + 1]) : 0;
+    for (int l = 0; l < num_layers - 1; ++l) total += has_batch_norm ? num_norm_sums(sizes[l + 1]) : 0;
     return total;
 }
 /// Where those of layer l lie among them, and its running mean and variance among all layers'.
@@ -122,28 +127,6 @@ inline void dots(const Real* a, std::ptrdiff_t a_row, const Real* b, int count, 
     store(sums, spread(start) + sums_of_lanes(row));
 }
 
-template <Activation kind>
-Real activate(Real z) {
-    if constexpr (kind == sigmoid) return 1 / (1 + exponential(-z));
-    if constexpr (kind == tanh) return hyperbolic_tangent(z);
-    if constexpr (kind == relu) return z < 0 ? 0 : z;  // a NaN stays one
-    if constexpr (kind == gelu) return z * Real(0.5) * (1 + error_function(z * Real(0.70710678118654752440)));
-    return z;
-}
-
-/// The derivative by z, from z and the activation y.
-template <Activation kind>
-Real slope(Real z, Real y) {
-    if constexpr (kind == sigmoid) return y * (1 - y);
-    if constexpr (kind == tanh) return 1 - y * y;
-    if constexpr (kind == relu) return z > 0 ? 1 : 0;
-    if constexpr (kind == gelu) {
-        const Real density = exponential(Real(-0.5) * z * z) * Real(0.39894228040143267794);
-        return Real(0.5) * (1 + error_function(z * Real(0.70710678118654752440))) + z * density;
-    }
-    return 1;
-}
-
 Real loss_of(Real error) {
     const Real size = std::fabs(error);
     if constexpr (loss_kind == mae) return size;
@@ -166,9 +149,10 @@ struct Layer {
     Real bias[widest()];
     Real weight_gradient[widest()][widest()];  // [J][width(I)]
     Real bias_gradient[widest()];
-    // Of batch norm: its parameters and their gradients, and one over the standard deviation of the microbatch.
+    // Of a norm: its parameters and their gradients, and one over the standard deviation, of each unit or of each row.
     Real norm_scale[widest()], norm_offset[widest()];
-    Real norm_scale_gradient[widest()], norm_offset_gradient[widest()], reciprocal_std[widest()];
+    Real norm_scale_gradient[widest()], norm_offset_gradient[widest()];
+    Real reciprocal_std[has_layer_norm ? tile_rows : widest()];
 };
 
 /// How a forward pass differs in training: `key` is that of the dropout of its microbatch, whose first row here is
@@ -188,9 +172,9 @@ struct Workspace {
     Real delta[2][tile_rows][widest()];
     Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];     // what dropout multiplies each unit by
     Real active[only_if(has_dropout, num_layers)][tile_rows][widest()];   // the activations before that
-    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by batch norm, not yet scaled
+    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by a norm, not yet scaled
     Real row_counts[tile_rows];                                           // 1 for a sample, 0 for padding
-    Real moments[only_if(has_norm, num_moments())];
+    Real moments[only_if(has_batch_norm, num_moments())];
     const Real* running;                                // mean and variance of each hidden layer with batch norm
     Real input_mean[widest()], input_factor[widest()];  // one over the standard deviation
 };
@@ -225,7 +209,7 @@ void gather_gradients(const Workspace& work, Real* gradient) {
         std::memcpy(gradient + J, work.layers[l].norm_offset_gradient, sizeof(Real) * static_cast<std::size_t>(J));
         gradient += 2 * J;
     }
-    if constexpr (has_norm) std::memcpy(gradient, work.moments, sizeof(work.moments));
+    if constexpr (has_batch_norm) std::memcpy(gradient, work.moments, sizeof(work.moments));
 }
 
 /// Layer l, of one or two outputs: a vector along the outputs would be nearly empty, so along the inputs, then the
@@ -269,7 +253,9 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
         Real(*y)[stride] = work.after[l + 1];
         Layer& layer = work.layers[l];
         multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
-        if constexpr (is_hidden && has_norm) {
+        if constexpr (is_hidden && has_layer_norm)
+            normalise_rows<J>(z, R, layer.norm_scale, layer.norm_offset, work.normalised[l + 1], layer.reciprocal_std);
+        if constexpr (is_hidden && has_batch_norm) {
             const Real* running = work.running + running_before(l);
             if (pass.is_training) {
                 normalise_batch<J>(z, work.row_counts, R, layer.norm_scale, layer.norm_offset, running,
@@ -319,12 +305,14 @@ void backward_layer(Workspace& work, int R, bool is_first) {
                     below[r][i] = hidden_activation == relu ? delta : without_tiny(delta);  // 0, or as large as before
                 }
         }
-        if constexpr (has_norm) {
-            Layer& normed = work.layers[l - 1];
+        [[maybe_unused]] Layer& normed = work.layers[l - 1];
+        if constexpr (has_layer_norm)
+            normalise_rows_backward<I>(below, R, is_first, normed.norm_scale, work.normalised[l], normed.reciprocal_std,
+                                       normed.norm_scale_gradient, normed.norm_offset_gradient);
+        if constexpr (has_batch_norm)
             normalise_backward<I>(below, work.row_counts, R, normed.norm_scale, work.normalised[l],
                                   normed.reciprocal_std, work.moments[moments_before(l - 1)],
                                   normed.norm_scale_gradient, normed.norm_offset_gradient);
-        }
         backward_layer<l - 1>(work, R, is_first);
     }
 }

@@ -33,7 +33,7 @@ void write_partials(const Step& step, const std::int64_t* order, double stop_fla
 
 void update(const Step& step, Real* total, double learning_rate) {
     average_gradient(step, total);
-    if constexpr (has_norm) update_running_statistics<0>(step, total + num_parameters());
+    if constexpr (has_batch_norm) update_running_statistics<0>(step, total + num_parameters());
     if constexpr (has_dropout) ++step.draws->step_in_epoch;
     if (step.optimizer == 2) {
         descent_step(step, total, learning_rate);
