@@ -28,11 +28,12 @@ HISTORY = REFERENCE_CASE / "cice_history.nc"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two members of an ensemble, one network of another size, one of turned inputs, and one of fields."""
+    """Two members of an ensemble, one network of another size, of turned inputs, with layer norm, and of fields."""
     folder = tmp_path_factory.mktemp("runs")
     common = ("training.epochs=2", "model.name=mlp", "model.hidden_size=6")
     for name, *settings in (("a", *common), ("b", *common, "seed=7"), ("wide", *common, "model.hidden_size=9"),
                             ("turned", *common, f"variables.input_variables=[{','.join(reversed(CICE_INPUTS))}]"),
+                            ("norm", *common, "model.layer_norm=true", "model.hidden_activation=silu"),
                             ("cnn", "training.epochs=1", "model.name=cnn", "data.samples=fields")):  # fmt: skip
         done = train(None, folder / name, f"data.data_path={HISTORY}", *settings)
         assert done.returncode == 0, done.stderr
@@ -95,6 +96,13 @@ def ensemble(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(runs / run, folder / "members" / name)
     (folder / "ensemble.json").write_text('{"members": ["0000", "0001"]}')
     return folder
+
+
+@pytest.mark.parametrize("kind", ["c", "c++", "fortran", "torchscript", "pt2", "onnx"])
+def test_layer_norm_and_silu_are_exported_in_every_format(runs: Path, tmp_path: Path, kind: str) -> None:
+    endings = {"c++": "hpp", "fortran": "f90", "torchscript": "pt"}
+    lines = exported(runs / "norm", tmp_path / f"m.{endings.get(kind, kind)}", kind)
+    assert any(line.startswith("checked: ") for line in lines), lines
 
 
 @pytest.mark.parametrize("kind", ["c", "torchscript", "pt2", "onnx"])

@@ -32,6 +32,16 @@ WIDE: dict[str, Any] = {"name": "mlp", "hidden_size": 64, "hidden_layers": 2}
 CASES: dict[str, dict[str, Any]] = {
     "icenet": {"name": "icenet"},
     **{name: {**WIDE, "hidden_activation": name} for name in ("none", "sigmoid", "tanh", "relu", "gelu")},
+    "layer norm": {**WIDE, "hidden_activation": "silu", "layer_norm": True},
+    "layer norm, ensemble": {
+        **WIDE,
+        "hidden_size": 5,
+        "hidden_activation": "none",
+        "layer_norm": True,
+        "num_members": 3,
+        "num_outputs": 2,
+        "dtype": torch.float64,
+    },
     "two outputs": {**WIDE, "hidden_activation": "tanh", "num_outputs": 2},
     "ensemble": {"name": "mlp", "hidden_size": 16, "hidden_activation": "gelu", "num_members": 8, "num_outputs": 2},
     "double": {**WIDE, "hidden_size": 13, "hidden_activation": "gelu", "dtype": torch.float64},
@@ -44,7 +54,9 @@ SMALL = [
     ("gcc", "-O2", "-march=native", "tanh"), ("clang", "-O2", "-march=native", "relu"), ("gcc", "-O0", "", "icenet"),
     ("clang++", "-O0", "", "ensemble"), ("g++", "-O3", "-march=native", "double"),
     ("gfortran", "-O3", "-march=native", "two outputs"), ("gfortran", "-O0", "", "ensemble"),
-    (FLANG, "-O1", "-march=native", "gelu"),
+    (FLANG, "-O1", "-march=native", "gelu"), ("g++", "-O2", "-march=native", "layer norm"),
+    ("gfortran", "-O2", "-march=native", "layer norm"), ("clang", "-O2", "", "layer norm, ensemble"),
+    ("gfortran", "-O0", "", "layer norm, ensemble"),
 ]  # fmt: skip
 WHOLE = list(itertools.product(COMPILERS, ("-O0", "-O2", "-O3"), ("", "-march=native"), CASES))
 

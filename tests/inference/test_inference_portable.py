@@ -21,6 +21,7 @@ from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import input_jacobian
 
 ACTIVATIONS = ("none", "sigmoid", "tanh", "relu", "gelu", "silu")
+LAYER_NORM = {"layer_norm": True, "hidden_layers": 2}
 # Units in the last place of the result, measured over all arguments of float32 (--full) and drawn ones of float64.
 LARGEST_ERROR = {"exponential": 1.1, "tanh": 1.4, "erf": 1.4}
 
@@ -44,10 +45,15 @@ def flushing() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("activation", "dtype"), [*((name, torch.float32) for name in ACTIVATIONS), ("gelu", torch.float64)]
-)
-def test_the_kernel_computes_the_bits_of_numpy(activation: str, dtype: torch.dtype) -> None:
-    model, network = network_of(activation, dtype)
+    ("activation", "dtype", "settings"),
+    [*((name, torch.float32, {}) for name in ACTIVATIONS), ("gelu", torch.float64, {}),
+     ("silu", torch.float32, LAYER_NORM), ("none", torch.float64, LAYER_NORM)],
+)  # fmt: skip
+def test_the_kernel_computes_the_bits_of_numpy(activation: str, dtype: torch.dtype, settings: dict[str, Any]) -> None:
+    model, network = network_of(activation, dtype, **settings)
+    for parameter in model.parameters():  # norms begin with ones and zeros
+        parameter.data += torch.linspace(-0.2, 0.3, parameter.numel()).view_as(parameter)
+    network = portable_network_of(model)
     inputs = drawn(500, dtype)  # 31 tiles and a part of one
     kernel = open_kernel(network)
     assert kernel is not None
@@ -61,7 +67,7 @@ def test_the_kernel_computes_the_bits_of_numpy(activation: str, dtype: torch.dty
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("settings", [{"dropout": 0.5}, {"batch_norm": True}, {"hidden_layers": 5}])
+@pytest.mark.parametrize("settings", [{"dropout": 0.5}, {"batch_norm": True}, {"hidden_layers": 5}, LAYER_NORM])
 def test_every_chain_of_dense_layers_is_served(settings: dict[str, Any]) -> None:
     model, _ = network_of("tanh", torch.float64, **settings)
     for name, buffer in model.named_buffers():
@@ -74,10 +80,12 @@ def test_every_chain_of_dense_layers_is_served(settings: dict[str, Any]) -> None
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_flushing_subnormal_numbers_changes_no_bit(activation: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("activation", "settings"), [*((name, {}) for name in ACTIVATIONS), ("tanh", LAYER_NORM)])
+def test_flushing_subnormal_numbers_changes_no_bit(
+    activation: str, settings: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
     """Weights, inputs and slopes of all sizes, so that some products would be subnormal."""
-    model, _ = network_of(activation, torch.float32)
+    model, _ = network_of(activation, torch.float32, **settings)
     sizes = np.random.default_rng(0)
     with torch.no_grad():
         for value in model.parameters():

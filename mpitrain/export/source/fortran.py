@@ -12,11 +12,12 @@ from mpitrain.export.source.emulator import CONVERSIONS, Emulator
 from mpitrain.export.source.fortran_fixed import fixed_procedures
 from mpitrain.export.source.fortran_interface import batch_procedures, member_procedures
 from mpitrain.export.source.fortran_network import network_procedures, slopes_types
+from mpitrain.export.source.fortran_norm import NORM_PROCEDURES
 from mpitrain.export.source.fortran_numbers import array, kind_of_integer, matrix, number, texts
 from mpitrain.export.source.fortran_test import test_program
 from mpitrain.export.source.words import describe, usage
 from mpitrain.inference.portable.in_c import tile_of
-from mpitrain.inference.portable.network import Array
+from mpitrain.inference.portable.network import NORM_EPSILON, Array
 
 _WIDTH = 120
 _PUBLIC = (
@@ -49,10 +50,10 @@ def _module(emulator: Emulator) -> Iterator[str]:
     yield "\ncontains\n"
     has_outputs = network.output_mean is not None
     yield from fixed_procedures(has_outputs, is_ensemble, any(layer.activation != "none" for layer in network.layers))
+    yield from [NORM_PROCEDURES] if network.has_norms else []
     yield from network_procedures(network)
-    has_slopes = any(layer.activation != "none" for layer in network.layers)
     for suffix in ("one", "tile"):
-        yield from member_procedures(suffix, has_slopes, is_ensemble)
+        yield from member_procedures(suffix, not network.is_linear, is_ensemble)
     yield from batch_procedures(is_ensemble)
     yield f"end module {emulator.name}\n"
 
@@ -97,7 +98,8 @@ def _constants(emulator: Emulator) -> Iterator[str]:
     yield from array("conversion_summand", pairs[:, 1])
     yield "  ! Smaller numbers count as 0, so that no result depends on whether the CPU flushes subnormal numbers to 0."
     named = {"value_limit": limits.value, "sum_limit": limits.sum, "result_limit": limits.result}
-    named |= {"deviation_limit": limits.deviation} if emulator.is_ensemble else {}
+    named |= {"deviation_limit": limits.deviation} if emulator.is_ensemble or network.has_norms else {}
+    named |= {"norm_epsilon": NORM_EPSILON} if network.has_norms else {}
     for name, value in named.items():
         yield f"  real(wp), parameter :: {name} = {number(_numbers(value, emulator))}"
 
@@ -117,6 +119,9 @@ def _weights(emulator: Emulator) -> Iterator[str]:
         yield from matrix(f"weight_{number_of_layer}", rows, f"{num_out}, {num_in}, {count}")
         yield from matrix(f"transposed_{number_of_layer}", columns, f"{num_in}, {num_out}, {count}")
         yield from matrix(f"bias_{number_of_layer}", [one.bias for one in of_members], f"{num_out}, {count}")
+        norms = [one.norm for one in of_members if one.norm is not None]
+        for name in ("scale", "offset") if norms else ():
+            yield from matrix(f"{name}_{number_of_layer}", [getattr(one, name) for one in norms], f"{num_out}, {count}")
     # Members may have seen other samples: each has statistics of its own; those of the first one are public.
     yield from _per_member("input_mean", [network.input_mean for network in emulator.networks])
     yield from _per_member("input_std", [network.input_std for network in emulator.networks])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mpitrain.export.source.fortran_numbers import FortranLanguage, names, statements
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
-from mpitrain.inference.portable.network import PortableNetwork
+from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
 from mpitrain.inference.portable.statements import write_down
 
 _DENSE_ONE = """\
@@ -94,12 +94,18 @@ def network_procedures(network: PortableNetwork) -> Iterator[str]:
 def slopes_types(network: PortableNetwork) -> Iterator[str]:
     """Yield the types of the activations' slopes, for one sample and for a tile."""
     for suffix, first in (("one", ""), ("tile", "tile, ")):
-        fields = [
-            f"    real(wp) :: layer_{number}({first}{len(layer.bias)})"
-            for number, layer in enumerate(network.layers, 1)
-            if layer.activation != "none"
-        ] or ["    real(wp) :: none = 0"]
+        fields = []
+        for number, layer in enumerate(network.layers, 1):
+            size = f"{first}{len(layer.bias)}"
+            fields += [f"    real(wp) :: layer_{number}({size})"] if layer.activation != "none" else []
+            fields += [f"    real(wp) :: {', '.join(_kept(number, suffix, size))}"] if layer.norm is not None else []
+        fields = fields or ["    real(wp) :: none = 0"]
         yield "\n".join([f"  type :: slopes_{suffix}", *fields, f"  end type slopes_{suffix}"])
+
+
+def _kept(number: int, suffix: str, size: str) -> tuple[str, str]:
+    """Return what the norm of a layer keeps, as it is declared."""
+    return f"normalised_{number}({size})", f"factor_{number}({_samples(suffix)})"
 
 
 def _activation(name: str, dtype: str) -> str:
@@ -192,11 +198,11 @@ def _count(suffix: str, size: object) -> str:
 
 def _forward(network: PortableNetwork, suffix: str) -> str:
     lines = [f"call normalise(m, {_samples(suffix)}, x, h0)"]
-    has_slopes = any(layer.activation != "none" for layer in network.layers)
     for number, layer in enumerate(network.layers, 1):
         count = _count(suffix, len(layer.bias))
         limit = "result_limit" if number == len(network.layers) else "value_limit"
         lines.append(f"call dense_{number}_{suffix}(m, .true., h{number - 1}, z{number})")
+        lines += _normalised(layer, number, suffix)
         if layer.activation == "none":
             lines.append(f"h{number} = merge(0.0_wp, z{number}, abs(z{number}) < {limit})")
         else:
@@ -206,11 +212,14 @@ def _forward(network: PortableNetwork, suffix: str) -> str:
                       f"if (present(slopes)) {slopes}"]  # fmt: skip
     member = "m, " if network.output_mean is not None else ""
     lines.append(f"call to_physical({member}{_samples(suffix)}, h{len(network.layers)}, y)")
-    if not has_slopes:
+    if network.is_linear:
         lines.append("if (present(slopes)) slopes%none = 0")
     sizes = network.sizes
     local = [f"h{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
     local += [f"z{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
+    for number, layer in enumerate(network.layers, 1):
+        size = f"{'' if suffix == 'one' else 'tile, '}{len(layer.bias)}"
+        local += _kept(number, suffix, size) if layer.norm is not None else ()
     declared = [
         f"    real(wp), intent(in) :: x{_shape(suffix, 'num_inputs')}",
         f"    real(wp), intent(out) :: y{_shape(suffix, 'num_outputs')}",
@@ -228,6 +237,7 @@ def _tangent(network: PortableNetwork, suffix: str) -> str:
     lines = [f"call divide_by_std(m, {_samples(suffix)}, result_limit, dx, value_limit, h0)"]
     for number, layer in enumerate(network.layers, 1):
         lines += [f"call dense_{number}_{suffix}(m, .false., h{number - 1}, z{number})",
+                  *reversed(_norm_derivative(layer, number, suffix, f"z{number}")),
                   _times_slopes(layer.activation, suffix, len(layer.bias), number)]  # fmt: skip
     member = "m, " if network.output_mean is not None else ""
     lines.append(f"call times_std({member}{_samples(suffix)}, value_limit, h{len(network.layers)}, result_limit, dy)")
@@ -245,6 +255,7 @@ def _adjoint(network: PortableNetwork, suffix: str) -> str:
     for number in range(last, 0, -1):
         layer = network.layers[number - 1]
         lines += [_times_slopes(layer.activation, suffix, len(layer.bias), number),
+                  *_norm_derivative(layer, number, suffix, f"h{number}"),
                   f"call transposed_dense_{number}_{suffix}(m, h{number}, z{number - 1})"]  # fmt: skip
     lines.append(f"call divide_by_std(m, {_samples(suffix)}, 0.0_wp, z0, result_limit, dx)")
     sizes = network.sizes
@@ -253,6 +264,28 @@ def _adjoint(network: PortableNetwork, suffix: str) -> str:
     return _derivative(
         network, suffix, f"adjoint_member_{suffix}", ("dy", "num_outputs", "dx", "num_inputs"), local, lines
     )
+
+
+def _normalised(layer: DenseLayer, number: int, suffix: str) -> list[str]:
+    if layer.norm is None:
+        return []
+    kept = (f"normalised_{number}", f"factor_{number}")
+    given = f"scale_{number}(:, m), offset_{number}(:, m), z{number}, {', '.join(kept)}"
+    return [
+        f"call normalise_units({_samples(suffix)}, {len(layer.bias)}, {given})",
+        *(f"if (present(slopes)) slopes%{name} = {name}" for name in kept),
+    ]
+
+
+def _norm_derivative(layer: DenseLayer, number: int, suffix: str, values: str) -> list[str]:
+    """Return the adjoint's statements; in the other order they are the tangent linear's."""
+    if layer.norm is None:
+        return []
+    common, kept = f"{_samples(suffix)}, {len(layer.bias)}", f"slopes%normalised_{number}, slopes%factor_{number}"
+    return [
+        f"call times_scale({common}, scale_{number}(:, m), {values})",
+        f"call through_norm({common}, {kept}, {values})",
+    ]
 
 
 def _times_slopes(activation: str, suffix: str, size: int, number: int) -> str:
@@ -266,14 +299,13 @@ def _derivative(
     lines: list[str],
 ) -> str:  # fmt: skip
     given, given_size, result, result_size = names_and_sizes
-    has_slopes = any(layer.activation != "none" for layer in network.layers)
     declared = [
-        *([f"    type(slopes_{suffix}), intent(in) :: slopes"] if has_slopes else []),
+        *([f"    type(slopes_{suffix}), intent(in) :: slopes"] if not network.is_linear else []),
         f"    real(wp), intent(in) :: {given}{_shape(suffix, given_size)}",
         f"    real(wp), intent(out) :: {result}{_shape(suffix, result_size)}",
         "  " + names("real(wp)", local),
     ]
-    return _subroutine(name, f"m, {'slopes, ' if has_slopes else ''}{given}, {result}", declared, lines)
+    return _subroutine(name, f"m, {'' if network.is_linear else 'slopes, '}{given}, {result}", declared, lines)
 
 
 def _subroutine(name: str, arguments: str, declared: list[str], lines: list[str]) -> str:

@@ -158,6 +158,7 @@ def _forward(network: PortableNetwork, suffix: str, samples: str) -> str:
             f"real z{number}[{count}], h{number}[{count}];",
             f"dense_{suffix}({num_in}, {num_out}, n->weight_{number}, n->bias_{number}, h{number - 1}, z{number});",
         ]
+        lines += _normalised(network, number, samples)
         if layer.activation == "none":
             lines.append(f"for (int k = 0; k < {count}; ++k) h{number}[k] = without_tiny(z{number}[k], {limit});")
         else:
@@ -176,6 +177,7 @@ def _tangent(network: PortableNetwork, suffix: str, samples: str) -> str:
         lines += [
             f"real z{number}[{num_out} * {samples}], h{number}[{num_out} * {samples}];",
             f"dense_{suffix}({num_in}, {num_out}, n->weight_{number}, NULL, h{number - 1}, z{number});",
+            *reversed(_norm_derivative(network, number, samples, f"z{number}")),
             f"times_slopes({num_out} * {samples}, z{number}, {_slopes(network, number)}, h{number});",
         ]
     lines += [f"times_std({samples}, n, VALUE_LIMIT, h{len(network.layers)}, RESULT_LIMIT, dy);"]
@@ -191,6 +193,7 @@ def _adjoint(network: PortableNetwork, suffix: str, samples: str) -> str:
         lines += [
             f"real h{number}[{num_out} * {samples}], z{number - 1}[{num_in} * {samples}];",
             f"times_slopes({num_out} * {samples}, z{number}, {_slopes(network, number)}, h{number});",
+            *_norm_derivative(network, number, samples, f"h{number}"),
             f"dense_{suffix}({num_out}, {num_in}, n->transposed_{number}, NULL, h{number}, z{number - 1});",
         ]
     lines += [f"divide_by_std({samples}, n, (real)0, z0, RESULT_LIMIT, dx);"]
@@ -198,12 +201,36 @@ def _adjoint(network: PortableNetwork, suffix: str, samples: str) -> str:
     return _function(network, "dx = K^T dy at the sample of the slopes.", f"adjoint_{suffix}", arguments, lines)
 
 
+def _normalised(network: PortableNetwork, number: int, samples: str) -> list[str]:
+    layer = network.layers[number - 1]
+    if layer.norm is None:
+        return []
+    count, kept = f"{len(layer.bias)} * {samples}", (f"normalised_{number}", f"factor_{number}")
+    given = f"n->scale_{number}, n->offset_{number}, z{number}, {', '.join(kept)}"
+    return [
+        f"real {kept[0]}[{count}], {kept[1]}[{samples}];",
+        f"normalise_units({len(layer.bias)}, {samples}, {given});",
+        *(f"if (slopes) memcpy(slopes->{name}, {name}, sizeof {name});" for name in kept),
+    ]
+
+
+def _norm_derivative(network: PortableNetwork, number: int, samples: str, values: str) -> list[str]:
+    """Return the adjoint's statements; in the other order they are the tangent linear's."""
+    layer = network.layers[number - 1]
+    if layer.norm is None:
+        return []
+    kept = f"slopes->normalised_{number}, slopes->factor_{number}"
+    return [
+        f"times_scale({len(layer.bias)}, {samples}, n->scale_{number}, {values});",
+        f"through_norm({len(layer.bias)}, {samples}, {kept}, {values});",
+    ]
+
+
 def _slopes(network: PortableNetwork, number: int) -> str:
     return "NULL" if network.layers[number - 1].activation == "none" else f"slopes->layer_{number}"
 
 
 def _function(network: PortableNetwork, what: str, name: str, arguments: str, lines: Sequence[str]) -> str:
-    has_slopes = any(layer.activation != "none" for layer in network.layers)
-    body = [*lines] if has_slopes else [*lines, "(void)slopes;"]
+    body = [*lines] if not network.is_linear else [*lines, "(void)slopes;"]
     head = f"static INLINE void {name}(const network_numbers *n, {arguments}) {{"
     return "\n".join([f"/* {what} */", head, *(f"    {line}" for line in body), "}", ""])

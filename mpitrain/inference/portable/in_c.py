@@ -16,7 +16,7 @@ import numpy as np
 
 from mpitrain.inference.portable.c_network import network_functions
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
-from mpitrain.inference.portable.network import Array, PortableNetwork
+from mpitrain.inference.portable.network import NORM_EPSILON, Array, PortableNetwork
 from mpitrain.inference.portable.statements import write_down
 
 _PREFIXED = ("INLINE", "RESTRICT", "TILE", "MEMBERS", "INPUTS", "OUTPUTS")
@@ -108,6 +108,7 @@ def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
         _constants(network, num_members),
         _types(network),
         read_source("helpers.h"),
+        *([read_source("layer_norm.h")] if network.has_norms else []),
         *power_of_two,
         *functions,
         *network_functions(network, num_members, read_source("members.h")),
@@ -136,6 +137,9 @@ def numbers_of(network: PortableNetwork) -> Iterator[tuple[str, Array]]:
         yield f"weight_{number}", layer.weight
         yield f"transposed_{number}", layer.weight.T
         yield f"bias_{number}", layer.bias
+        if layer.norm is not None:
+            yield f"scale_{number}", layer.norm.scale
+            yield f"offset_{number}", layer.norm.offset
     if network.output_mean is not None and network.output_std is not None:
         yield "output_mean", network.output_mean
         yield "output_std", network.output_std
@@ -145,8 +149,10 @@ def _constants(network: PortableNetwork, num_members: int) -> str:
     c, limits, language = COEFFICIENTS[network.dtype], network.limits, CLanguage()
     itemsize = np.dtype(network.dtype).itemsize
     named = {"VALUE_LIMIT": limits.value, "SUM_LIMIT": limits.sum, "RESULT_LIMIT": limits.result}
-    if num_members > 1:
+    if num_members > 1 or network.has_norms:
         named["DEVIATION_LIMIT"] = limits.deviation
+    if network.has_norms:
+        named["NORM_EPSILON"] = NORM_EPSILON
     return f"""\
 typedef {"float" if itemsize == 4 else "double"} real;
 typedef uint{8 * itemsize}_t bits_of_real;
@@ -166,18 +172,18 @@ def tile_of(network: PortableNetwork) -> int:
 
 def _types(network: PortableNetwork) -> str:
     numbers = [f"    real {name}[{' * '.join(map(str, value.shape))}];" for name, value in numbers_of(network)]
-    slopes = [
-        f"    real layer_{number}[{len(layer.bias)} * TILE];"
-        for number, layer in enumerate(network.layers, 1)
-        if layer.activation != "none"
-    ]
+    slopes = []
+    for number, layer in enumerate(network.layers, 1):
+        size = f"{len(layer.bias)} * TILE"
+        slopes += [f"    real layer_{number}[{size}];"] if layer.activation != "none" else []
+        slopes += [f"    real normalised_{number}[{size}], factor_{number}[TILE];"] if layer.norm is not None else []
     return f"""\
 /* weight_1 [inputs][outputs] of layer 1, for sums along its outputs; transposed_1 for those of the adjoint. */
 typedef struct {{
 {chr(10).join(numbers)}
 }} network_numbers;
 
-/* What derivatives need of a forward pass: the activations' slopes [outputs][S]. */
+/* What derivatives need of a forward pass: slopes of activations [outputs][S], and what norms keep. */
 typedef struct {{
 {chr(10).join(slopes or ["    real none; /* C has no empty struct */"])}
 }} slopes_of_layers;

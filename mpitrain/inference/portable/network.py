@@ -4,6 +4,7 @@ F  input features      I, J  inputs and outputs of a layer      O  outputs
 
     h = (x - input_mean) / input_std
     h[j] = activation(bias[j] + h[0] weight[0, j] + h[1] weight[1, j] + ...)     layer after layer, added in this order
+           with a norm: of scale[j] (z[j] - mean of z) / sqrt(variance of z + 1e-5) + offset[j], z[j] being that sum
     y = h output_std + output_mean
 """
 
@@ -48,13 +49,30 @@ LIMITS = {
 }
 
 
+NORM_EPSILON = 1e-5  # torch's default
+
+
+@dataclass(frozen=True)
+class UnitNorm:
+    """Layer norm: scale (J,) and offset (J,)."""
+
+    scale: Array
+    offset: Array
+
+
 @dataclass(frozen=True)
 class DenseLayer:
-    """weight (I, J), bias (J,), and the activation's name in the configuration."""
+    """weight (I, J), bias (J,), the activation's name in the configuration, and the layer norm before it, if any."""
 
     weight: Array
     bias: Array
     activation: str
+    norm: UnitNorm | None = None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether derivatives need nothing of a forward pass through this layer."""
+        return self.activation == "none" and self.norm is None
 
 
 @dataclass(frozen=True)
@@ -83,9 +101,20 @@ class PortableNetwork:
         return (len(self.input_mean), *(len(layer.bias) for layer in self.layers))
 
     @property
+    def has_norms(self) -> bool:
+        """Whether a layer has a norm."""
+        return any(layer.norm is not None for layer in self.layers)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether derivatives need nothing of a forward pass."""
+        return all(layer.is_linear for layer in self.layers)
+
+    @property
     def architecture(self) -> tuple[object, ...]:
         """What networks that are computed by the same functions have in common."""
-        return (self.dtype, self.sizes, tuple(one.activation for one in self.layers), self.output_mean is not None)
+        layers = tuple((one.activation, one.norm is not None) for one in self.layers)
+        return (self.dtype, self.sizes, layers, self.output_mean is not None)
 
 
 def portable_network_of(model: nn.Module) -> PortableNetwork | None:
@@ -103,7 +132,7 @@ def portable_network_of(model: nn.Module) -> PortableNetwork | None:
     if isinstance(plain, IceNet):
         layers = [_layer([plain.fc1, plain.activation]), _layer([plain.fc2, plain.output_activation])]
         return _network(plain, layers, None, None)
-    if isinstance(plain.network, MlpNetwork) and not any(isinstance(one, nn.LayerNorm) for one in plain.modules()):
+    if isinstance(plain.network, MlpNetwork):
         layers = [_layer(list(layer.children())) for layer in plain.network.layers.children()]
         return _network(plain, layers, _array(plain.output_mean), _array(plain.output_std))
     return None
@@ -127,13 +156,20 @@ def _array(tensor: Any) -> Array:
 def _layer(modules: Sequence[nn.Module]) -> DenseLayer:
     linear: Any = modules[0]
     weight, bias = _array(linear.weight), _array(linear.bias)
-    for norm in modules[1:]:
-        if isinstance(norm, nn.BatchNorm1d):
-            weight, bias = _with_norm(norm, weight, bias)
+    for module in modules[1:]:
+        if isinstance(module, nn.BatchNorm1d):
+            weight, bias = _with_norm(module, weight, bias)
+    norm = next((_unit_norm(one) for one in modules if isinstance(one, nn.LayerNorm)), None)
     activation = next(module for module in modules if isinstance(module, tuple(ACTIVATIONS.values())))
     limits = LIMITS[str(weight.dtype)]
     columns = np.ascontiguousarray(without_tiny(weight, limits.weight).T)
-    return DenseLayer(columns, without_tiny(bias, limits.sum), activation_name(activation))
+    return DenseLayer(columns, without_tiny(bias, limits.sum), activation_name(activation), norm)
+
+
+def _unit_norm(norm: Any) -> UnitNorm:
+    scale, offset = _array(norm.weight), _array(norm.bias)
+    limits = LIMITS[str(scale.dtype)]
+    return UnitNorm(without_tiny(scale, limits.weight), without_tiny(offset, limits.sum))
 
 
 def _with_norm(norm: Any, weight: Array, bias: Array) -> tuple[Array, Array]:

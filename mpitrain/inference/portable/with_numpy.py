@@ -13,15 +13,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpitrain.inference.portable.functions import ACTIVATIONS, NumpyArithmetic
-from mpitrain.inference.portable.network import Array, PortableNetwork, without_tiny
+from mpitrain.inference.portable.network import (
+    NORM_EPSILON,
+    Array,
+    DenseLayer,
+    Limits,
+    PortableNetwork,
+    UnitNorm,
+    without_tiny,
+)
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """What a layer norm's derivatives need: the normalised values (N, J), one over the standard deviation (N,)."""
+
+    values: Array
+    factor: Array
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """What a layer's derivatives need: slopes (N, J), None where the activation is y = z, and of a norm, if any."""
+
+    of_activation: Array | None
+    of_norm: Normalised | None
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A forward pass: outputs (N, O), and each layer's slopes (N, J), None where the activation is y = z."""
+    """A forward pass: outputs (N, O), and each layer's slopes."""
 
     outputs: Array
-    slopes: tuple[Array | None, ...]
+    slopes: tuple[Slopes, ...]
 
 
 def forward(network: PortableNetwork, inputs: Array) -> Trajectory:
@@ -30,13 +54,15 @@ def forward(network: PortableNetwork, inputs: Array) -> Trajectory:
     with np.errstate(all="ignore"):
         shifted = without_tiny(inputs, limits.sum) - network.input_mean
         values = without_tiny(shifted / network.input_std, limits.value)
-        slopes: list[Array | None] = []
+        slopes: list[Slopes] = []
         for number, layer in enumerate(network.layers, 1):
             limit = limits.value if number < len(network.layers) else limits.result
-            z = _sums(layer.bias, layer.weight, values)
+            z, of_norm = _sums(layer.bias, layer.weight, values), None
+            if layer.norm is not None:
+                z, of_norm = _normalised(layer.norm, z, limits)
             function = ACTIVATIONS.get(layer.activation)
             values = without_tiny(z if function is None else function.value(a, z), limit)
-            slopes.append(None if function is None else function.slope(a, z, values))
+            slopes.append(Slopes(None if function is None else function.slope(a, z, values), of_norm))
         if network.output_mean is not None:
             values = without_tiny(values * network.output_std, limits.sum) + network.output_mean
         return Trajectory(values, tuple(slopes))
@@ -49,7 +75,9 @@ def tangent_linear(network: PortableNetwork, inputs: Array, perturbations: Array
         values = without_tiny(without_tiny(perturbations, limits.result) / network.input_std, limits.value)
         for layer, slope in zip(network.layers, slopes, strict=True):
             sums = _sums(np.zeros_like(layer.bias), layer.weight, values)
-            values = without_tiny(sums if slope is None else sums * slope, limits.value)
+            if slope.of_norm is not None:
+                sums = _times_scale(layer, _through_norm(slope.of_norm, sums, limits), limits)
+            values = without_tiny(_times(sums, slope), limits.value)
         if network.output_std is not None:
             values = values * network.output_std
         return without_tiny(values, limits.result)
@@ -71,7 +99,7 @@ def jacobian(network: PortableNetwork, inputs: Array) -> tuple[Array, Array]:
     return done.outputs, np.stack(rows, axis=1)
 
 
-def _backward(network: PortableNetwork, slopes: Sequence[Array | None], sensitivities: Array) -> Array:
+def _backward(network: PortableNetwork, slopes: Sequence[Slopes], sensitivities: Array) -> Array:
     limits = network.limits
     with np.errstate(all="ignore"):
         values = without_tiny(sensitivities, limits.result)
@@ -80,9 +108,48 @@ def _backward(network: PortableNetwork, slopes: Sequence[Array | None], sensitiv
         values = without_tiny(values, limits.value)
         for layer, slope in zip(reversed(network.layers), reversed(slopes), strict=True):
             # The sums of the layer after this one, or the sensitivities themselves, times this one's slope.
-            values = without_tiny(values if slope is None else values * slope, limits.value)
+            values = without_tiny(_times(values, slope), limits.value)
+            if slope.of_norm is not None:
+                values = _through_norm(slope.of_norm, _times_scale(layer, values, limits), limits)
             values = _sums(np.zeros_like(layer.weight[:, 0]), layer.weight.T, values)
         return without_tiny(values / network.input_std, limits.result)
+
+
+def _times(values: Array, slopes: Slopes) -> Array:
+    return values if slopes.of_activation is None else values * slopes.of_activation
+
+
+def _normalised(norm: UnitNorm, z: Array, limits: Limits) -> tuple[Array, Normalised]:
+    """Return scale (z - mean) / sqrt(variance + 1e-5) + offset (N, J), over the units of each sample."""
+    kind = z.dtype.type
+    mean = without_tiny(_along_units(z) / kind(z.shape[1]), limits.sum)
+    deviations = without_tiny(z - mean[:, None], limits.deviation)
+    variance = _along_units(deviations * deviations) / kind(z.shape[1])
+    factor = kind(1) / np.sqrt(variance + kind(NORM_EPSILON))
+    values = without_tiny(deviations * factor[:, None], limits.value)
+    return without_tiny(values * norm.scale, limits.sum) + norm.offset, Normalised(values, factor)
+
+
+def _through_norm(norm: Normalised, values: Array, limits: Limits) -> Array:
+    """Return derivatives (N, J) by z of those by the normalised values, and the other way round: it is symmetric."""
+    values, count = without_tiny(values, limits.value), values.dtype.type(values.shape[1])
+    mean = without_tiny(_along_units(values) / count, limits.value)
+    along = _along_units(without_tiny(values * norm.values, limits.sum)) / count
+    product = without_tiny(norm.values * without_tiny(along, limits.value)[:, None], limits.sum)
+    rest = without_tiny(values - mean[:, None] - product, limits.value)
+    return without_tiny(rest * norm.factor[:, None], limits.value)
+
+
+def _times_scale(layer: DenseLayer, values: Array, limits: Limits) -> Array:
+    return values if layer.norm is None else without_tiny(values * layer.norm.scale, limits.value)
+
+
+def _along_units(values: Array) -> Array:
+    """Return the sums (N,) over the units of `values` (N, J), added one after the other."""
+    total = np.zeros_like(values[:, 0])
+    for column in values.T:
+        total = total + column
+    return total
 
 
 def _sums(start: Array, weight: Array, values: Array) -> Array:
