@@ -48,7 +48,7 @@ def assert_same_run(resumed: Path, uninterrupted: Path) -> None:
 # How the ranks change from stage to stage: the first stage starts, every other one resumes, the last one finishes.
 STAGES = [(2, 2), (2, 3, 1), (2, 1), (4, 2), (1, 3, 4)]
 VARIANTS = [
-    ("training.scheduler.type=cosine", "training.early_stopping_patience=3"),
+    ("training.scheduler.type=cosine", "training.early_stopping_patience=3", "model.name=mlp", "model.layer_norm=true"),
     ("training.scheduler.type=step", "training.scheduler.step_size=2", "training.global_batch_size=100"),
     ("training.global_batch_size=full", "training.epochs=20", "model.hidden_activation=gelu"),
     ("training.dtype=float64", "data.validation_split=0", "training.optimizer.weight_decay=0.01"),
