@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
+from textwrap import indent
 from typing import Any, ClassVar, NoReturn
 
 import yaml
@@ -106,10 +107,13 @@ def render_yaml(config: BaseModel) -> str:
     return "".join(_render_key(key, json.dumps(value)) for key, value in config.model_dump().items())
 
 
-@lru_cache(maxsize=256)
-def _render_key(key: str, value: str) -> str:
+@lru_cache(maxsize=1024)
+def _render_key(key: str, text: str) -> str:
     # Of many configurations that differ in few keys, the others' text is known.
-    return yaml.dump({key: json.loads(value)}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
+    value = json.loads(text)
+    if isinstance(value, dict) and value:
+        return f"{key}:\n" + "".join(indent(_render_key(name, json.dumps(one)), "  ") for name, one in value.items())
+    return yaml.dump({key: value}, Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
 
 
 def quoted(text: str) -> str:

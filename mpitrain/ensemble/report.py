@@ -116,14 +116,19 @@ def _varied(rows: Rows) -> list[str]:
 
 
 def _losses(folder: Path, rows: Rows) -> str:
+    from matplotlib.collections import LineCollection
+
     figure, axes = new_figure(*_SIZE_INCH)
+    lines = []
     for row in rows[:_MOST_LINES]:
         path = folder / "members" / row["member"] / "metrics.jsonl"
         records = read_metrics(path) if path.exists() else []
         key = "validation_loss" if any(record.get("validation_loss") for record in records) else "train_loss"
         points = [(record["epoch"], record[key]) for record in records if record.get(key)]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=_COLOUR, alpha=0.4, linewidth=1)
+        lines += [points] if points else []
+    # All at once: each by itself would take a millisecond.
+    axes.add_collection(LineCollection(lines, colors=_COLOUR, alpha=0.4, linewidths=1))
+    axes.autoscale_view()
     axes.set(xlabel="epoch", ylabel="loss", yscale="log")
     return _image(figure)
 

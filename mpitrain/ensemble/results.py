@@ -62,7 +62,7 @@ def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> Mapp
     stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
     if stored.description.input_names and all(hasattr(member.module, "jac") for member in stored.members):
         module = EnsembleNetwork(scripted_copies([member.module for member in stored.members]))
-        save_model(module, plan.folder / plan.config.output.model_file, stored.description)
+        save_model(module, plan.folder / plan.config.output.model_file, stored.description, may_change=True)
     return dict(zip(stored.member_names, stored.members, strict=True))
 
 

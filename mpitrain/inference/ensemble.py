@@ -17,7 +17,7 @@ import torch
 from mpitrain.errors import UserError
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, choose_arithmetic
 from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.stored_network import StoredNetwork, load_network
+from mpitrain.models.files.stored_network import StoredNetwork, load_networks
 
 MEMBERS = "ensemble.json"
 """The file that says which members are the ensemble: {"members": [folder names]}, all of one setting."""
@@ -52,7 +52,7 @@ def member_folders(folder: Path) -> list[Path]:
 def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:
     """Read the networks of an ensemble's members. Raises UserError where one cannot be read."""
     folders = member_folders(folder)
-    members = [load_network(own / model_file, hidden_activation, trust_code) for own in folders]
+    members = load_networks([own / model_file for own in folders], hidden_activation, trust_code)
     names = [own.name for own in folders]
     first, digest = members[0], hashlib.sha256("".join(member.sha256 for member in members).encode()).hexdigest()
     module = EnsembleNetwork([member.module for member in members]).eval()

@@ -37,7 +37,7 @@ def build_model(
     for key, value, what in find_model_problems(settings):
         raise ConfigError(f"{key}={show_value(value)}: {what}")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        _seed(settings, seed)
         # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
         model = _build(settings, num_inputs, num_outputs)
     model = use_virtual_batch_norm(model).to(dtype)
@@ -62,6 +62,13 @@ def random_layers(model: nn.Module) -> bool:
     """Whether a forward pass in training mode may draw random numbers; a user's network always may."""
     is_users = isinstance(model, NormalizedModel) and not isinstance(model.network, BlockNetwork)
     return is_users or any(isinstance(module, _DROPOUT) for module in model.modules())
+
+
+def _seed(settings: ModelSection, seed: int) -> None:
+    if ":" in model_name(settings):  # a user's own may draw on any device
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def _build(settings: ModelSection, num_inputs: int, num_outputs: int) -> nn.Module:

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from mpitrain.data.random_streams import Stream, keyed_normal, keyed_uniform
+from mpitrain.models.batch_norm import batch_norm_layers
+from mpitrain.models.files.record import engine_of
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
@@ -23,6 +25,12 @@ _XAVIER_NORMAL = ("fc1.weight", "fc2.weight")  # IceNet's, as in the C++ program
 def has_own_first_weights(model: nn.Module) -> bool:
     """Whether `draw_first_weights` knows the network: not where its layers are a user's."""
     return isinstance(model, IceNet) or (isinstance(model, NormalizedModel) and isinstance(model.network, BlockNetwork))
+
+
+def can_be_drawn_anew(model: nn.Module) -> bool:
+    """Whether first weights and statistics make of a trained network what building it anew would."""
+    # Other engines may have put hooks on it; batch norm has running statistics.
+    return has_own_first_weights(model) and engine_of(model) == "compiled" and not batch_norm_layers(model)
 
 
 @torch.no_grad()

@@ -20,22 +20,26 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_learner
 from mpitrain.models.files.initial_weights import load_initial_weights
-from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
+from mpitrain.models.first_weights import can_be_drawn_anew, draw_first_weights, has_own_first_weights
 from mpitrain.models.user_model import check_answers
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 
+Models = dict[str, nn.Module]
+"""Networks of runs that have ended, by their architecture."""
 
-def build_model(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
+
+def build_model(config: RunConfig, summary: DataSummary, ranks: Ranks, ended: Models | None = None) -> nn.Module:
     """Return the network for the data of `summary`, with the same weights on all ranks, on their devices. Collective.
 
-    Raises ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
+    One of `ended` is taken again where nothing of its run can be left in it, and the network is left there. Raises
+    ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
     """
     num_inputs = len(summary.input_names)
     if config.model.initial_weights is not None:
         weights = Path(config.model.initial_weights)
         ranks.on_root(lambda: FIRST_OPENING.check(weights))
-    model = ranks.on_all_ranks(lambda: _build(config, num_inputs, summary.target_names))
+    model = ranks.on_all_ranks(lambda: _build(config, num_inputs, summary.target_names, {} if ended is None else ended))
     hashes = ranks.gather_object(weights_sha256(named_weights(model)))
     different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
     if different:
@@ -52,7 +56,7 @@ def set_normalization(model: Any, normalization: Normalization, normalizes_outpu
     model.set_normalization(normalization.mean, normalization.std, *outputs)
 
 
-def _build(config: RunConfig, num_inputs: int, target_names: Sequence[str]) -> nn.Module:
+def _build(config: RunConfig, num_inputs: int, target_names: Sequence[str], ended: Models) -> nn.Module:
     num_outputs = len(target_names)
     for key, size, what, count in (
         ("input_size", config.model.input_size, "input features", num_inputs),
@@ -60,7 +64,11 @@ def _build(config: RunConfig, num_inputs: int, target_names: Sequence[str]) -> n
     ):
         if size not in (None, count):
             raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
-    model = build_learner(config.network, num_inputs, target_names, config.seed, torch_dtype(config))
+    key = repr((config.network, num_inputs, target_names, torch_dtype(config), config.normalizes_outputs))
+    model = ended.get(key)
+    if model is None or not can_be_drawn_anew(model):
+        model = build_learner(config.network, num_inputs, target_names, config.seed, torch_dtype(config))
+    ended[key] = model.train()
     if config.semantics == "standard" and has_own_first_weights(model):
         draw_first_weights(model, config.seed)
     if config.model.initial_weights is not None:
@@ -85,13 +93,17 @@ def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:
     )
 
 
-def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> Slice:
-    """Return the first microbatch of `source`, on which the model has been tried.
-
-    Raises ConfigError where outputs of the model `name` have another shape than the targets: a loss would broadcast.
-    """
+def first_microbatch(source: SliceSource) -> Slice:
+    """Return the first microbatch of the first epoch."""
     source.start_epoch(0)
-    piece = source.slice(0)
+    return source.slice(0)
+
+
+def check_output_shape(name: str, model: nn.Module, piece: Slice) -> None:
+    """Try the model `name` on a microbatch.
+
+    Raises ConfigError where its outputs have another shape than the targets: a loss would broadcast.
+    """
     if ":" in name:
         check_answers(name, model, piece.inputs, piece.targets.shape[1])
     is_training = model.training
@@ -110,7 +122,6 @@ def check_output_shape(name: str, model: nn.Module, source: SliceSource) -> Slic
             f"the network gives outputs of shape {tuple(outputs.shape)} for targets of shape "
             f"{tuple(piece.targets.shape)}; make it return one column or channel a target"
         )
-    return piece
 
 
 # How far beyond its bounds a target may lie: packing and rounding put a concentration of 1 slightly above.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
@@ -18,12 +19,22 @@ from mpitrain.runs.engine import (
     unused_notices,
 )
 from mpitrain.runs.layout import RunLayout, plan_layout
-from mpitrain.runs.model import build_model, check_bounds, check_kind
+from mpitrain.runs.model import Models, build_model, check_bounds, check_kind
 from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepare returns, for its callers
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.choose_engine import choose_engine, set_switches, strategy_notices
+from mpitrain.train.choose_engine import Kernels, choose_engine, set_switches, strategy_notices
 from mpitrain.train.losses import target_weights_of
+
+
+@dataclass
+class KnownParts:
+    """What one run after the other in a process need not find out again. Belongs to the same ranks in all of them."""
+
+    kernels: Kernels = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
+    answers: set[str] = field(default_factory=set)
+    """Networks that are known to answer in the targets' shape."""
 
 
 def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:
@@ -50,19 +61,20 @@ def prepare_on_samples(config: RunConfig, samples: Samples, ranks: Ranks) -> Pre
 
 def prepare_on(
     config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks, checkpoint: Checkpoint | None,
-    units: Mapping[str, str],
+    units: Mapping[str, str], known: KnownParts | None = None,
 ) -> PreparedRun:  # fmt: skip
     """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together."""
+    known = known or KnownParts()
     ranks.starting.now("building the network")
     set_switches(config.training)
     ranks.on_all_ranks(lambda: check_bounds(config, dataset.summary))
-    model = build_model(config, dataset.summary, ranks)  # 7 first weights and normalisation
+    model = build_model(config, dataset.summary, ranks, known.models)  # 7 first weights and normalisation
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config, dataset, layout, ranks)
-    sources, example = open_microbatches(config, dataset, model, plan, ranks)
+    sources, example = open_microbatches(config, dataset, model, plan, ranks, known.answers)
     weights = target_weights_of(config.training, dataset.summary.target_names)
     choice = ranks.on_all_ranks(
-        lambda: choose_engine(config, ranks, model, example, resumed_engine, len(sources), weights)
+        lambda: choose_engine(config, ranks, model, example, resumed_engine, len(sources), weights, known.kernels)
     )
     settings = checkpoint_settings(
         config, ranks, dataset.summary, _num_virtual_ranks(config, layout), layout.global_batch_size, choice.name

@@ -27,6 +27,8 @@ from mpitrain.train.traced.record import needs_autograd, record_gradient
 MOST_NORM_ROWS = 4096
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
+Kernels = dict[tuple[DenseNetwork, str], ctypes.CDLL]
+"""Loaded kernels by network and `compute.instruction_set`."""
 _OF_DDP_ONLY = (
     "find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb", "static_graph",
 )  # fmt: skip
@@ -40,12 +42,13 @@ def choose_engine(
     resumed_engine: str | None,
     num_microbatches: int = 1,
     target_weights: tuple[float, ...] = (),
+    kernels: Kernels | None = None,
 ) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
     `example` is a microbatch of this run, of which the rank has `num_microbatches`: its shapes count, and so do the
-    `target_weights` of its loss. `compiled` is for chains of dense layers, `traced` for any other network that does the
-    same in each step, `eager` for the rest.
+    `target_weights` of its loss. `kernels`, the same on all ranks, are those that are loaded. `compiled` is for chains
+    of dense layers, `traced` for any other network that does the same in each step, `eager` for the rest.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
@@ -67,7 +70,7 @@ def choose_engine(
         return _choose_traced(config, ranks, model, example, target_weights, asked, obstacle or "asked for")
     network = dense_network_of(config, model, num_rows)
     try:
-        kernel = _load_everywhere(ranks, network, config.compute.instruction_set)
+        kernel = _load_everywhere(ranks, network, config.compute.instruction_set, {} if kernels is None else kernels)
         return EngineChoice("compiled", "a chain of dense layers on CPUs", network, kernel)
     except MissingDependencyError as error:
         if asked == "compiled":
@@ -114,7 +117,13 @@ def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module, n
     return f"batch norm over more than {MOST_NORM_ROWS} rows is autograd's" if num_rows > MOST_NORM_ROWS else None
 
 
-def _load_everywhere(ranks: Ranks, network: DenseNetwork, instruction_set: str) -> ctypes.CDLL:
+def _load_everywhere(ranks: Ranks, network: DenseNetwork, instruction_set: str, loaded: Kernels) -> ctypes.CDLL:
+    if (network, instruction_set) not in loaded:
+        loaded[network, instruction_set] = _load_new(ranks, network, instruction_set)
+    return loaded[network, instruction_set]
+
+
+def _load_new(ranks: Ranks, network: DenseNetwork, instruction_set: str) -> ctypes.CDLL:
     ranks.starting.now("compiling the training step for this network (once; it is kept)")
     # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
     say_note = functools.partial(_say_note, ranks)

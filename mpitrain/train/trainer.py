@@ -72,7 +72,7 @@ class Trainer:
             started_s = time.monotonic()
             learning_rate = self._learning_rate()
             self._run_steps(learning_rate)
-            self._finish_epoch(learning_rate, time.monotonic() - started_s)
+            self._finish_epoch(learning_rate, started_s)
         self.save_checkpoint()
 
     def _run_steps(self, learning_rate: float) -> None:
@@ -114,7 +114,7 @@ class Trainer:
         self._drift.after_steps(self.state.global_step)
         self._watcher.on_steps(self.state, losses, learning_rate)
 
-    def _finish_epoch(self, learning_rate: float, wall_time_s: float) -> None:
+    def _finish_epoch(self, learning_rate: float, started_s: float) -> None:
         training = self._config.training
         validation_loss = self._engine.validation_loss()
         if validation_loss is not None and not math.isfinite(validation_loss):
@@ -122,6 +122,7 @@ class Trainer:
             raise mark_agreed(TrainingError(self._describe_validation(validation_loss, learning_rate)))
         epoch_loss = self._engine.epoch_loss()
         self._drift.after_epoch(self.state.global_step)
+        wall_time_s = time.monotonic() - started_s  # with its validation
         is_best = self.state.record_epoch(epoch_loss, validation_loss)
         if is_best:
             self.best_weights, self._best_is_saved = named_weights(self._model), False

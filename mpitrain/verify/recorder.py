@@ -76,7 +76,7 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int], stag
     dataset = stages.hold_samples(config, read_own_chunks(source, ranks), layout.virtual_ranks, ranks)
     model = stages.build_model(config, dataset.summary, ranks)
     plan = plan_run_batches(config, dataset, layout, ranks)
-    sources, example = open_microbatches(config, dataset, model, plan, ranks)
+    sources, example = open_microbatches(config, dataset, model, plan, ranks, set())
     choice = choose_engine(config, ranks, model, example, None)
     of_engine = stages.session_of_engine(ranks)
     engine = build_engine(config, choice, dataset, model, sources, plan, layout, of_engine)

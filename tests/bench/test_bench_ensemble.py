@@ -30,8 +30,8 @@ time.sleep(0.5)
 def test_figures_of_made_up_times() -> None:
     case = EnsembleCase(network_of("7-64-64-1"), members=10, epochs=20, ranks=2, alone=2)
     times = EnsembleTimes(
-        wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.05, one_rank_start_s=1.0, one_rank_training_s=10.0,
-        launch_s=3.3, loop_s=66.0, joblib_s=None,
+        wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.2, one_rank_cpu_s=11.05,
+        one_rank_training_s=10.0, few_cpu_s=1.11, few_training_s=0.1, launch_s=3.3, loop_s=66.0, joblib_s=None,
     )  # fmt: skip
     assert times.figures(case) == {
         "wall_over_ideal": pytest.approx(1.1),
@@ -41,7 +41,7 @@ def test_figures_of_made_up_times() -> None:
     memory = EnsembleMemory(4_000_000, one_member=300 * MIB, all_members=310 * MIB, imports=200 * MIB)
     assert memory.ratio == pytest.approx(1.1)
     text = render(case, times, memory)
-    assert "a member costs 5.0 ms beyond its epochs" in text
+    assert "a member costs 5.0 ms of processor time beyond its epochs" in text
     assert "300 MiB for one member on 4000000 samples, 310 MiB for 10: 1.10 times" in text
     assert [line.split()[-1] for line in text.splitlines() if "plain PyTorch" in line] == ["10.00"]
 
@@ -54,24 +54,12 @@ def test_shared_memory_counts_once() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    words = [
-        "--members",
-        "2",
-        "--epochs",
-        "1",
-        "--alone",
-        "1",
-        "--ranks",
-        "1",
-        "--network",
-        "7-8-1",
-        "--json",
-        "f.json",
-    ]
+    words = ["--members", "3", "--epochs", "1", "--alone", "1", "--ranks", "1", "--network", "7-8-1"]
+    words += ["--json", "f.json"]
     done = launch(["-m", "mpitrain", "bench", "ensemble", *words], cwd=tmp_path, timeout_s=300.0)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "f.json").read_text())
-    assert record["case"] == {"network": "7-8-1", "members": 2, "epochs": 1, "ranks": 1}
+    assert record["case"] == {"network": "7-8-1", "members": 3, "epochs": 1, "ranks": 1}
     assert record["figures"].keys() == {"wall_over_ideal", "launches_over_wall", "beyond_training_ms_a_member"}
     assert all(value is None or value > 0 for value in record["times"].values())
     assert "a launch for each (1 measured)" in done.stdout

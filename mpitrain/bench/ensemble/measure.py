@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +25,10 @@ _PLAIN_LOOP = [sys.executable, "-m", "mpitrain.bench.ensemble.plain_loop"]
 # What plain PyTorch is measured on, of which the whole is computed.
 _LOOP_EPOCHS, _LOOP_MEMBERS = 2, 2
 _SEED = 0
+FEW_MEMBERS = 2
+"""How many members have all that an ensemble has, and least of what comes with each."""
+# A start varies by more than what is to be seen beside it.
+_NUM_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -43,18 +49,21 @@ class EnsembleCase:
 
 @dataclass(frozen=True)
 class EnsembleTimes:
-    """Seconds. `member_s`: one member's epochs, launched alone on one rank; `one_rank_s`: of the members on one rank.
+    """Seconds. `member_s`: one member's epochs with their validation, launched alone on one rank.
 
-    `start_s`: an ensemble of one short member a rank; `launch_s`: one member's whole launch. `loop_s` and `joblib_s`:
-    all members by plain PyTorch, one after the other and in as many processes as there are ranks.
+    `start_s`: an ensemble of one short member a rank; `launch_s`: one member's whole launch. On one rank `cpu_s` is all
+    processor time, `training_s` the time of the members' epochs; and so of `few`, two short members. `loop_s` and
+    `joblib_s`: all members by plain PyTorch, one after the other and in as many processes as there are ranks.
     """
 
     wall_s: float
     start_s: float
     member_s: float
     one_rank_wall_s: float
-    one_rank_start_s: float
+    one_rank_cpu_s: float
     one_rank_training_s: float
+    few_cpu_s: float
+    few_training_s: float
     launch_s: float
     loop_s: float
     joblib_s: float | None
@@ -62,11 +71,12 @@ class EnsembleTimes:
     def figures(self, case: EnsembleCase) -> dict[str, float]:
         """Return what is promised: time over the ideal, over launches, and what a member costs beyond its epochs."""
         ideal_s = self.member_s * case.members / case.ranks + self.start_s
-        beyond_s = self.one_rank_wall_s - self.one_rank_start_s - self.one_rank_training_s
+        # On one rank an epoch's time is all processor time.
+        beyond_s = (self.one_rank_cpu_s - self.one_rank_training_s) - (self.few_cpu_s - self.few_training_s)
         return {
             "wall_over_ideal": self.wall_s / ideal_s,
             "launches_over_wall": self.launch_s * case.members / self.wall_s,
-            "beyond_training_ms_a_member": 1e3 * beyond_s / case.members,
+            "beyond_training_ms_a_member": 1e3 * beyond_s / (case.members - FEW_MEMBERS),
         }
 
 
@@ -76,28 +86,28 @@ def measure_ensemble(case: EnsembleCase, folder: Path, say: Say) -> EnsembleTime
     num_samples = write_synthetic_history(history, seed=_SEED).num_samples_north
     words = [*case.settings, f"data.data_path={history}"]
     say(f"{case.members} members on {case.ranks} ranks")
-    wall_s = _timed(case.ranks, "ensemble", folder / "many", *words, f"ensemble.members={case.members}")
+    members = f"ensemble.members={case.members}"
+    wall_s, cpu_s = _timed(case.ranks, "ensemble", folder / "many", *words, members)
     short = [*words, "training.epochs=1"]
-    start_s = _timed(case.ranks, "ensemble", folder / "start", *short, f"ensemble.members={case.ranks}")
-    one, one_rank_s, one_start_s = folder / "many", wall_s, start_s
+    start_s, *_ = _starts_s(case.ranks, folder / "start", *short, f"ensemble.members={case.ranks}")
+    one, one_rank_s = folder / "many", wall_s
     if case.ranks > 1:
         say(f"{case.members} members on one rank")
         one = folder / "one"
-        one_rank_s = _timed(1, "ensemble", one, *words, f"ensemble.members={case.members}")
-        one_start_s = _timed(1, "ensemble", folder / "one_start", *short)
-    training_s = sum(map(_epochs_s, (one / "members").iterdir()))
+        one_rank_s, cpu_s = _timed(1, "ensemble", one, *words, members)
+    _, few_cpu_s, few_training_s = _starts_s(1, folder / "few", *short, f"ensemble.members={FEW_MEMBERS}")
     say(f"{case.alone} members launched one by one")
     launches_s, members_s = [], []
     for number in range(case.alone):
         config, alone = folder / f"many/members/{number:04d}/config.yaml", folder / f"alone{number}"
-        launches_s.append(_timed(1, "train", alone, str(config)))
+        launches_s.append(_timed(1, "train", alone, str(config))[0])
         members_s.append(_epochs_s(alone))
     say("plain PyTorch")
     loop_s = _plain_s(case, num_samples, None)
     joblib_s = _plain_s(case, num_samples, case.ranks) if importlib.util.find_spec("joblib") else None
     return EnsembleTimes(
-        wall_s, start_s, sum(members_s) / len(members_s), one_rank_s, one_start_s, training_s,
-        sum(launches_s) / len(launches_s), loop_s, joblib_s,
+        wall_s, start_s, sum(members_s) / len(members_s), one_rank_s, cpu_s, _training_s(one), few_cpu_s,
+        few_training_s, sum(launches_s) / len(launches_s), loop_s, joblib_s,
     )  # fmt: skip
 
 
@@ -106,14 +116,31 @@ def _command(num_ranks: int, command: str, folder: Path, *words: str) -> list[st
     return [*start, command, *words, f"output.model_dir={folder}"]
 
 
-def _timed(num_ranks: int, command: str, folder: Path, *words: str) -> float:
-    started_s = time.perf_counter()
+def _timed(num_ranks: int, command: str, folder: Path, *words: str) -> tuple[float, float]:
+    """Return the wall time of a launch, and the processor time of all that it has started."""
+    started_s, before_s = time.perf_counter(), _cpu_of_ended_s()
     run_command(_command(num_ranks, command, folder, *words), num_ranks)
-    return time.perf_counter() - started_s
+    return time.perf_counter() - started_s, _cpu_of_ended_s() - before_s
+
+
+def _cpu_of_ended_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _starts_s(num_ranks: int, folder: Path, *words: str) -> tuple[float, float, float]:
+    """Return of a few ensembles the median wall and processor time, and the mean time of their members' epochs."""
+    folders = [Path(f"{folder}{number}") for number in range(_NUM_STARTS)]
+    walls_s, cpus_s = zip(*(_timed(num_ranks, "ensemble", one, *words) for one in folders), strict=True)
+    return statistics.median(walls_s), statistics.median(cpus_s), statistics.fmean(map(_training_s, folders))
+
+
+def _training_s(ensemble: Path) -> float:
+    return sum(map(_epochs_s, (ensemble / "members").iterdir()))
 
 
 def _epochs_s(run: Path) -> float:
-    """Return the time of a run's epochs, without what is written beside them."""
+    """Return the time of a run's epochs with their validation, without what is written beside them."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return sum(float(record["wall_time_s"]) for record in records)
 
@@ -175,7 +202,8 @@ def render(case: EnsembleCase, times: EnsembleTimes, memory: EnsembleMemory | No
     title = f"{case.members} networks {case.network.name}, {case.epochs} epochs each"
     figures = times.figures(case)
     lines = [
-        f"a member costs {figures['beyond_training_ms_a_member']:.1f} ms beyond its epochs (files, folder, hand-out)",
+        f"a member costs {figures['beyond_training_ms_a_member']:.1f} ms of processor time beyond its epochs (network, "
+        "folder, files, report)",
     ]
     if memory is not None:
         mib = [f"{value / (1 << 20):.0f}" for value in (memory.imports, memory.one_member, memory.all_members)]

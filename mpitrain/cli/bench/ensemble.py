@@ -19,13 +19,13 @@ def add_ensemble_action(actions: Any) -> None:
         description="Time an ensemble on synthetic data, beside the same members launched one by one and beside loops "
         "over plain PyTorch, of which a part is measured. Run it without mpirun: it starts its own ranks.",
     )
-    for flag, default, meaning in (
-        ("--members", 64, "networks"),
-        ("--epochs", 20, "epochs of each"),
-        ("--ranks", 2, "ranks that train them"),
-        ("--alone", 3, "members that are launched one by one"),
+    for flag, least, default, meaning in (
+        ("--members", 3, 64, "networks, more than 2"),
+        ("--epochs", 1, 20, "epochs of each"),
+        ("--ranks", 1, 2, "ranks that train them"),
+        ("--alone", 1, 3, "members that are launched one by one"),
     ):
-        parser.add_argument(flag, type=at_least(1), default=default, metavar="N", help=f"{meaning} ({default})")
+        parser.add_argument(flag, type=at_least(least), default=default, metavar="N", help=f"{meaning} ({default})")
     parser.add_argument("--network", default="7-64-64-1", metavar="NAME", help=f"{NETWORK_HELP} (7-64-64-1)")
     parser.add_argument(
         "--memory", type=at_least(1), metavar="N", help="also measure memory, with so many samples (such as 4000000)"

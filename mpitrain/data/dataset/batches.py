@@ -156,6 +156,9 @@ class SampleBlocks:
     def __init__(self, samples: VirtualRankSamples) -> None:
         self._samples = samples
 
+    def __len__(self) -> int:
+        return len(self._samples)
+
     def blocks(self) -> Iterator[Slice]:
         """See `EvaluationSource.blocks`."""
         own = self._samples
@@ -175,11 +178,14 @@ class EpochOrder:
         self._virtual_rank, self._num_samples, self._plan = virtual_rank, num_samples, plan
         # One slice of all samples has no order to draw, and is read fastest as it lies.
         self._shuffle = shuffle and plan.steps_per_epoch > 1
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
         self.start_epoch(0)
 
     def start_epoch(self, epoch: int) -> None:
         """Shuffle for `epoch` (from 0)."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
         count, num_rows = self._num_samples, self._plan.slice_rows * self._plan.steps_per_epoch
         order = np.full(num_rows, count)
         keys = (*self._keys, epoch, self._virtual_rank)

@@ -36,8 +36,11 @@ class ModelFiles:
         self._scripted: dict[str, ScriptedModel] = {}
         self._normalization: tuple[bytes, bytes] = b"", b""
 
-    def write(self, model: nn.Module, path: Path, description: ModelDescription) -> None:
-        """Write `model.pt` and its normalisation file, as a single run does. Raises OutputError."""
+    def write(self, model: nn.Module, path: Path, description: ModelDescription, waits_for_disk: bool) -> None:
+        """Write `model.pt` and its normalisation file, as a single run does. Raises OutputError.
+
+        `waits_for_disk` False: a power cut may damage them, which a resumed ensemble finds.
+        """
         if not is_rebuilt(model):  # a user's own may hold more than its parameters
             save_model(model, path, description)
             save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
@@ -46,7 +49,7 @@ class ModelFiles:
         key = repr((model, description, architecture_of(model), engine_of(model), shapes))
         if key not in self._scripted:
             self._scripted[key] = script_model(model, path, description)
-        self._scripted[key].write(model, path)
+        self._scripted[key].write(model, path, waits_for_disk)
         self._write_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
 
     def _write_normalization(self, mean: torch.Tensor, std: torch.Tensor, path: Path) -> None:
@@ -86,7 +89,7 @@ def _cannot_write(folder: RunFolder, error: OSError) -> OutputError:
 
 
 # What took less to train is trained again where a power cut has damaged it: waiting for the disk would cost more.
-_WORTH_WAITING_S = 1.0
+WORTH_WAITING_S = 1.0
 _Save = Callable[[], object]
 
 
@@ -120,7 +123,7 @@ class MemberCheckpoints:
 
     def _save(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int) -> None:
         now_s = time.monotonic()
-        store = CheckpointStore(self._folder.checkpoints, waits_for_disk=now_s - self._begun_s > _WORTH_WAITING_S)
+        store = CheckpointStore(self._folder.checkpoints, waits_for_disk=now_s - self._begun_s > WORTH_WAITING_S)
         store.save(tensors, state, self._settings, step)
         self._saved_s = now_s
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.ensemble.training.member_data import MemberData
 from mpitrain.ensemble.training.member_files import MemberCheckpoints, MemberWatcher, ModelFiles
 from mpitrain.errors import StoppedError
-from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.runs.prepare import KnownParts, PreparedRun
 from mpitrain.runs.watching import closing
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.jacobian import build_jacobian_watch
@@ -27,6 +27,7 @@ class MemberTools:
     files: ModelFiles
     stop_request: StopRequest
     save_interval_s: float
+    known: KnownParts = field(default_factory=KnownParts)
 
 
 def fit_member(

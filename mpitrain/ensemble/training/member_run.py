@@ -9,6 +9,7 @@ from mpitrain.config import RunConfig
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.ensemble.training.member_files import (
+    WORTH_WAITING_S,
     ModelFiles,
     begin_folder,
     write_settings,
@@ -36,7 +37,7 @@ def train_member(member: Member, config: RunConfig, epochs: int, rung: int, tool
     source = tools.data.source(config, group)
     layout = plan_layout(config, group, checkpoint)
     dataset = tools.data.dataset(config, layout.virtual_ranks, group)
-    prepared = prepare_on(config, dataset, layout, group, checkpoint, source.units)
+    prepared = prepare_on(config, dataset, layout, group, checkpoint, source.units, tools.known)
     if checkpoint is not None:
         group.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))
     limited = _until(prepared, epochs)
@@ -47,7 +48,7 @@ def train_member(member: Member, config: RunConfig, epochs: int, rung: int, tool
     if config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
     if is_finished:
-        group.on_root(lambda: _finish(prepared, folder, tools.files))
+        group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
     return _outcome(member, rung, prepared, trainer.state, is_finished, training_s)
 
 
@@ -60,9 +61,13 @@ def _until(prepared: PreparedRun, epochs: int) -> RunConfig:
     return config.model_copy(update={"training": config.training.model_copy(update={"max_steps": max_steps})})
 
 
-def _finish(prepared: PreparedRun, folder: RunFolder, files: ModelFiles) -> None:
-    check_predictions(prepared)
-    files.write(prepared.model, folder.model, prepared.description)
+def _finish(
+    prepared: PreparedRun, state: TrainingState, folder: RunFolder, files: ModelFiles, waits_for_disk: bool
+) -> None:
+    # Of what is learnt as it is, a finite validation loss has seen it all.
+    if state.validation_loss is None or prepared.config.model.output_transforms:
+        check_predictions(prepared)
+    files.write(prepared.model, folder.model, prepared.description, waits_for_disk)
 
 
 def _outcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,23 @@ def read_archive(path: Path) -> StoredArchive:
             raise ArchiveError("holds no module")
         found = _Walk().leaves(root)
         return StoredArchive(_tensors(found, parts), _texts(found), _record(parts), _has_forward(root, parts))
+
+
+def tensors_in_parts(content: bytes) -> dict[str, tuple[str, torch.Tensor]]:
+    """Return the tensors of an archive in memory, each with the key of its part, `data/KEY`, which it fills alone.
+
+    Raises ArchiveError as `read_archive`, and where a tensor is less than its part, or lies in it in another order.
+    """
+    parts = ZipParts(io.BytesIO(content))
+    _check_byte_order(parts)
+    root = read_inert(parts.read("data.pkl", _MOST_PICKLE_BYTES))
+    found = _Walk().leaves(root) if isinstance(root, StoredObject) else {}
+    tensors = _tensors(found, parts)
+    keys = {name: value.storage.key for name, value in found.items() if isinstance(value, StoredTensor)}
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous() or tensor.nbytes != parts.size(f"data/{keys[name]}"):
+            raise ArchiveError(f"'{name}' is a part of its numbers")
+    return {name: (keys[name], tensor) for name, tensor in tensors.items()}
 
 
 class _Walk:

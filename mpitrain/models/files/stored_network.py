@@ -5,9 +5,10 @@ F  input features      O  outputs      b  samples
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from mpitrain.errors import ConfigError, DataError, one_line
 from mpitrain.models.batch_norm import make_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.files.archive import RECORD, TEXTS, StoredArchive, read_archive
+from mpitrain.models.files.archive_copies import ArchiveTemplate
 from mpitrain.models.files.record import engine_of, parse_record, remember_engine
 from mpitrain.models.files.torchscript import ModelDescription, load_and_run_code, normalization_path
 from mpitrain.models.files.zip_parts import ArchiveError
@@ -79,6 +81,58 @@ def load_network(path: Path, hidden_activation: str = "none", trust_code: bool =
     raise DataError(
         f"{path}: holds a network as code of its own, which would be run; give --trust-code if you trust its source"
     )
+
+
+def load_networks(
+    paths: Sequence[Path], hidden_activation: str = "none", trust_code: bool = False
+) -> list[StoredNetwork]:
+    """Return `load_network` of each; those that differ from the first in their numbers alone are read for these.
+
+    Raises DataError like `load_network`.
+    """
+    first = load_network(paths[0], hidden_activation, trust_code)
+    template = _template_of(first, paths[0])
+    others = (_like(first, template, one) or load_network(one, hidden_activation, trust_code) for one in paths[1:])
+    return [first, *others]
+
+
+def _template_of(network: StoredNetwork, path: Path) -> ArchiveTemplate | None:
+    """Return the archive of a network that is rebuilt from its numbers; None for one that is its file's code."""
+    if isinstance(network.module, torch.jit.ScriptModule):
+        return None
+    try:
+        template = ArchiveTemplate(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return template if template.tensors.keys() == network.module.state_dict().keys() else None
+
+
+def _like(first: StoredNetwork, template: ArchiveTemplate | None, path: Path) -> StoredNetwork | None:
+    """Return the network of `path` if that differs from the template of `first` in its numbers alone."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    numbers = None if template is None else template.numbers_in(content)
+    if numbers is None:
+        return None
+    module = _with_numbers(first.module, numbers)
+    return replace(first, module=module, input_mean=numbers["input_mean"], sha256=hashlib.sha256(content).hexdigest())
+
+
+def _with_numbers(module: nn.Module, numbers: Mapping[str, torch.Tensor], prefix: str = "") -> nn.Module:
+    """Return a copy of a network with other numbers, by their names in its state_dict: faster than a deep copy."""
+    copied = copy.copy(module)
+    copied._parameters = {
+        name: None if one is None else nn.Parameter(numbers[prefix + name], one.requires_grad)
+        for name, one in module._parameters.items()
+    }
+    copied._buffers = {name: numbers.get(prefix + name, buffer) for name, buffer in module._buffers.items()}
+    copied._modules = {
+        name: None if one is None else _with_numbers(one, numbers, f"{prefix}{name}.")
+        for name, one in module._modules.items()
+    }
+    return copied
 
 
 def read_description(path: Path) -> ModelDescription:

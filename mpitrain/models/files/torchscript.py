@@ -15,7 +15,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,10 +23,11 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from mpitrain.durable_files import write_durably
+from mpitrain.durable_files import write_durably, write_whole
 from mpitrain.errors import OutputError, one_line, reason_of
-from mpitrain.models.batch_norm import to_exportable
+from mpitrain.models.batch_norm import make_exportable, to_exportable
 from mpitrain.models.files.archive import RECORD
+from mpitrain.models.files.archive_copies import ArchiveTemplate
 from mpitrain.models.files.record import NetworkRecord, record_of
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
@@ -60,13 +61,15 @@ def save_model(
     path: Path,
     description: ModelDescription | None = None,
     sample_inputs: torch.Tensor | None = None,
+    may_change: bool = False,
 ) -> None:
     """Write `model` as TorchScript to `path`, whole or not at all.
 
-    An own network that cannot be compiled is traced, on the shape of `sample_inputs` if given. Raises OutputError when
-    it can be neither compiled nor traced, or when the file cannot be written.
+    `may_change`: nobody else uses the model, so that it need not be copied. An own network that cannot be compiled is
+    traced, on the shape of `sample_inputs` if given. Raises OutputError when it can be neither compiled nor traced, or
+    when the file cannot be written.
     """
-    script_model(model, path, description, sample_inputs).write(model, path)
+    script_model(model, path, description, sample_inputs, may_change).write(model, path)
 
 
 class ScriptedModel:
@@ -74,21 +77,47 @@ class ScriptedModel:
 
     def __init__(self, plain: nn.Module, scripted: torch.jit.ScriptModule) -> None:
         self._record, self._scripted = _record_of(plain), scripted
+        self._num_written, self._first = 0, b""
+        self._template: ArchiveTemplate | None = None
+
+    def write(self, model: nn.Module, path: Path, waits_for_disk: bool = True) -> None:
+        """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError.
+
+        `waits_for_disk` False: a power cut may damage it, which `check_sums` finds.
+        """
+        _put(lambda: self._content(model), path, waits_for_disk)
 
     @torch.no_grad()
-    def write(self, model: nn.Module, path: Path) -> None:
-        """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError."""
+    def _content(self, model: nn.Module) -> bytes:
+        """Return the archive: from the third on by exchanging numbers, if that gave the second as torch writes it."""
+        self._num_written += 1
+        if self._template is not None:
+            return self._template.with_numbers(_numbers_of(model, self._template.tensors))
         _take_numbers(self._scripted, model)
-        _write(self._scripted, path, self._record)
+        content = _archive_of(self._scripted, self._record)
+        if self._num_written == 1:
+            self._first = content
+        elif self._num_written == 2:
+            self._template = self._checked_template(model, content)
+        return content
+
+    def _checked_template(self, model: nn.Module, content: bytes) -> ArchiveTemplate | None:
+        """Return what exchanges numbers, if it makes of the first file what torch has written of `model`."""
+        try:
+            template = ArchiveTemplate(self._first)
+            is_same = template.with_numbers(_numbers_of(model, template.tensors)) == content
+        except ValueError:
+            return None
+        return template if is_same else None
 
 
 def script_model(
     model: nn.Module, path: Path, description: ModelDescription | None = None,
-    sample_inputs: torch.Tensor | None = None,
+    sample_inputs: torch.Tensor | None = None, may_change: bool = False,
 ) -> ScriptedModel:  # fmt: skip
     """Compile `model` to TorchScript; messages name `path`. Raises OutputError like `save_model`."""
     # A copy on the CPU in evaluation mode: the file must load on any machine.
-    plain = to_exportable(model)
+    plain = make_exportable(model) if may_change else to_exportable(model)
     for name, values in dataclasses.asdict(description or ModelDescription()).items():
         setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
     return ScriptedModel(plain, _quietly(lambda: _compiled(plain, path, sample_inputs)))
@@ -105,11 +134,18 @@ def scripted_copies(networks: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _take_numbers(scripted: nn.Module, model: nn.Module) -> None:
-    targets, numbers = scripted.state_dict(), model.state_dict()
-    if targets.keys() != numbers.keys():  # some layers are stored in another form
-        numbers = to_exportable(model).state_dict()
+    targets = scripted.state_dict()
+    numbers = _numbers_of(model, targets)
     for name, tensor in targets.items():
         tensor.copy_(numbers[name])
+
+
+def _numbers_of(model: nn.Module, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Return the model's parameters and buffers, on the CPU, by `names`, those in its archive."""
+    numbers = model.state_dict()
+    if numbers.keys() != set(names):  # some layers are stored in another form
+        numbers = to_exportable(model).state_dict()
+    return {name: numbers[name].cpu() for name in names}
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:
@@ -227,11 +263,20 @@ def _first_line(error: BaseException) -> str:
 
 
 def _write(scripted: torch.jit.ScriptModule, path: Path, record: NetworkRecord | None = None) -> None:
+    _put(lambda: _archive_of(scripted, record), path)
+
+
+def _archive_of(scripted: torch.jit.ScriptModule, record: NetworkRecord | None) -> bytes:
+    # In memory first: where a disk is full, torch's own writer of files ends the process.
     extra = {} if record is None else {RECORD: record.model_dump_json()}
+    content: bytes = _quietly(lambda: scripted.save_to_buffer(_extra_files=extra))
+    return content
+
+
+def _put(content: Callable[[], bytes], path: Path, waits_for_disk: bool = True) -> None:
+    write = write_durably if waits_for_disk else write_whole
     try:
-        # In memory first: where a disk is full, torch's own writer of files ends the process.
-        content: bytes = _quietly(lambda: scripted.save_to_buffer(_extra_files=extra))
-        write_durably(path, content)
+        write(path, content())
     except (OSError, RuntimeError) as error:
         raise OutputError(
             f"{path}: cannot be written ({reason_of(error)}); check the folder's permissions and space"

@@ -99,7 +99,7 @@ def _check_name(name: str) -> None:
 
 def _refuse_overlaps(file: IO[bytes], entries: list[zipfile.ZipInfo], end: int) -> None:
     """Many entries over the same bytes make a small file a large one."""
-    if end > os.fstat(file.fileno()).st_size:
+    if end > file.seek(0, os.SEEK_END):
         raise ArchiveError("is cut off")
     for entry in sorted(entries, key=lambda entry: entry.header_offset, reverse=True):
         if entry.header_offset < 0 or entry.compress_size < 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import safetensors.numpy
 import safetensors.torch
 import torch
 
@@ -16,6 +17,7 @@ from mpitrain.errors import CheckpointError
 
 TENSORS, MANIFEST, COMMIT = "tensors.safetensors", "manifest.json", "commit.json"
 FORMAT_VERSION = 2
+_NUMPY_HAS = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool})
 
 
 def sha256(content: bytes) -> str:
@@ -25,7 +27,10 @@ def sha256(content: bytes) -> str:
 
 def tensor_sha256(tensor: torch.Tensor) -> str:
     """Return the SHA-256 of a tensor's bytes, row-major, on the CPU."""
-    return sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    values = tensor.detach().cpu().contiguous()
+    if values.dtype not in _NUMPY_HAS:
+        values = values.reshape(-1).view(torch.uint8)
+    return sha256(values.numpy().tobytes())
 
 
 def weights_sha256(parameters: Mapping[str, torch.Tensor]) -> str:
@@ -41,7 +46,7 @@ def encode_checkpoint(
 ) -> tuple[bytes, bytes]:
     """Return the bytes of the tensor file and of the manifest that describes it."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    tensor_bytes = safetensors.torch.save(on_cpu)
+    tensor_bytes = _to_safetensors(on_cpu)
     manifest = {
         "format_version": FORMAT_VERSION,
         "state": dict(state),
@@ -53,7 +58,16 @@ def encode_checkpoint(
         # The file's own hash covers its header and padding too, where a flipped bit could rename or move a tensor.
         "file_sha256": sha256(tensor_bytes),
     }
-    return tensor_bytes, _to_json(manifest)
+    # A line for each value: json's own indentation costs several times as much.
+    text = json.dumps(manifest, sort_keys=True, separators=(",\n", ": "), allow_nan=False)
+    return tensor_bytes, text.encode() + b"\n"
+
+
+def _to_safetensors(tensors: dict[str, torch.Tensor]) -> bytes:
+    # The same bytes; torch's way takes each of many small tensors apart by itself, numpy's lacks bfloat16.
+    if any(tensor.dtype not in _NUMPY_HAS for tensor in tensors.values()):
+        return bytes(safetensors.torch.save(tensors))
+    return bytes(safetensors.numpy.save({name: tensor.numpy() for name, tensor in tensors.items()}))
 
 
 def encode_commit(manifest_bytes: bytes) -> bytes:

@@ -6,12 +6,21 @@ k  slices of this rank      b  rows a slice
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice, SliceSource, VirtualRankBatches, VirtualRankSamples
+from mpitrain.data.dataset.batches import (
+    EvaluationSource,
+    SampleBlocks,
+    Slice,
+    SliceSource,
+    VirtualRankBatches,
+    VirtualRankSamples,
+)
 from mpitrain.data.streaming.microbatches import StreamedSlices
+
+_MOST_KEPT_SAMPLES = 4096
 
 
 class EpochAddresses:
@@ -79,6 +88,24 @@ def batch_addresses(
     if len(in_memory) < len(sources):
         return StepAddresses(sources, slice_rows)
     return EpochAddresses(in_memory, slice_rows, steps_per_epoch, joins)
+
+
+class _KeptBlocks:
+    """`EvaluationSource` of few samples, whose blocks are made once."""
+
+    def __init__(self, source: SampleBlocks) -> None:
+        self._blocks = [packed(block) for block in source.blocks()]
+
+    def blocks(self) -> Iterator[Slice]:
+        """See `EvaluationSource.blocks`."""
+        return iter(self._blocks)
+
+
+def kept_if_few(source: EvaluationSource) -> EvaluationSource:
+    """Return `source`, with its blocks kept where they take little memory: an epoch may be shorter than making them."""
+    if isinstance(source, SampleBlocks) and len(source) <= _MOST_KEPT_SAMPLES:
+        return _KeptBlocks(source)
+    return source
 
 
 def packed(piece: Slice) -> Slice:

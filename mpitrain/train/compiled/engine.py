@@ -16,7 +16,7 @@ from torch.profiler import record_function
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import moment_length
-from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, packed
+from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, kept_if_few, packed
 from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
@@ -61,6 +61,7 @@ class CompiledEngine(StandardEngine):
             self._node_sum = open_node_sum(self.ranks, kernel, layout, gathers)
             self._is_self_contained = self._node_sum is not None or self.ranks.world_size == 1
         self._most_steps = self._fitting_steps() if isinstance(self._addresses, EpochAddresses) else 1
+        self._validation = [kept_if_few(source) for source in inputs.validation]
         self._losses = torch.zeros(MOST_STEPS_A_CALL, dtype=torch.float64)
         self._loss_and_stop = torch.zeros(2, dtype=torch.float64)
         self._describe_step(network, Combination.none if gathers else Combination.tree)
@@ -172,8 +173,8 @@ class CompiledEngine(StandardEngine):
 
     def sum_validation_losses(self) -> torch.Tensor:
         """See `StandardEngine.sum_validation_losses`."""
-        sums = torch.zeros((len(self.inputs.validation), 2), dtype=torch.float64)
-        for row, own in zip(sums, self.inputs.validation, strict=True):
+        sums = torch.zeros((len(self._validation), 2), dtype=torch.float64)
+        for row, own in zip(sums, self._validation, strict=True):
             for block in map(packed, own.blocks()):
                 samples = (ctypes.c_void_p * 3)(*addresses_of(block))
                 self._kernel.add_losses(self._step_address, samples, len(block.inputs), row.data_ptr())
