@@ -11,7 +11,10 @@ FEATURES, OUTPUTS = 7, 1
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 _GRID = (160, 240)
-_LAYERS = {"dropout": "model.dropout=0.1", "batch_norm": "model.batch_norm=true", "layer_norm": "model.layer_norm=true"}
+_LAYERS = {
+    "dropout": "model.dropout=0.1",
+    **{name: f"model.{name}=true" for name in ("batch_norm", "layer_norm", "residual")},
+}
 _USERS = {"residual": "Residual", "layer_norm": "LayerNorm"}
 _OF_FIELDS = {"cnn": 2, "unet": 2}
 STEP_NETWORK_HELP = (

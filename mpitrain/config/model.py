@@ -59,6 +59,8 @@ class ModelSection(Section):
     layer_norm: bool = False
     """Normalise the units of each hidden layer of mlp over each sample by itself, before the activation; not together
     with batch_norm."""
+    residual: bool = False
+    """Add to the outputs of each hidden layer of mlp after the first its inputs: x + f(x)."""
     normalize_outputs: bool | None = None
     """Learn (y - mean) / std of the targets; model.pt answers in physical units. Null means true, but
     false for icenet and where output_activation is set."""
@@ -159,6 +161,8 @@ def find_model_problems(settings: ModelSection) -> Iterator[tuple[str, object, s
         yield "model.layer_norm", True, "not together with model.batch_norm=true, as a layer has one norm; remove one"
     elif settings.layer_norm and settings.hidden_size == 1 and name == "mlp":
         yield "model.layer_norm", True, "of model.hidden_size=1 gives the same for every sample; give at least 2"
+    if settings.residual and settings.hidden_layers == 1 and name == "mlp":
+        yield "model.residual", True, "of no effect on a single hidden layer; give model.hidden_layers of at least 2"
     if settings.normalize_outputs and name == "icenet":
         yield "model.normalize_outputs", True, _not_in(name, ("mlp",))
     elif settings.normalize_outputs and settings.output_activation not in (None, "none"):
@@ -183,6 +187,7 @@ _ONLY_IN: dict[str, tuple[str, ...]] = {
     "dropout": ("mlp", "cnn", "unet"),
     "batch_norm": ("mlp", "cnn", "unet"),
     "layer_norm": ("mlp",),
+    "residual": ("mlp",),
     "output_transforms": ("mlp", "cnn", "unet", "own"),
     "kernel_size": _FIELD_MODELS,
     "periodic": _FIELD_MODELS,

@@ -23,12 +23,16 @@ def activation_name(module: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of one network share; `kernel_size` and `periodic` concern convolutions, `layer_norm` an mlp."""
+    """What the layers of one network share.
+
+    `kernel_size` and `periodic` concern convolutions only, `layer_norm` and `residual` an mlp.
+    """
 
     hidden_activation: str
     output_activation: str
     dropout: float
     batch_norm: bool
     layer_norm: bool
+    residual: bool
     kernel_size: int
     periodic: bool

@@ -86,8 +86,8 @@ def plain_network(settings: ModelSection, num_inputs: int, num_outputs: int) -> 
         return build_user_model(name, num_inputs, num_outputs).network
     hidden, output = settings.hidden_activation or "relu", settings.output_activation or "none"
     options = LayerOptions(
-        hidden, output, settings.dropout, settings.batch_norm, settings.layer_norm, settings.kernel_size,
-        settings.periodic,
+        hidden, output, settings.dropout, settings.batch_norm, settings.layer_norm, settings.residual,
+        settings.kernel_size, settings.periodic,
     )  # fmt: skip
     if name == "mlp":
         return MlpNetwork([num_inputs, *[settings.hidden_size] * settings.hidden_layers, num_outputs], options)

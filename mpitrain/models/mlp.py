@@ -22,6 +22,8 @@ from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 class MlpNetwork(BlockNetwork):
     """`sizes` F, H, ..., O: linear layers, each but the last followed by a norm, activation and dropout if asked.
 
+    Residual: each hidden layer after the first is a `ResidualLayer`.
+
     Parameters: layers.0.linear.weight (H, F), layers.0.linear.bias (H,), and so on.
     """
 
@@ -30,6 +32,8 @@ class MlpNetwork(BlockNetwork):
         pairs = list(itertools.pairwise(sizes))
         hidden = [_hidden_layer(pair, options) for pair in pairs[:-1]]
         last = OrderedDict(linear=nn.Linear(*pairs[-1]), activation=ACTIVATIONS[options.output_activation]())
+        if options.residual:
+            hidden[1:] = [ResidualLayer(OrderedDict(layer.named_children())) for layer in hidden[1:]]
         self.layers = nn.Sequential(*hidden, nn.Sequential(last))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -40,6 +44,17 @@ class MlpNetwork(BlockNetwork):
     def checkpoint_blocks(self) -> Sequence[nn.Module]:
         """See `BlockNetwork.checkpoint_blocks`."""
         return list(self.layers)
+
+
+class ResidualLayer(nn.Sequential):
+    """A hidden layer of as many units as inputs, which are added to its outputs (He et al., 2016)."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return inputs + layer(inputs), both (b, H)."""
+        outputs = inputs
+        for module in self:  # not super().forward(): TorchScript knows no such call
+            outputs = module(outputs)
+        return inputs + outputs
 
 
 def _hidden_layer(sizes: tuple[int, int], options: LayerOptions) -> nn.Sequential:
@@ -60,6 +75,7 @@ class DenseChain:
 
     The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm or layer
     norm, also a hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
+    `is_residual`: each hidden layer after the first adds its inputs.
     """
 
     sizes: tuple[int, ...]
@@ -68,6 +84,7 @@ class DenseChain:
     dropout: float = 0.0
     has_batch_norm: bool = False
     has_layer_norm: bool = False
+    is_residual: bool = False
 
 
 def dense_chain_of(model: nn.Module) -> DenseChain | None:
@@ -76,11 +93,13 @@ def dense_chain_of(model: nn.Module) -> DenseChain | None:
         sizes = (model.fc1.in_features, model.fc1.out_features, model.fc2.out_features)
         return DenseChain(sizes, activation_name(model.activation), activation_name(model.output_activation))
     if isinstance(model, NormalizedModel) and isinstance(model.network, MlpNetwork):
-        return _chain([list(layer.children()) for layer in model.network.layers.children()])
+        layers = list(model.network.layers.children())
+        is_residual = any(isinstance(layer, ResidualLayer) for layer in layers)
+        return _chain([list(layer.children()) for layer in layers], is_residual)
     return None
 
 
-def _chain(layers: list[list[nn.Module]]) -> DenseChain | None:
+def _chain(layers: list[list[nn.Module]], is_residual: bool) -> DenseChain | None:
     *hidden, last = layers
     first = [type(module) for module in hidden[0]] if hidden else []
     if not hidden or len(last) != 2 or any([type(module) for module in layer] != first for layer in hidden):
@@ -92,4 +111,4 @@ def _chain(layers: list[list[nn.Module]]) -> DenseChain | None:
     activation = next(module for module in hidden[0] if isinstance(module, tuple(ACTIVATIONS.values())))
     probability = 0.0 if dropout is None else dropout.p
     names = activation_name(activation), activation_name(last[1])
-    return DenseChain(sizes, *names, probability, has_batch_norm, has_layer_norm)
+    return DenseChain(sizes, *names, probability, has_batch_norm, has_layer_norm, is_residual)

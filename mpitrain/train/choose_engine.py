@@ -144,7 +144,8 @@ def dense_network_of(config: RunConfig, model: nn.Module, num_rows: int = 0) -> 
     loss, dtype = config.training.loss_function, torch_dtype(config)
     # Few sizes, so that one kernel serves for similar batches.
     norm_rows = 1 << max(num_rows - 1, 0).bit_length() if chain.has_batch_norm else 0
-    return DenseNetwork(chain.sizes, hidden, output, loss, dtype, chain.dropout, norm_rows, chain.has_layer_norm)
+    layers = chain.dropout, norm_rows, chain.has_layer_norm, chain.is_residual
+    return DenseNetwork(chain.sizes, hidden, output, loss, dtype, *layers)
 
 
 def check_strategy(config: RunConfig, world_size: int) -> None:

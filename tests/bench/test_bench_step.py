@@ -168,7 +168,8 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
 def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path: Path) -> None:
     flags = ("--ranks", "1", "--rounds", "1", "--steps", "3", "--batch", "8", "--engines", "traced-fixed,torch-loop")
     flags += ("--samples", "16")
-    names = ("7-8-8-1+dropout", "7-8-8-1+batch_norm", "7-8-8-1+layer_norm", "residual", "layer_norm", "cnn")
+    layers = ("dropout", "batch_norm", "layer_norm", "residual")
+    names = (*(f"7-8-8-1+{layer}" for layer in layers), "residual", "layer_norm", "cnn")
     measured = Measured(tmp_path, "--networks", ",".join(names), *flags)
     rows = {(row["network"], row["engine"]): row for row in measured.record["rows"]}
     assert {key for key, row in rows.items() if row["error"]} == {("7-8-8-1+batch_norm", "traced-fixed")}

@@ -33,7 +33,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common = ("training.epochs=2", "model.name=mlp", "model.hidden_size=6")
     for name, *settings in (("a", *common), ("b", *common, "seed=7"), ("wide", *common, "model.hidden_size=9"),
                             ("turned", *common, f"variables.input_variables=[{','.join(reversed(CICE_INPUTS))}]"),
-                            ("norm", *common, "model.layer_norm=true", "model.hidden_activation=silu"),
+                            ("norm", *common, "model.layer_norm=true", "model.hidden_activation=silu",
+                             "model.hidden_layers=2", "model.residual=true"),
                             ("cnn", "training.epochs=1", "model.name=cnn", "data.samples=fields")):  # fmt: skip
         done = train(None, folder / name, f"data.data_path={HISTORY}", *settings)
         assert done.returncode == 0, done.stderr
@@ -99,7 +100,7 @@ def ensemble(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["c", "c++", "fortran", "torchscript", "pt2", "onnx"])
-def test_layer_norm_and_silu_are_exported_in_every_format(runs: Path, tmp_path: Path, kind: str) -> None:
+def test_layer_norm_silu_and_residuals_are_exported_in_every_format(runs: Path, tmp_path: Path, kind: str) -> None:
     endings = {"c++": "hpp", "fortran": "f90", "torchscript": "pt"}
     lines = exported(runs / "norm", tmp_path / f"m.{endings.get(kind, kind)}", kind)
     assert any(line.startswith("checked: ") for line in lines), lines

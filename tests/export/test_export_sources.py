@@ -32,7 +32,7 @@ WIDE: dict[str, Any] = {"name": "mlp", "hidden_size": 64, "hidden_layers": 2}
 CASES: dict[str, dict[str, Any]] = {
     "icenet": {"name": "icenet"},
     **{name: {**WIDE, "hidden_activation": name} for name in ("none", "sigmoid", "tanh", "relu", "gelu")},
-    "layer norm": {**WIDE, "hidden_activation": "silu", "layer_norm": True},
+    "layer norm": {**WIDE, "hidden_activation": "silu", "layer_norm": True, "residual": True},
     "layer norm, ensemble": {
         **WIDE,
         "hidden_size": 5,

@@ -22,6 +22,7 @@ from mpitrain.models.jacobian import input_jacobian
 
 ACTIVATIONS = ("none", "sigmoid", "tanh", "relu", "gelu", "silu")
 LAYER_NORM = {"layer_norm": True, "hidden_layers": 2}
+RESIDUAL = {"residual": True, "hidden_layers": 3}
 # Units in the last place of the result, measured over all arguments of float32 (--full) and drawn ones of float64.
 LARGEST_ERROR = {"exponential": 1.1, "tanh": 1.4, "erf": 1.4}
 
@@ -47,7 +48,8 @@ def flushing() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("activation", "dtype", "settings"),
     [*((name, torch.float32, {}) for name in ACTIVATIONS), ("gelu", torch.float64, {}),
-     ("silu", torch.float32, LAYER_NORM), ("none", torch.float64, LAYER_NORM)],
+     ("silu", torch.float32, LAYER_NORM), ("none", torch.float64, LAYER_NORM),
+     ("tanh", torch.float32, RESIDUAL | LAYER_NORM)],
 )  # fmt: skip
 def test_the_kernel_computes_the_bits_of_numpy(activation: str, dtype: torch.dtype, settings: dict[str, Any]) -> None:
     model, network = network_of(activation, dtype, **settings)
@@ -67,7 +69,9 @@ def test_the_kernel_computes_the_bits_of_numpy(activation: str, dtype: torch.dty
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("settings", [{"dropout": 0.5}, {"batch_norm": True}, {"hidden_layers": 5}, LAYER_NORM])
+@pytest.mark.parametrize(
+    "settings", [{"dropout": 0.5}, {"batch_norm": True}, {"hidden_layers": 5}, LAYER_NORM, RESIDUAL]
+)
 def test_every_chain_of_dense_layers_is_served(settings: dict[str, Any]) -> None:
     model, _ = network_of("tanh", torch.float64, **settings)
     for name, buffer in model.named_buffers():
@@ -80,7 +84,9 @@ def test_every_chain_of_dense_layers_is_served(settings: dict[str, Any]) -> None
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize(("activation", "settings"), [*((name, {}) for name in ACTIVATIONS), ("tanh", LAYER_NORM)])
+@pytest.mark.parametrize(
+    ("activation", "settings"), [*((name, {}) for name in ACTIVATIONS), ("tanh", LAYER_NORM | RESIDUAL)]
+)
 def test_flushing_subnormal_numbers_changes_no_bit(
     activation: str, settings: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:

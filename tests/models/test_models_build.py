@@ -78,6 +78,8 @@ def test_what_is_a_chain_of_dense_layers():
     assert dense_chain_of(build(name="mlp")) == DenseChain((3, 16, 2), "relu", "none")
     regular = build(name="mlp", hidden_layers=2, dropout=0.1, batch_norm=True)
     assert dense_chain_of(regular) == DenseChain((3, 16, 16, 2), "relu", "none", 0.1, has_batch_norm=True)
+    residual = dense_chain_of(build(name="mlp", hidden_layers=2, residual=True))
+    assert residual == DenseChain((3, 16, 16, 2), "relu", "none", is_residual=True)
     assert dense_chain_of(build(name="mlp", layer_norm=True)) == DenseChain(
         (3, 16, 2), "relu", "none", has_layer_norm=True
     )
@@ -114,6 +116,8 @@ def test_dropout_drops_in_training_only(name):
         ({"layer_norm": True}, r"model.layer_norm=true: icenet has no such option; .*name=mlp$"),
         ({"name": "mlp", "layer_norm": True, "batch_norm": True}, r"model.layer_norm=true: not together .*remove one"),
         ({"name": "mlp", "layer_norm": True, "hidden_size": 1}, r"model.layer_norm=true: of model.hidden_size=1 .*2$"),
+        ({"name": "cnn", "residual": True}, r"model.residual=true: cnn has no such option; .*name=mlp$"),
+        ({"name": "mlp", "residual": True}, r"model.residual=true: of no effect on a single hidden layer; .* 2$"),
         ({"normalize_outputs": True}, r"model.normalize_outputs=true: icenet .*model.name=mlp$"),
         ({"name": "mlp", "periodic": True}, r"model.periodic=true: mlp .*model.name=cnn or unet"),
         ({"name": "mlp", "kernel_size": 5}, r"model.kernel_size=5: mlp"),

@@ -17,7 +17,7 @@ NETWORKS = {
     "gelu": ("float", "7,64,64,1", "gelu", "identity", "mse"),
     "tanh, float64": ("double", "5,19,2", "tanh", "sigmoid", "huber"),
     "batch norm and dropout": ("float", "7,24,24,1", "relu", "identity", "mse", "0.2", "9"),
-    "layer norm, silu, dropout": ("float", "7,24,17,1", "silu", "identity", "mse", "0.1", "0", "1"),
+    "layer norm, silu, dropout, residual": ("float", "7,17,17,17,1", "silu", "identity", "mse", "0.1", "0", "1", "1"),
 }
 QEMU = {"Haswell": "qemu-x86_64 -cpu Haswell", "EPYC": "qemu-x86_64 -cpu EPYC", "aarch64": "qemu-aarch64"}
 # compiler, level, instructions, emulator: with and without fused multiply-add, wide and narrow registers
@@ -41,7 +41,7 @@ def compiled(source, target, compiler, network, *flags):
     """Build a program of the tests with the flags of the kernels, but for level and instructions."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
-    names = ("REAL", "LAYER_SIZES", "HIDDEN", "OUTPUT", "LOSS", "DROPOUT", "BATCH_NORM", "LAYER_NORM")
+    names = ("REAL", "LAYER_SIZES", "HIDDEN", "OUTPUT", "LOSS", "DROPOUT", "BATCH_NORM", "LAYER_NORM", "RESIDUAL")
     macros = [f"-D{name}={value}" for name, value in zip(names, NETWORKS[network], strict=False)]
     own = [flag for flag in build._FLAGS if flag not in ("-O3", "-shared", "-fPIC")]
     command = [compiler, *own, *flags, *macros, f"-I{build._KERNELS}", str(HERE / source), "-o", str(target)]

@@ -18,7 +18,7 @@ from mpitrain.train.engines import autograd
 # 102 samples are left: three full batches of 32, and one whose microbatches have one row or none.
 EXACT = ("training.dtype=float64", "data.validation_split=0.15")
 NORM, DROPOUT = "model.batch_norm=true", "model.dropout=0.3"
-LAYER_NORM, SILU = "model.layer_norm=true", "model.hidden_activation=silu"
+LAYER_NORM, RESIDUAL, SILU = "model.layer_norm=true", "model.residual=true", "model.hidden_activation=silu"
 WORD = (1 << 64) - 1
 
 
@@ -60,6 +60,14 @@ def test_layer_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
     assert len(norms) >= 2
 
 
+@pytest.mark.parametrize("more", [(), ("model.hidden_layers=4", "model.hidden_activation=relu"),
+                                  (LAYER_NORM, "model.hidden_layers=3", SILU), (NORM,),
+                                  ("model.hidden_size=1", "training.reduction=any", "training.global_batch_size=92")],
+                         ids=" ".join)  # fmt: skip
+def test_residual_connections_are_the_eager_engine_s(more: tuple[str, ...]) -> None:
+    check_equal(*compared(RESIDUAL, *more))
+
+
 def test_silu_is_the_eager_engine_s() -> None:
     check_equal(*compared(SILU, "model.output_activation=silu"))
 
@@ -83,7 +91,9 @@ def key_of(key: int, index: int) -> int:
     return bits ^ (bits >> 31)
 
 
-@pytest.mark.parametrize("more", [(), (NORM,), (LAYER_NORM,)], ids=["dropout", "batch norm too", "layer norm too"])
+@pytest.mark.parametrize(
+    "more", [(), (NORM,), (LAYER_NORM, RESIDUAL)], ids=["dropout", "batch norm too", "layer norm, residual"]
+)
 def test_dropout_is_the_eager_engine_s_with_the_kernel_s_draws(
     monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
@@ -114,7 +124,9 @@ def test_as_many_units_are_dropped_as_asked() -> None:
     assert np.ptp((kept == 0).mean(axis=0)) < 0.05
 
 
-@pytest.mark.parametrize("more", [(NORM,), (DROPOUT,), (NORM, DROPOUT), (LAYER_NORM, DROPOUT, SILU)], ids=" ".join)
+@pytest.mark.parametrize(
+    "more", [(NORM,), (DROPOUT,), (NORM, DROPOUT), (LAYER_NORM, DROPOUT, SILU, RESIDUAL)], ids=" ".join
+)
 def test_one_hash_on_any_number_of_ranks(more: tuple[str, ...]) -> None:
     (one,) = fitted_hashes(1, *MLP, *more, samples=points())
     assert fitted_hashes(3, *MLP, *more, samples=points()) == [one] * 3

@@ -127,7 +127,10 @@ def test_the_public_command_gives_one_hash_at_1_and_3_ranks(tmp_path: Path) -> N
         unet = [*UNET, *FROM_FILE]
         jobs = {
             "mlp": [*MLP, "training.global_batch_size=256", f"data.data_path={history}"],
-            "layer norm": [*MLP, "model.layer_norm=true", "training.engine=compiled", f"data.data_path={history}"],
+            "layer norm, residual": [
+                *(*MLP, "model.layer_norm=true", "model.residual=true"),
+                *("training.engine=compiled", f"data.data_path={history}"),
+            ],
             "unet": [*unet, f"data.data_path={history}"],
             "unet, other land": [*unet, f"data.data_path={other}"],
         }

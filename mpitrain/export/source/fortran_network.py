@@ -210,6 +210,7 @@ def _forward(network: PortableNetwork, suffix: str) -> str:
             slopes = f"call {layer.activation}_slopes({count}, {given}, slopes%layer_{number})"
             lines += [f"call {layer.activation}_values({count}, {limit}, z{number}, h{number})",
                       f"if (present(slopes)) {slopes}"]  # fmt: skip
+        lines += _added(layer, f"h{number - 1}", f"h{number}")
     member = "m, " if network.output_mean is not None else ""
     lines.append(f"call to_physical({member}{_samples(suffix)}, h{len(network.layers)}, y)")
     if network.is_linear:
@@ -238,7 +239,8 @@ def _tangent(network: PortableNetwork, suffix: str) -> str:
     for number, layer in enumerate(network.layers, 1):
         lines += [f"call dense_{number}_{suffix}(m, .false., h{number - 1}, z{number})",
                   *reversed(_norm_derivative(layer, number, suffix, f"z{number}")),
-                  _times_slopes(layer.activation, suffix, len(layer.bias), number)]  # fmt: skip
+                  _times_slopes(layer.activation, suffix, len(layer.bias), number),
+                  *_added(layer, f"h{number - 1}", f"h{number}")]  # fmt: skip
     member = "m, " if network.output_mean is not None else ""
     lines.append(f"call times_std({member}{_samples(suffix)}, value_limit, h{len(network.layers)}, result_limit, dy)")
     sizes = network.sizes
@@ -256,7 +258,8 @@ def _adjoint(network: PortableNetwork, suffix: str) -> str:
         layer = network.layers[number - 1]
         lines += [_times_slopes(layer.activation, suffix, len(layer.bias), number),
                   *_norm_derivative(layer, number, suffix, f"h{number}"),
-                  f"call transposed_dense_{number}_{suffix}(m, h{number}, z{number - 1})"]  # fmt: skip
+                  f"call transposed_dense_{number}_{suffix}(m, h{number}, z{number - 1})",
+                  *_added(layer, f"z{number}", f"z{number - 1}")]  # fmt: skip
     lines.append(f"call divide_by_std(m, {_samples(suffix)}, 0.0_wp, z0, result_limit, dx)")
     sizes = network.sizes
     local = [f"z{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
@@ -275,6 +278,10 @@ def _normalised(layer: DenseLayer, number: int, suffix: str) -> list[str]:
         f"call normalise_units({_samples(suffix)}, {len(layer.bias)}, {given})",
         *(f"if (present(slopes)) slopes%{name} = {name}" for name in kept),
     ]
+
+
+def _added(layer: DenseLayer, values: str, to: str) -> list[str]:
+    return [f"{to} = merge(0.0_wp, {to} + {values}, abs({to} + {values}) < value_limit)"] if layer.is_residual else []
 
 
 def _norm_derivative(layer: DenseLayer, number: int, suffix: str, values: str) -> list[str]:

@@ -164,6 +164,7 @@ def _forward(network: PortableNetwork, suffix: str, samples: str) -> str:
         else:
             slopes = f"{layer.activation}_slopes({count}, z{number}, h{number}, slopes->layer_{number});"
             lines += [f"{layer.activation}_values({count}, {limit}, z{number}, h{number});", f"if (slopes) {slopes}"]
+        lines += _added(network, number, samples, f"h{number - 1}", f"h{number}")
     lines += [f"to_physical({samples}, n, h{len(network.layers)}, y);"]
     arguments = "const real *RESTRICT x, real *RESTRICT y, slopes_of_layers *slopes"
     what = f"y [OUTPUTS][{samples}] of x [INPUTS][{samples}] in physical units, and the slopes unless NULL."
@@ -179,6 +180,7 @@ def _tangent(network: PortableNetwork, suffix: str, samples: str) -> str:
             f"dense_{suffix}({num_in}, {num_out}, n->weight_{number}, NULL, h{number - 1}, z{number});",
             *reversed(_norm_derivative(network, number, samples, f"z{number}")),
             f"times_slopes({num_out} * {samples}, z{number}, {_slopes(network, number)}, h{number});",
+            *_added(network, number, samples, f"h{number - 1}", f"h{number}"),
         ]
     lines += [f"times_std({samples}, n, VALUE_LIMIT, h{len(network.layers)}, RESULT_LIMIT, dy);"]
     arguments = "const slopes_of_layers *slopes, const real *RESTRICT dx, real *RESTRICT dy"
@@ -195,6 +197,7 @@ def _adjoint(network: PortableNetwork, suffix: str, samples: str) -> str:
             f"times_slopes({num_out} * {samples}, z{number}, {_slopes(network, number)}, h{number});",
             *_norm_derivative(network, number, samples, f"h{number}"),
             f"dense_{suffix}({num_out}, {num_in}, n->transposed_{number}, NULL, h{number}, z{number - 1});",
+            *_added(network, number, samples, f"z{number}", f"z{number - 1}"),
         ]
     lines += [f"divide_by_std({samples}, n, (real)0, z0, RESULT_LIMIT, dx);"]
     arguments = "const slopes_of_layers *slopes, const real *RESTRICT dy, real *RESTRICT dx"
@@ -212,6 +215,11 @@ def _normalised(network: PortableNetwork, number: int, samples: str) -> list[str
         f"normalise_units({len(layer.bias)}, {samples}, {given});",
         *(f"if (slopes) memcpy(slopes->{name}, {name}, sizeof {name});" for name in kept),
     ]
+
+
+def _added(network: PortableNetwork, number: int, samples: str, values: str, to: str) -> list[str]:
+    layer = network.layers[number - 1]
+    return [f"add_values({len(layer.bias)} * {samples}, {values}, {to});"] if layer.is_residual else []
 
 
 def _norm_derivative(network: PortableNetwork, number: int, samples: str, values: str) -> list[str]:

@@ -109,6 +109,7 @@ def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
         _types(network),
         read_source("helpers.h"),
         *([read_source("layer_norm.h")] if network.has_norms else []),
+        *([read_source("residual.h")] if any(layer.is_residual for layer in network.layers) else []),
         *power_of_two,
         *functions,
         *network_functions(network, num_members, read_source("members.h")),

@@ -5,6 +5,7 @@ F  input features      I, J  inputs and outputs of a layer      O  outputs
     h = (x - input_mean) / input_std
     h[j] = activation(bias[j] + h[0] weight[0, j] + h[1] weight[1, j] + ...)     layer after layer, added in this order
            with a norm: of scale[j] (z[j] - mean of z) / sqrt(variance of z + 1e-5) + offset[j], z[j] being that sum
+           residual: and h[j] added to what comes out
     y = h output_std + output_mean
 """
 
@@ -21,7 +22,7 @@ from torch import nn
 from mpitrain.models.activations import ACTIVATIONS, activation_name
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.icenet import IceNet
-from mpitrain.models.mlp import MlpNetwork
+from mpitrain.models.mlp import MlpNetwork, ResidualLayer
 from mpitrain.models.normalized import NormalizedModel
 
 Array = npt.NDArray[Any]
@@ -62,12 +63,16 @@ class UnitNorm:
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """weight (I, J), bias (J,), the activation's name in the configuration, and the layer norm before it, if any."""
+    """weight (I, J), bias (J,), the activation's name in the configuration, and the layer norm before it, if any.
+
+    Residual: the inputs are added to the outputs.
+    """
 
     weight: Array
     bias: Array
     activation: str
     norm: UnitNorm | None = None
+    is_residual: bool = False
 
     @property
     def is_linear(self) -> bool:
@@ -113,7 +118,7 @@ class PortableNetwork:
     @property
     def architecture(self) -> tuple[object, ...]:
         """What networks that are computed by the same functions have in common."""
-        layers = tuple((one.activation, one.norm is not None) for one in self.layers)
+        layers = tuple((one.activation, one.norm is not None, one.is_residual) for one in self.layers)
         return (self.dtype, self.sizes, layers, self.output_mean is not None)
 
 
@@ -133,7 +138,10 @@ def portable_network_of(model: nn.Module) -> PortableNetwork | None:
         layers = [_layer([plain.fc1, plain.activation]), _layer([plain.fc2, plain.output_activation])]
         return _network(plain, layers, None, None)
     if isinstance(plain.network, MlpNetwork):
-        layers = [_layer(list(layer.children())) for layer in plain.network.layers.children()]
+        layers = [
+            _layer(list(layer.children()), isinstance(layer, ResidualLayer))
+            for layer in plain.network.layers.children()
+        ]
         return _network(plain, layers, _array(plain.output_mean), _array(plain.output_std))
     return None
 
@@ -153,7 +161,7 @@ def _array(tensor: Any) -> Array:
     return np.asarray(tensor.detach().cpu().numpy())
 
 
-def _layer(modules: Sequence[nn.Module]) -> DenseLayer:
+def _layer(modules: Sequence[nn.Module], is_residual: bool = False) -> DenseLayer:
     linear: Any = modules[0]
     weight, bias = _array(linear.weight), _array(linear.bias)
     for module in modules[1:]:
@@ -163,7 +171,7 @@ def _layer(modules: Sequence[nn.Module]) -> DenseLayer:
     activation = next(module for module in modules if isinstance(module, tuple(ACTIVATIONS.values())))
     limits = LIMITS[str(weight.dtype)]
     columns = np.ascontiguousarray(without_tiny(weight, limits.weight).T)
-    return DenseLayer(columns, without_tiny(bias, limits.sum), activation_name(activation), norm)
+    return DenseLayer(columns, without_tiny(bias, limits.sum), activation_name(activation), norm, is_residual)
 
 
 def _unit_norm(norm: Any) -> UnitNorm:

@@ -60,9 +60,10 @@ def forward(network: PortableNetwork, inputs: Array) -> Trajectory:
             z, of_norm = _sums(layer.bias, layer.weight, values), None
             if layer.norm is not None:
                 z, of_norm = _normalised(layer.norm, z, limits)
-            function = ACTIVATIONS.get(layer.activation)
+            function, inputs_of_layer = ACTIVATIONS.get(layer.activation), values
             values = without_tiny(z if function is None else function.value(a, z), limit)
             slopes.append(Slopes(None if function is None else function.slope(a, z, values), of_norm))
+            values = without_tiny(values + inputs_of_layer, limits.value) if layer.is_residual else values
         if network.output_mean is not None:
             values = without_tiny(values * network.output_std, limits.sum) + network.output_mean
         return Trajectory(values, tuple(slopes))
@@ -77,7 +78,8 @@ def tangent_linear(network: PortableNetwork, inputs: Array, perturbations: Array
             sums = _sums(np.zeros_like(layer.bias), layer.weight, values)
             if slope.of_norm is not None:
                 sums = _times_scale(layer, _through_norm(slope.of_norm, sums, limits), limits)
-            values = without_tiny(_times(sums, slope), limits.value)
+            outputs = without_tiny(_times(sums, slope), limits.value)
+            values = without_tiny(outputs + values, limits.value) if layer.is_residual else outputs
         if network.output_std is not None:
             values = values * network.output_std
         return without_tiny(values, limits.result)
@@ -108,10 +110,11 @@ def _backward(network: PortableNetwork, slopes: Sequence[Slopes], sensitivities:
         values = without_tiny(values, limits.value)
         for layer, slope in zip(reversed(network.layers), reversed(slopes), strict=True):
             # The sums of the layer after this one, or the sensitivities themselves, times this one's slope.
-            values = without_tiny(_times(values, slope), limits.value)
+            by_outputs, values = values, without_tiny(_times(values, slope), limits.value)
             if slope.of_norm is not None:
                 values = _through_norm(slope.of_norm, _times_scale(layer, values, limits), limits)
             values = _sums(np.zeros_like(layer.weight[:, 0]), layer.weight.T, values)
+            values = without_tiny(values + by_outputs, limits.value) if layer.is_residual else values
         return without_tiny(values / network.input_std, limits.result)
 
 

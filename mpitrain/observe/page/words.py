@@ -65,6 +65,7 @@ def _network(config: RunConfig) -> str:
     activation = f", activation {model.hidden_activation}" if model.hidden_activation else ""
     extras = [f"dropout {model.dropout:g}"] if model.dropout else []
     extras += ["batch norm"] if model.batch_norm else ["layer norm"] if model.layer_norm else []
+    extras += ["residual connections"] if model.residual else []
     more = f", with {' and '.join(extras)}" if extras else ""
     return f"The network is {_NETWORKS[name]}{layers} with {model.hidden_size} {unit}{activation}{more}"
 

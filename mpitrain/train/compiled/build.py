@@ -48,6 +48,7 @@ class DenseNetwork:
     dropout: float = 0.0
     norm_rows: int = 0
     has_layer_norm: bool = False
+    is_residual: bool = False
 
     def macros(self) -> list[str]:
         """Return what the kernel's source needs to be told."""
@@ -60,6 +61,7 @@ class DenseNetwork:
             *([f"-DDROPOUT={self.dropout!r}"] if self.dropout else []),
             *([f"-DBATCH_NORM={self.norm_rows}"] if self.norm_rows else []),
             *(["-DLAYER_NORM=1"] if self.has_layer_norm else []),
+            *(["-DRESIDUAL=1"] if self.is_residual else []),
         ]
 
 

@@ -5,7 +5,8 @@
 // Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
 // for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
 // The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS; of networks
-// that have them DROPOUT, a probability, BATCH_NORM, the rows that a microbatch has at most, and LAYER_NORM, 1.
+// that have them DROPOUT, a probability, BATCH_NORM, the rows that a microbatch has at most, LAYER_NORM 1 and
+// RESIDUAL 1.
 #pragma once
 
 #include "activations.hpp"
@@ -27,6 +28,9 @@
 #ifndef LAYER_NORM
 #define LAYER_NORM 0
 #endif
+#ifndef RESIDUAL
+#define RESIDUAL 0
+#endif
 
 namespace {
 
@@ -42,6 +46,11 @@ constexpr double dropout = DROPOUT;
 constexpr bool has_dropout = dropout > 0, has_batch_norm = BATCH_NORM > 0, has_layer_norm = LAYER_NORM > 0;
 constexpr bool has_norm = has_batch_norm || has_layer_norm;
 static_assert(!(has_batch_norm && has_layer_norm), "a layer has one norm");
+constexpr bool has_residual = RESIDUAL > 0;
+/// Whether a layer adds its inputs to its outputs: every hidden one after the first.
+constexpr bool is_residual(int l) { return has_residual && l > 0 && l < num_layers - 1; }
+/// Whether a layer's outputs, which the next one reads, are others than its activations.
+constexpr bool keeps_active(int l) { return l < num_layers - 1 && (has_dropout || is_residual(l)); }
 
 // Batch norm needs all rows of a microbatch at once.
 constexpr int usual_tile_rows = 64;
@@ -170,8 +179,9 @@ struct Workspace {
     Real before[num_layers + 1][tile_rows][widest()];  // z of each layer
     Real after[num_layers + 1][tile_rows][widest()];   // its activation; [0] holds the inputs
     Real delta[2][tile_rows][widest()];
-    Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];     // what dropout multiplies each unit by
-    Real active[only_if(has_dropout, num_layers)][tile_rows][widest()];   // the activations before that
+    Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];  // what dropout multiplies each unit by
+    Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows][widest()];  // the activations before that
+    Real through[only_if(has_residual, tile_rows)][widest()];  // derivatives by the outputs of the layer above
     Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by a norm, not yet scaled
     Real row_counts[tile_rows];                                           // 1 for a sample, 0 for padding
     Real moments[only_if(has_batch_norm, num_moments())];
@@ -241,12 +251,23 @@ void drop_units(Workspace& work, int R, const Pass& pass) {
     }
 }
 
+/// Adds to the outputs of layer l its inputs.
+template <int l>
+void add_inputs(Workspace& work, int R) {
+    constexpr int J = sizes[l + 1];
+    for (int r = 0; r < R; ++r) {
+        Real* y = work.after[l + 1][r];
+        if constexpr (!has_dropout) std::memcpy(work.active[l + 1][r], y, sizeof(Real) * J);
+        for (int j = 0; j < J; ++j) y[j] += work.after[l][r][j];
+    }
+}
+
 template <int l>
 void forward_layer(Workspace& work, int R, const Pass& pass) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
     constexpr bool is_hidden = l < num_layers - 1;
     constexpr Activation kind = is_hidden ? hidden_activation : output_activation;
-    if constexpr (J <= 2 && !(is_hidden && (has_norm || has_dropout))) {
+    if constexpr (J <= 2 && !(is_hidden && (has_norm || has_dropout || has_residual))) {
         forward_narrow_layer<l, kind>(work, R);
     } else {
         Real(*z)[stride] = work.before[l + 1];
@@ -274,6 +295,7 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
         if constexpr (is_hidden && has_dropout) {
             if (pass.is_training) drop_units<l>(work, R, pass);
         }
+        if constexpr (is_residual(l)) add_inputs<l>(work, R);
     }
     if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R, pass);
 }
@@ -292,13 +314,16 @@ void backward_layer(Workspace& work, int R, bool is_first) {
         for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
     if constexpr (l > 0) {
         Real(*below)[stride] = work.delta[(l + 1) % 2];
-        multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride, nullptr, 0, below[0], stride);
+        multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride,
+                    is_residual(l) ? work.through[0] : nullptr, is_residual(l) ? stride : 0, below[0], stride);
+        if constexpr (is_residual(l - 1))
+            std::memcpy(work.through, below, sizeof(Real) * stride * static_cast<std::size_t>(R));
         if constexpr (has_dropout) {
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i) below[r][i] *= work.kept[l][r][i];
         }
         if constexpr (hidden_activation != identity) {
-            const Real(*y)[stride] = has_dropout ? work.active[has_dropout ? l : 0] : work.after[l];
+            const Real(*y)[stride] = keeps_active(l - 1) ? work.active[keeps_active(l - 1) ? l : 0] : work.after[l];
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i) {
                     const Real delta = below[r][i] * slope<hidden_activation>(work.before[l][r][i], y[r][i]);
