@@ -82,7 +82,9 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
     folder.create()
     section = plan.config.ensemble or EnsembleSection()
     write_durably(folder.config, render_yaml(plan.config.model_copy(update={"ensemble": section})).encode())
-    if not plan.config.data.entries and not folder.synthetic_history.exists():
+    wanted = [str(folder.synthetic_history)]
+    is_wanted = any(member.config is not None and member.config.data.entries == wanted for member in plan.members)
+    if is_wanted and not folder.synthetic_history.exists():
         num_times = -(-(plan.config.data.num_samples or 1) // SAMPLES_A_TIME)
         write_synthetic_history(folder.synthetic_history, seed=plan.config.seed, num_times=num_times)
 

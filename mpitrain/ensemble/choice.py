@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mpitrain.config import RunConfig, render_yaml
 from mpitrain.config.yaml import show_value
@@ -77,7 +78,8 @@ def best_config(choice: Choice, plan: EnsemblePlan) -> RunConfig | None:
     if own is None:
         return None
     data = plan.config.data
-    kept = {"data_path": data.data_path, "split_seed": data.split_seed, "folds": data.folds, "fold": data.fold}
+    kept: dict[str, Any] = {"split_seed": data.split_seed, "folds": data.folds, "fold": data.fold}
+    kept |= {} if "data.data_path" in choice.members[0].varied else {"data_path": data.data_path}
     output = own.output.model_copy(update={"model_dir": RunConfig().output.model_dir})
     changed = {"seed": plan.config.seed, "data": own.data.model_copy(update=kept), "output": output}
     return own.model_copy(update=changed)

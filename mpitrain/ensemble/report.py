@@ -126,9 +126,9 @@ def _losses(folder: Path, rows: Rows) -> str:
         key = "validation_loss" if any(record.get("validation_loss") for record in records) else "train_loss"
         points = [(record["epoch"], record[key]) for record in records if record.get(key)]
         lines += [points] if points else []
-    # All at once: each by itself would take a millisecond.
-    axes.add_collection(LineCollection(lines, colors=_COLOUR, alpha=0.4, linewidths=1))
-    axes.autoscale_view()
+    if lines:  # all at once: each by itself would take a millisecond
+        axes.add_collection(LineCollection(lines, colors=_COLOUR, alpha=0.4, linewidths=1))
+        axes.autoscale_view()
     axes.set(xlabel="epoch", ylabel="loss", yscale="log")
     return _image(figure)
 

@@ -60,3 +60,13 @@ def test_a_failure_that_others_wait_for_ends_the_world_and_a_resume_goes_on(
     done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'ens'}", "--resume"], None, tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["status"] for row in table_of(tmp_path / "ens")] == ["done", "done"]
+
+
+def test_a_report_without_any_loss_is_still_a_report(tmp_path: Path):
+    """All members fail before their first epoch: the table says why, in one line on the terminal."""
+    words = ["ensemble.members=2", "variables.input_variables=[nowhere]", "model.hidden_size=4"]
+    done = launch(["-m", "mpitrain", "ensemble", *words, f"output.model_dir={tmp_path / 'none'}"])
+    assert done.returncode == 4, done.stderr
+    assert len(done.our_lines) == 1
+    assert "no member has ended well" in done.our_lines[0]
+    assert "Loss of each member" in (tmp_path / "none/report.html").read_text()

@@ -59,7 +59,7 @@ def plan_members(
 ) -> EnsemblePlan:
     """Return the members of `base`, which is what the YAML file `path` and `overrides` say.
 
-    Seeds change last, so that more of them add members after the others. `data_path` stands for the base's own.
+    Seeds change last, so that more of them add members after the others. `data_path` is for those that name no data.
     Raises ConfigError for what no ensemble can have.
     """
     section = base.ensemble or EnsembleSection()
@@ -100,7 +100,7 @@ def _own(
     data: dict[str, Any] = {"split_seed": base.split_seed}
     if member.fold is not None:
         data |= {"folds": section.folds, "fold": member.fold}
-    if data_path is not None:
+    if data_path is not None and not config.data.entries:  # a setting may name data
         data["data_path"] = data_path[0] if len(data_path) == 1 else list(data_path)
     return config.model_copy(
         update={
