@@ -22,6 +22,7 @@ from mpitrain.cli.older_flags import to_current_flags
 from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
 from mpitrain.cli.settings import is_file
 from mpitrain.cli.train import add_config_command, add_reproduce_command, add_train_command
+from mpitrain.cluster.cpu.freed_memory import keep_freed_memory
 from mpitrain.errors import MpitrainError, UserError
 
 Handler = Callable[[argparse.Namespace], int]
@@ -64,6 +65,7 @@ def _with_command(given: Sequence[str]) -> list[str]:
 def _run(given: list[str]) -> int:
     options = _parse(_with_command(given))
     handler: Handler = options.handler
+    keep_freed_memory(os.environ)
     # Imports make much that lives to the end; the collector would look through it all the time (a fifth of it).
     gc.disable()
     try:

@@ -143,3 +143,22 @@ def test_a_damaged_block_is_one_line(tmp_path, way, kind, suffix):
     with pytest.raises(DataError, match=rf"^{path}: variable 'a' cannot be read \(.*\); is the file complete\?$"):
         opened.read_stored("a", EVERYTHING)
     opened.close()
+
+
+def test_a_block_that_takes_more_room_than_it_can_need_is_left_to_the_library(tmp_path, way):
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        data = file.create_dataset("a", data=numbers("<f4"), chunks=CHUNKS, compression=1)
+        _, packed = data.id.read_direct_chunk((1, 0, 0))
+        data.id.write_direct_chunk((1, 0, 0), packed + bytes(2**20))
+    opened = open_field_file(tmp_path / "f.h5")
+    assert opened.read_stored("a", EVERYTHING).tobytes() == numbers("<f4").tobytes()
+    assert is_direct(opened, "a")
+    opened.close()
+
+
+def test_places_that_are_not_the_librarys_are_left_to_it(tmp_path, way):
+    """A block of the user's comes first in the file: what the library counts from is not the file's beginning."""
+    with h5py.File(tmp_path / "f.h5", "w", userblock_size=512) as file:
+        file.create_dataset("a", data=numbers("<f4"), chunks=CHUNKS, compression=1)
+    with h5py.File(tmp_path / "f.h5") as file:
+        assert blocks.open_blocks(file["a"]) is None

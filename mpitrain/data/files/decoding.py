@@ -64,6 +64,7 @@ class Decoder:
         self._lower, self._upper = _valid_range(info)
         limits = [limit for limit in (self._lower, self._upper) if limit is not None]
         self._limits_are_packed = not self._is_packed or all(isinstance(limit, int) for limit in limits)
+        self._rules: dict[np.dtype[Any], DecodingRule | None] = {}
 
     def decode(self, stored: Array) -> Array:
         """Return measurements (see the function `decode`)."""
@@ -87,6 +88,11 @@ class Decoder:
 
     def rule(self, dtype: np.dtype[Any]) -> DecodingRule | None:
         """Return what is done with numbers stored as `dtype`; None where not all of them are exact in float64."""
+        if dtype not in self._rules:
+            self._rules[dtype] = self._make_rule(dtype)
+        return self._rules[dtype]
+
+    def _make_rule(self, dtype: np.dtype[Any]) -> DecodingRule | None:
         if dtype.kind not in "iuf" or dtype.itemsize > (8 if dtype.kind == "f" else 4) or dtype == np.float16:
             return None
         if dtype.kind == "i" and self._is_meant_unsigned:

@@ -73,7 +73,7 @@ class NetcdfFile:
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
-        if self._ends.get(name, 0) > (size_bytes := self.path.stat().st_size):
+        if name in self._ends and self._ends[name] > (size_bytes := self.path.stat().st_size):
             raise DataError(
                 f"{self.path}: cannot be read to the end: variable '{name}' ends at byte {self._ends[name]}, the file "
                 f"at {size_bytes}; is the file complete?"

@@ -79,6 +79,8 @@ class Axes:
 
     def arrange(self, stored: npt.NDArray[Any], spans: Mapping[int, tuple[int, int]] | None = None) -> npt.NDArray[Any]:
         """Return the values, read by `slices`, as (T, J, I), a view where the order allows it."""
+        if self.order == (0, 1, 2) and stored.ndim == 3:
+            return stored
         own = [slice(None)] * stored.ndim
         for axis, position in self.fixed:
             first = (spans or {}).get(axis, (position, position + 1))[0]

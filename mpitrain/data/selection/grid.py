@@ -5,14 +5,17 @@ T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  tar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.compiled.columns import StoredColumn, fill_table
+from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.portable_math import cosine_of_turns
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples
@@ -27,6 +30,8 @@ from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess,
 from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
+# Points (N,) of a chunk by their numbers in it; None for all of them, which takes no list.
+Positions = npt.NDArray[np.int64] | None
 _BLOCK_POINTS = 32768
 
 
@@ -39,8 +44,7 @@ class GridLayout:
     variables without time that every file repeats, already decoded, by name; `static_mask` (J, I) is where the
     conditions on them alone hold, None where there is no such condition. Areas are those of the variable `area_name`,
     in `area_scale`, or the cosine of `latitude_name`; None of both where nothing counts areas, which losses do with
-    `weighs_loss`. Samples have no targets, (N, 0), where the
-    files do not hold them.
+    `weighs_loss`. Samples have no targets, (N, 0), where the files do not hold them.
     """
 
     kind: str
@@ -122,7 +126,8 @@ class _Part:
         self._layout, self._files, self._chunk, self._reads = layout, files, chunk, reads
         self._record = files.records[chunk.file]
         self._times, self._rows = slice(chunk.time_start, chunk.time_stop), slice(chunk.row_start, chunk.row_stop)
-        self._shape = (self._size(self._times), self._size(self._rows), layout.grid_shape[1])  # (T, J, I)
+        num_times, num_rows = chunk.time_stop - chunk.time_start, chunk.row_stop - chunk.row_start
+        self._shape = (num_times, num_rows, layout.grid_shape[1])  # (T, J, I)
         self._stored: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def points(self) -> Samples:
@@ -130,11 +135,12 @@ class _Part:
         layout, selected, areas = self._layout, self._selected(), self._areas()
         if areas is not None and (layout.area_name is not None or layout.weighs_loss):
             selected &= areas > 0  # what counts nothing, or nobody knows how much, is no sample
-        positions = np.arange(selected.size) if selected.all() else np.flatnonzero(selected)  # (N,)
+        positions = None if selected.all() else np.flatnonzero(selected)
         if layout.thin_fraction < 1.0:
-            positions = positions[self._thinned(self._grid_index(positions))]
+            kept = np.flatnonzero(self._thinned(self._grid_index(positions)))
+            positions = kept if positions is None else positions[kept]
         if areas is not None:
-            areas = np.broadcast_to(areas, self._shape).reshape(-1)[positions]
+            areas = _at(np.broadcast_to(areas, self._shape).reshape(-1), positions)
         return Samples(
             inputs=self._table(layout.input_names, positions),
             targets=self._table(layout.read_targets, positions),
@@ -192,13 +198,17 @@ class _Part:
         """Return the number of the border at or before each level; levels before all and after all have their own."""
         return np.searchsorted(self._layout.borders, levels, side="right")
 
-    def _grid_index(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _grid_index(self, positions: Positions) -> npt.NDArray[np.int64]:
         """Return the place in the whole source of points (N,) of this chunk."""
         num_times, num_rows, num_columns = self._shape
         points_a_level = self._layout.grid_shape[0] * num_columns
         skipped = points_a_level - num_rows * num_columns  # between the chunk's rows of one level and of the next
         first = (self._record.first_time + self._times.start) * points_a_level + self._rows.start * num_columns
-        grid_index = positions + first
+        if positions is None:
+            grid_index = np.arange(first, first + math.prod(self._shape))
+            positions = grid_index - first if skipped and num_times > 1 else grid_index
+        else:
+            grid_index = positions + first
         if skipped and num_times > 1:
             bounds = np.searchsorted(positions, np.arange(num_times + 1) * (num_rows * num_columns))
             for level in range(1, num_times):
@@ -213,33 +223,35 @@ class _Part:
         kept: BoolArray = keyed_uniform_at((self._layout.seed, Stream.THINNING), numbers) < fraction
         return kept
 
-    def _table(self, names: tuple[str, ...], positions: npt.NDArray[np.int64]) -> Array:
+    def _table(self, names: tuple[str, ...], positions: Positions) -> Array:
         """Return variables at some positions as (N, F); only these are decoded."""
-        table = np.empty((len(positions), len(names)), dtype=self._layout.dtype)
+        num_points = math.prod(self._shape) if positions is None else len(positions)
+        table = np.empty((num_points, len(names)), dtype=self._layout.dtype)
         stored = [self._flat(name) for name in names]
         if self._fill(table, stored, positions):
             return table
         columns = [(values, access.decoder() if access else _unchanged) for values, access in stored]
         # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
-        for start in range(0, len(positions), _BLOCK_POINTS):
+        for start in range(0, num_points, _BLOCK_POINTS):
             block = slice(start, start + _BLOCK_POINTS)
             for number, (values, decode_one) in enumerate(columns):
-                table[block, number] = decode_one(values.take(positions[block]))
+                part = values[block] if positions is None else values.take(positions[block])
+                table[block, number] = decode_one(part)
         return table
 
-    def _fill(self, table: Array, stored: Sequence[tuple[Array, VariableAccess | None]], positions: Array) -> bool:
+    def _fill(self, table: Array, stored: Sequence[tuple[Array, VariableAccess | None]], positions: Positions) -> bool:
         """Do so in compiled code, where it is there and knows all of the variables."""
         columns = [access.column(values) if access else StoredColumn(values) for values, access in stored]
         known = [column for column in columns if column is not None]
-        is_everything = len(positions) == np.prod(self._shape)
-        return len(known) == len(columns) and fill_table(table, known, None if is_everything else positions)
+        return len(known) == len(columns) and fill_table(table, known, positions)
 
     def _flat(self, name: str) -> tuple[Array, VariableAccess | None]:
         """Return a variable as stored, flat (T * J * I,), and what knows to decode it, None where it is decoded."""
         access = self._record.variables.get(name)
         if name in self._layout.statics or access is None or access.lag:
             return self.broadcast(name).reshape(-1), None
-        return np.broadcast_to(self._read(name), self._shape).reshape(-1), access
+        stored = self._read(name)
+        return (stored if stored.shape == self._shape else np.broadcast_to(stored, self._shape)).reshape(-1), access
 
     def _areas(self) -> Array | None:
         """Return the points' areas, float32, of shape (T, J, I) or to be broadcast to it, NaN where there is none."""
@@ -310,19 +322,23 @@ class _Part:
 
     def _read(self, name: str) -> Array:
         access = self._record.variables[name]
-        own = access.info.name
-        # All levels that are asked for are read at once: a stored block may hold several.
-        key = own, tuple(axis for axis, _ in access.axes.fixed)
-        every = [one for one in self._record.variables.values() if one.info.name == own and not one.lag]
-        spans = spans_of(one.axes.fixed for one in every if tuple(axis for axis, _ in one.axes.fixed) == key[1])
+        own, axes, spans = access.info.name, tuple(axis for axis, _ in access.axes.fixed), None
+        if axes:
+            # All levels that are asked for are read at once: a stored block may hold several.
+            every = [one for one in self._record.variables.values() if one.info.name == own and not one.lag]
+            spans = spans_of(one.axes.fixed for one in every if tuple(axis for axis, _ in one.axes.fixed) == axes)
+        key = own, axes
         if key not in self._stored:
-            file = self._files.handle(self._chunk.file)
-            self._stored[key] = read_stored(file, access, self._times, self._rows, self._reads, spans)
+            self._stored[key] = read_stored(self._file, access, self._times, self._rows, self._reads, spans)
         return access.axes.arrange(self._stored[key], spans)
 
-    @staticmethod
-    def _size(part: slice) -> int:
-        return int(part.stop - part.start)
+    @cached_property
+    def _file(self) -> FieldFile:
+        return self._files.handle(self._chunk.file)
+
+
+def _at(values: Array, positions: Positions) -> Array:
+    return values.copy() if positions is None else values[positions]
 
 
 def _unchanged(values: Array) -> Array:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,16 +51,20 @@ class VariableAccess:
     lag: int = 0
     conversion: Conversion | None = None
 
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self.info)
+
     def decoder(self) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
         """Return what makes measurements of stored values, in the units that are wanted."""
-        decode, conversion = Decoder(self.info).decode, self.conversion
+        decode, conversion = self._decoder.decode, self.conversion
         if conversion is None:
             return decode
         return lambda stored: decode(stored).astype(np.float64) * conversion.scale + conversion.offset
 
     def column(self, stored: npt.NDArray[Any]) -> StoredColumn | None:
         """Return stored values (n,) with what makes measurements of them; None where `decoder` alone knows how."""
-        rule, conversion = Decoder(self.info).rule(stored.dtype), self.conversion
+        rule, conversion = self._decoder.rule(stored.dtype), self.conversion
         if rule is None:
             return None
         return StoredColumn(stored, rule, None if conversion is None else (conversion.scale, conversion.offset))

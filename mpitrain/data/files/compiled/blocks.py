@@ -18,27 +18,52 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.compiled.build import KERNELS
-from mpitrain.data.files.compiled.contiguous import ContiguousValues, open_contiguous
+from mpitrain.data.files.compiled.contiguous import ContiguousValues, descriptor_of, open_contiguous, read_bytes
 from mpitrain.data.files.variable import Slices, ranges_of
 
-Bytes = bytes | bytearray
-Inflate = Callable[[bytes, int], Bytes]
+Bytes = bytes | bytearray | npt.NDArray[np.uint8]
+Inflate = Callable[[Bytes, int], Bytes]
 Lock = Callable[[], AbstractContextManager[Any]]
 # Below that, a call of Python's costs more than it saves.
 SMALLEST_BLOCK_BYTES = 16 * 2**10
 _LARGEST_BLOCK_BYTES = 2**31
+_MOST_BLOCKS = 2**22
 
 
 class DamagedBlockError(Exception):
     """A block that HDF5 would read without a word, leaving numbers out or making some up."""
 
 
-class CompressedBlocks:
-    """One dataset whose blocks are compressed by deflate, with or without shuffle before it."""
+class BlockPlaces:
+    """Where the blocks of a dataset lie in its file; the library would look through all of them for each one."""
 
-    def __init__(self, dataset: Any, inflate: Inflate, is_shuffled: bool) -> None:
+    def __init__(self, dataset: Any) -> None:
+        """Ask the library, once for all blocks."""
+        shape = [-(-size // length) for size, length in zip(dataset.shape, dataset.chunks, strict=True)]
+        self._offset, self._size = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+        self._mask = np.zeros(shape, np.uint32)
+
+        def keep(block: Any) -> None:
+            number = tuple(first // length for first, length in zip(block.chunk_offset, dataset.chunks, strict=True))
+            self._offset[number], self._size[number] = block.byte_offset, block.size
+            self._mask[number] = block.filter_mask
+
+        dataset.id.chunk_iter(keep)
+
+    def find(self, number: tuple[int, ...]) -> tuple[int, int, int] | None:
+        """Return a block's place in the file, its bytes there and its filter mask; None where it was never written."""
+        offset = int(self._offset[number])
+        return None if offset < 0 else (offset, int(self._size[number]), int(self._mask[number]))
+
+
+class CompressedBlocks:
+    """One dataset of an open file, which must stay open; its blocks are compressed, with or without shuffle before."""
+
+    def __init__(self, dataset: Any, descriptor: int, inflate: Inflate, is_shuffled: bool) -> None:
         """See `open_blocks`."""
         self._dataset, self._inflate, self._is_shuffled = dataset, inflate, is_shuffled
+        self._descriptor = descriptor
+        self._places: BlockPlaces | None = None
         self._dtype: np.dtype[Any] = dataset.dtype
         self._shape: tuple[int, ...] = dataset.shape
         self._chunks: tuple[int, ...] = dataset.chunks
@@ -81,12 +106,15 @@ class CompressedBlocks:
             for first, length, (start, stop) in zip(corner, self._chunks, bounds, strict=True)
         ]
         target = found[tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(inside, bounds, strict=True))]
-        with library():
-            if self._dataset.id.get_chunk_info_by_coord(corner).byte_offset is None:
-                # Never written: the fill value, of which HDF5 has its own rules.
+        place = self._find(corner, library)
+        if place is None:
+            # Never written: the fill value, of which HDF5 has its own rules.
+            with library():
                 target[...] = self._dataset[tuple(slice(a, b) for a, b in inside)]
-                return
-            mask, packed = self._dataset.id.read_direct_chunk(corner)
+            return
+        offset, num_bytes, mask = place
+        packed = np.empty(num_bytes, np.uint8)
+        read_bytes(self._descriptor, offset, packed)
         is_whole = all(b - a == length for (a, b), length in zip(inside, self._chunks, strict=True))
         if is_whole and target.flags.c_contiguous:
             self._unpack(packed, mask, target)
@@ -95,7 +123,16 @@ class CompressedBlocks:
         self._unpack(packed, mask, block)
         target[...] = block[tuple(slice(a - first, b - first) for (a, b), first in zip(inside, corner, strict=True))]
 
-    def _unpack(self, packed: bytes, mask: int, values: npt.NDArray[Any]) -> None:
+    def _find(self, corner: tuple[int, ...], library: Lock) -> tuple[int, int, int] | None:
+        if self._places is None:
+            with library():
+                self._places = BlockPlaces(self._dataset)
+        place = self._places.find(tuple(first // length for first, length in zip(corner, self._chunks, strict=True)))
+        if place is not None and place[1] > _largest_packed_bytes(self._block_bytes):
+            raise ValueError(f"a block of {self._block_bytes} bytes takes {place[1]} in the file")
+        return place
+
+    def _unpack(self, packed: Bytes, mask: int, values: npt.NDArray[Any]) -> None:
         """Set a block's values. Raises where the block is damaged or of another size."""
         shuffle_bit, deflate_bit = (1, 2) if self._is_shuffled else (0, 1)
         plain = packed if mask & deflate_bit else self._inflated(packed)
@@ -106,12 +143,12 @@ class CompressedBlocks:
         else:
             values.reshape(-1).view(np.uint8)[:] = np.frombuffer(plain, np.uint8)
 
-    def _inflated(self, packed: bytes) -> Bytes:
+    def _inflated(self, packed: Bytes) -> Bytes:
         try:
             return self._inflate(packed, self._block_bytes)
         except Exception:
             # One byte more than there should be tells a stream that is too long from a damaged one, which raises here.
-            return zlib.decompressobj().decompress(packed, self._block_bytes + 1)
+            return zlib.decompressobj().decompress(packed, self._block_bytes + 1)  # type: ignore[arg-type]  # a buffer
 
 
 def unshuffle(planes: Bytes, values: npt.NDArray[Any]) -> None:
@@ -128,7 +165,7 @@ def open_blocks(dataset: Any) -> CompressedBlocks | ContiguousValues | None:
     """Return what reads an h5py dataset without the library; None where the library's own way is the one to take.
 
     That is, of datasets in blocks: another filter than deflate, or shuffle and deflate; other values than plain
-    numbers; small or huge blocks; no package `deflate`.
+    numbers; small or huge blocks, or very many; a file whose places are not the library's; no package `deflate`.
     """
     if dataset.chunks is None:
         return open_contiguous(dataset)
@@ -137,10 +174,18 @@ def open_blocks(dataset: Any) -> CompressedBlocks | ContiguousValues | None:
     block_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if not SMALLEST_BLOCK_BYTES <= block_bytes <= _LARGEST_BLOCK_BYTES:
         return None
-    inflate, filters = _find_inflate(), _filters_of(dataset)
-    if inflate is None or filters is None or not _is_plain(dataset):
+    inflate, filters, descriptor = _find_inflate(), _filters_of(dataset), descriptor_of(dataset)
+    if inflate is None or filters is None or descriptor is None or not _is_plain(dataset):
         return None
-    return CompressedBlocks(dataset, inflate, len(filters) == 2)
+    num_blocks = math.prod(-(-size // length) for size, length in zip(dataset.shape, dataset.chunks, strict=True))
+    if num_blocks > _MOST_BLOCKS or not hasattr(dataset.id, "chunk_iter"):  # HDF5 1.12.2 and before
+        return None
+    return CompressedBlocks(dataset, descriptor, inflate, len(filters) == 2)
+
+
+def _largest_packed_bytes(num_bytes: int) -> int:
+    """Return more than deflate makes of so many bytes at worst: five more for each 16 KB, and a few."""
+    return num_bytes + num_bytes // 1024 + 1024
 
 
 def _filters_of(dataset: Any) -> tuple[int, ...] | None:

@@ -44,13 +44,7 @@ class ContiguousValues:
         steps = [math.prod(self._shape[axis + 1 :]) for axis in range(len(shape))]
         first = sum(start * step for (start, _, _), step in zip(ranges, steps, strict=True))
         found = np.empty(shape, self._dtype)
-        left: Any = found.reshape(-1).view(np.uint8)
-        offset = self._offset + first * self._dtype.itemsize
-        while len(left):
-            count = os.preadv(self._descriptor, [left], offset)
-            if count == 0:
-                raise CutOffError(f"the file ends {len(left)} bytes too early")
-            left, offset = left[count:], offset + count
+        read_bytes(self._descriptor, self._offset + first * self._dtype.itemsize, found.reshape(-1).view(np.uint8))
         return found
 
     def _is_in_one_piece(self, ranges: list[tuple[int, int, int]], shape: list[int]) -> bool:
@@ -60,6 +54,27 @@ class ContiguousValues:
         return whole and all(step == 1 for _, _, step in ranges)
 
 
+def read_bytes(descriptor: int, offset: int, values: npt.NDArray[np.uint8]) -> None:
+    """Set contiguous `values` (n,) to the bytes of an open file from `offset` on; other threads go on meanwhile.
+
+    Raises CutOffError where the file ends too early, OSError where it cannot be read.
+    """
+    left: Any = values
+    while len(left):
+        count = os.preadv(descriptor, [left], offset)
+        if count == 0:
+            raise CutOffError(f"the file ends {len(left)} bytes too early")
+        left, offset = left[count:], offset + count
+
+
+def descriptor_of(dataset: Any) -> int | None:
+    """Return the descriptor of an h5py dataset's open file; None where places in it are not the library's offsets."""
+    # A block of the user's before the file, or a file in parts, has other offsets.
+    if dataset.file.userblock_size or dataset.file.driver != "sec2":
+        return None
+    return int(dataset.file.id.get_vfd_handle())
+
+
 def open_contiguous(dataset: Any) -> ContiguousValues | None:
     """Return what reads a contiguous h5py dataset of plain numbers; None where the library's own way is the one."""
     import h5py
@@ -67,10 +82,8 @@ def open_contiguous(dataset: Any) -> ContiguousValues | None:
     if dataset.chunks is not None or dataset.dtype.kind not in "iuf" or dataset.external:
         return None
     is_plain = bool(h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type()))
-    # A block of the user's before the file, or a file in parts, has other offsets.
-    if not is_plain or dataset.file.userblock_size or dataset.file.driver != "sec2":
-        return None
     with suppress(Exception):  # whatever the library cannot tell of it
-        offset = dataset.id.get_offset()
-        return None if offset is None else ContiguousValues(dataset, dataset.file.id.get_vfd_handle(), offset)
+        offset, descriptor = dataset.id.get_offset(), descriptor_of(dataset)
+        if is_plain and offset is not None and descriptor is not None:
+            return ContiguousValues(dataset, descriptor, offset)
     return None

@@ -20,14 +20,19 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 template <int bytes>
 void unshuffle_16(const std::uint8_t* planes, std::int64_t n, std::uint8_t* values) {
     __m128i now[bytes], next[bytes];
+#pragma GCC unroll 8
     for (int b = 0; b < bytes; ++b) now[b] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(planes + b * n));
+#pragma GCC unroll 8
     for (int step = 1; step < bytes; step *= 2) {
+#pragma GCC unroll 8
         for (int b = 0; b < bytes / 2; ++b) {
             next[2 * b] = _mm_unpacklo_epi8(now[b], now[b + bytes / 2]);
             next[2 * b + 1] = _mm_unpackhi_epi8(now[b], now[b + bytes / 2]);
         }
+#pragma GCC unroll 8
         for (int b = 0; b < bytes; ++b) now[b] = next[b];
     }
+#pragma GCC unroll 8
     for (int b = 0; b < bytes; ++b) _mm_storeu_si128(reinterpret_cast<__m128i*>(values + 16 * b), now[b]);
 }
 #endif
@@ -122,18 +127,20 @@ Number or_nan(bool is_missing, Number value) {
 
 /// Measurements that are the stored numbers themselves. All comparisons are exact in `Exact`.
 template <class Exact, class Stored, class Out>
-void take_plain(const Column& column, const Stored* stored, std::int64_t n, Out* values) {
+void take_plain(const Column& column, const Stored* __restrict stored, std::int64_t n, Out* __restrict values) {
     const Exact lower = column.lower, upper = column.upper, largest = column.largest;
+    // No number equals NaN.
+    const Exact first = column.num_markers ? column.markers[0] : std::numeric_limits<double>::quiet_NaN();
     for (std::int64_t i = 0; i < n; ++i) {
         const Exact value = stored[i];
-        values[i] = or_nan<Out>(std::fabs(value) >= largest, stored[i]);
+        values[i] = or_nan<Out>((std::fabs(value) >= largest) | (value == first), stored[i]);
     }
     if (column.lower != -infinity || column.upper != infinity)
         for (std::int64_t i = 0; i < n; ++i) {
             const Exact value = stored[i];
             values[i] = or_nan<Out>((value < lower) | (value > upper), values[i]);
         }
-    for (std::int64_t m = 0; m < column.num_markers; ++m) {
+    for (std::int64_t m = 1; m < column.num_markers; ++m) {
         const Exact marker = column.markers[m];
         for (std::int64_t i = 0; i < n; ++i)
             values[i] = or_nan<Out>(static_cast<Exact>(stored[i]) == marker, values[i]);
@@ -167,13 +174,11 @@ void compute(const Column& column, const Stored* stored, std::int64_t n, Out* va
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<Out>(value[i]);
 }
 
-/// Sets n measurements in a column of the table, whose rows are `stride` apart.
+/// Sets n measurements of a column, one after the other.
 template <class Stored, class Out>
-void decode(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* table,
-            std::int64_t stride) {
+void decode(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* values) {
     using Exact = std::conditional_t<std::is_same_v<Stored, float>, float, double>;
     alignas(64) Stored gathered[block_rows];
-    alignas(64) Out values[block_rows];
     const Stored* stored = reinterpret_cast<const Stored*>(column.stored) + first;
     if (rows || column.is_swapped) {
         load(column, rows, first, n, gathered);
@@ -183,38 +188,82 @@ void decode(const Column& column, const std::int64_t* rows, std::int64_t first, 
         compute(column, stored, n, values);
     else
         take_plain<Exact>(column, stored, n, values);
-    for (std::int64_t i = 0; i < n; ++i) table[i * stride] = values[i];
 }
 
 template <class Out>
-void decode_any(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* table,
-                std::int64_t stride) {
+void decode_any(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* values) {
     switch (column.kind) {
         case int8:
-            return decode<std::int8_t>(column, rows, first, n, table, stride);
+            return decode<std::int8_t>(column, rows, first, n, values);
         case uint8:
-            return decode<std::uint8_t>(column, rows, first, n, table, stride);
+            return decode<std::uint8_t>(column, rows, first, n, values);
         case int16:
-            return decode<std::int16_t>(column, rows, first, n, table, stride);
+            return decode<std::int16_t>(column, rows, first, n, values);
         case uint16:
-            return decode<std::uint16_t>(column, rows, first, n, table, stride);
+            return decode<std::uint16_t>(column, rows, first, n, values);
         case int32:
-            return decode<std::int32_t>(column, rows, first, n, table, stride);
+            return decode<std::int32_t>(column, rows, first, n, values);
         case uint32:
-            return decode<std::uint32_t>(column, rows, first, n, table, stride);
+            return decode<std::uint32_t>(column, rows, first, n, values);
         case float32:
-            return decode<float>(column, rows, first, n, table, stride);
+            return decode<float>(column, rows, first, n, values);
         case float64:
-            return decode<double>(column, rows, first, n, table, stride);
+            return decode<double>(column, rows, first, n, values);
     }
+}
+
+constexpr std::int64_t group_columns = 4;
+
+/// Four rows of four columns, all of them written: a column that the table has not goes to the place after the row.
+template <class Out>
+void store_four_rows(const Out (*values)[block_rows], std::int64_t i, Out* table, std::int64_t stride) {
+    for (std::int64_t row = 0; row < 4; ++row) {
+        const Out four[] = {values[0][i + row], values[1][i + row], values[2][i + row], values[3][i + row]};
+        std::memcpy(table + row * stride, four, sizeof(four));
+    }
+}
+
+#ifdef __SSE2__
+template <>
+void store_four_rows(const float (*values)[block_rows], std::int64_t i, float* table, std::int64_t stride) {
+    __m128 a = _mm_load_ps(values[0] + i), b = _mm_load_ps(values[1] + i);
+    __m128 c = _mm_load_ps(values[2] + i), d = _mm_load_ps(values[3] + i);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(table, a);
+    _mm_storeu_ps(table + stride, b);
+    _mm_storeu_ps(table + 2 * stride, c);
+    _mm_storeu_ps(table + 3 * stride, d);
+}
+#endif
+
+/// Sets n rows of a group of columns in the table, whose rows are `stride` apart. Where the group has fewer than four
+/// columns, what it writes beyond a row is what the rows after it, or the groups before it, write later; the table's
+/// last rows are written number by number.
+template <class Out>
+void store(const Out (*values)[block_rows], std::int64_t n, std::int64_t columns, bool is_last, Out* table,
+           std::int64_t stride) {
+    const std::int64_t whole = is_last && columns < group_columns ? n - group_columns : n - group_columns + 1;
+    std::int64_t i = 0;
+    for (; i < whole; i += 4) store_four_rows<Out>(values, i, table + i * stride, stride);
+    for (; i < n; ++i)
+        for (std::int64_t c = 0; c < columns; ++c) table[i * stride + c] = values[c][i];
 }
 
 template <class Out>
 void decode_all(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N, Out* table) {
+    alignas(64) Out values[group_columns][block_rows] = {};
     // Columns lie apart in the table: a block of its rows stays in the cache until all of them are in.
     for (std::int64_t first = 0; first < N; first += block_rows) {
         const std::int64_t n = N - first < block_rows ? N - first : block_rows;
-        for (std::int64_t f = 0; f < F; ++f) decode_any(columns[f], rows, first, n, table + first * F + f, F);
+        if (F == 1) {
+            decode_any(columns[0], rows, first, n, table + first);
+            continue;
+        }
+        for (std::int64_t group = (F - 1) / group_columns * group_columns; group >= 0; group -= group_columns) {
+            const std::int64_t count = F - group < group_columns ? F - group : group_columns;
+            for (std::int64_t c = 0; c < count; ++c) decode_any(columns[group + c], rows, first, n, values[c]);
+            store<Out>(values, n, count, first + n == N, table + first * F + group, F);
+        }
     }
 }
 
