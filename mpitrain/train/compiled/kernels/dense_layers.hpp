@@ -181,12 +181,12 @@ struct Workspace {
     Real delta[2][tile_rows][widest()];
     Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];  // what dropout multiplies each unit by
     Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows][widest()];  // the activations before that
-    Real through[only_if(has_residual, tile_rows)][widest()];  // derivatives by the outputs of the layer above
-    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by a norm, not yet scaled
-    Real row_counts[tile_rows];                                           // 1 for a sample, 0 for padding
+    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];                 // by a norm, not yet scaled
+    Real row_counts[tile_rows];  // 1 for a sample, 0 for padding
     Real moments[only_if(has_batch_norm, num_moments())];
-    const Real* running;                                // mean and variance of each hidden layer with batch norm
-    Real input_mean[widest()], input_factor[widest()];  // one over the standard deviation
+    const Real* running;                                       // mean and variance of each hidden layer with batch norm
+    Real input_mean[widest()], input_factor[widest()];         // one over the standard deviation
+    Real through[only_if(has_residual, tile_rows)][widest()];  // derivatives by the outputs of the layer above
 };
 
 void spread_weights(Workspace& work, const Real* parameters) {
