@@ -48,7 +48,6 @@ def flushing() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("activation", "dtype", "settings"),
     [*((name, torch.float32, {}) for name in ACTIVATIONS), ("gelu", torch.float64, {}),
-     ("silu", torch.float32, LAYER_NORM), ("none", torch.float64, LAYER_NORM),
      ("tanh", torch.float32, RESIDUAL | LAYER_NORM)],
 )  # fmt: skip
 def test_the_kernel_computes_the_bits_of_numpy(activation: str, dtype: torch.dtype, settings: dict[str, Any]) -> None:

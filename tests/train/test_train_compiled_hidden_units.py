@@ -47,7 +47,7 @@ def test_batch_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
     assert min(tracked[0]) > 0
 
 
-@pytest.mark.parametrize("more", [(), ("training.reduction=any", "training.global_batch_size=92"), (SILU,),
+@pytest.mark.parametrize("more", [(), ("training.reduction=any", "training.global_batch_size=92"),
                                   ("model.hidden_size=2", "model.hidden_layers=3"), ("model.hidden_size=33", SILU)],
                          ids=" ".join)  # fmt: skip
 def test_layer_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
@@ -60,7 +60,7 @@ def test_layer_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
     assert len(norms) >= 2
 
 
-@pytest.mark.parametrize("more", [(), ("model.hidden_layers=4", "model.hidden_activation=relu"),
+@pytest.mark.parametrize("more", [("model.hidden_layers=4", "model.hidden_activation=relu"),
                                   (LAYER_NORM, "model.hidden_layers=3", SILU), (NORM,),
                                   ("model.hidden_size=1", "training.reduction=any", "training.global_batch_size=92")],
                          ids=" ".join)  # fmt: skip
