@@ -30,8 +30,8 @@ time.sleep(0.5)
 def test_figures_of_made_up_times() -> None:
     case = EnsembleCase(network_of("7-64-64-1"), members=10, epochs=20, ranks=2, alone=2)
     times = EnsembleTimes(
-        wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.2, one_rank_cpu_s=11.05,
-        one_rank_training_s=10.0, few_cpu_s=1.11, few_training_s=0.1, launch_s=3.3, loop_s=66.0, joblib_s=None,
+        wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.2, one_rank_cpu_s=20.0,
+        short_cpu_s=1.0, few_cpu_s=0.16, launch_s=3.3, loop_s=66.0, joblib_s=None,
     )  # fmt: skip
     assert times.figures(case) == {
         "wall_over_ideal": pytest.approx(1.1),
@@ -54,12 +54,12 @@ def test_shared_memory_counts_once() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    words = ["--members", "3", "--epochs", "1", "--alone", "1", "--ranks", "1", "--network", "7-8-1"]
+    words = ["--members", "3", "--epochs", "2", "--alone", "1", "--ranks", "1", "--network", "7-8-1"]
     words += ["--json", "f.json"]
     done = launch(["-m", "mpitrain", "bench", "ensemble", *words], cwd=tmp_path, timeout_s=300.0)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "f.json").read_text())
-    assert record["case"] == {"network": "7-8-1", "members": 3, "epochs": 1, "ranks": 1}
+    assert record["case"] == {"network": "7-8-1", "members": 3, "epochs": 2, "ranks": 1}
     assert record["figures"].keys() == {"wall_over_ideal", "launches_over_wall", "beyond_training_ms_a_member"}
     assert all(value is None or value > 0 for value in record["times"].values())
     assert "a launch for each (1 measured)" in done.stdout

@@ -52,7 +52,7 @@ class EnsembleTimes:
     """Seconds. `member_s`: one member's epochs with their validation, launched alone on one rank.
 
     `start_s`: an ensemble of one short member a rank; `launch_s`: one member's whole launch. On one rank `cpu_s` is all
-    processor time, `training_s` the time of the members' epochs; and so of `few`, two short members. `loop_s` and
+    processor time, `short_cpu_s` that of as many members of one epoch, `few_cpu_s` that of two such. `loop_s` and
     `joblib_s`: all members by plain PyTorch, one after the other and in as many processes as there are ranks.
     """
 
@@ -61,9 +61,8 @@ class EnsembleTimes:
     member_s: float
     one_rank_wall_s: float
     one_rank_cpu_s: float
-    one_rank_training_s: float
+    short_cpu_s: float
     few_cpu_s: float
-    few_training_s: float
     launch_s: float
     loop_s: float
     joblib_s: float | None
@@ -71,12 +70,12 @@ class EnsembleTimes:
     def figures(self, case: EnsembleCase) -> dict[str, float]:
         """Return what is promised: time over the ideal, over launches, and what a member costs beyond its epochs."""
         ideal_s = self.member_s * case.members / case.ranks + self.start_s
-        # On one rank an epoch's time is all processor time.
-        beyond_s = (self.one_rank_cpu_s - self.one_rank_training_s) - (self.few_cpu_s - self.few_training_s)
+        epoch_s = (self.one_rank_cpu_s - self.short_cpu_s) / (case.members * (case.epochs - 1))
+        short_member_s = (self.short_cpu_s - self.few_cpu_s) / (case.members - FEW_MEMBERS)
         return {
             "wall_over_ideal": self.wall_s / ideal_s,
             "launches_over_wall": self.launch_s * case.members / self.wall_s,
-            "beyond_training_ms_a_member": 1e3 * beyond_s / (case.members - FEW_MEMBERS),
+            "beyond_training_ms_a_member": 1e3 * (short_member_s - epoch_s),
         }
 
 
@@ -89,13 +88,13 @@ def measure_ensemble(case: EnsembleCase, folder: Path, say: Say) -> EnsembleTime
     members = f"ensemble.members={case.members}"
     wall_s, cpu_s = _timed(case.ranks, "ensemble", folder / "many", *words, members)
     short = [*words, "training.epochs=1"]
-    start_s, *_ = _starts_s(case.ranks, folder / "start", *short, f"ensemble.members={case.ranks}")
-    one, one_rank_s = folder / "many", wall_s
+    start_s, _ = _starts_s(case.ranks, folder / "start", *short, f"ensemble.members={case.ranks}")
+    one_rank_s = wall_s
     if case.ranks > 1:
         say(f"{case.members} members on one rank")
-        one = folder / "one"
-        one_rank_s, cpu_s = _timed(1, "ensemble", one, *words, members)
-    _, few_cpu_s, few_training_s = _starts_s(1, folder / "few", *short, f"ensemble.members={FEW_MEMBERS}")
+        one_rank_s, cpu_s = _timed(1, "ensemble", folder / "one", *words, members)
+    _, short_cpu_s = _timed(1, "ensemble", folder / "short", *short, members)
+    _, few_cpu_s = _starts_s(1, folder / "few", *short, f"ensemble.members={FEW_MEMBERS}")
     say(f"{case.alone} members launched one by one")
     launches_s, members_s = [], []
     for number in range(case.alone):
@@ -106,8 +105,8 @@ def measure_ensemble(case: EnsembleCase, folder: Path, say: Say) -> EnsembleTime
     loop_s = _plain_s(case, num_samples, None)
     joblib_s = _plain_s(case, num_samples, case.ranks) if importlib.util.find_spec("joblib") else None
     return EnsembleTimes(
-        wall_s, start_s, sum(members_s) / len(members_s), one_rank_s, cpu_s, _training_s(one), few_cpu_s,
-        few_training_s, sum(launches_s) / len(launches_s), loop_s, joblib_s,
+        wall_s, start_s, sum(members_s) / len(members_s), one_rank_s, cpu_s, short_cpu_s, few_cpu_s,
+        sum(launches_s) / len(launches_s), loop_s, joblib_s,
     )  # fmt: skip
 
 
@@ -128,15 +127,11 @@ def _cpu_of_ended_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _starts_s(num_ranks: int, folder: Path, *words: str) -> tuple[float, float, float]:
-    """Return of a few ensembles the median wall and processor time, and the mean time of their members' epochs."""
+def _starts_s(num_ranks: int, folder: Path, *words: str) -> tuple[float, float]:
+    """Return the median wall and processor time of a few ensembles."""
     folders = [Path(f"{folder}{number}") for number in range(_NUM_STARTS)]
     walls_s, cpus_s = zip(*(_timed(num_ranks, "ensemble", one, *words) for one in folders), strict=True)
-    return statistics.median(walls_s), statistics.median(cpus_s), statistics.fmean(map(_training_s, folders))
-
-
-def _training_s(ensemble: Path) -> float:
-    return sum(map(_epochs_s, (ensemble / "members").iterdir()))
+    return statistics.median(walls_s), statistics.median(cpus_s)
 
 
 def _epochs_s(run: Path) -> float:

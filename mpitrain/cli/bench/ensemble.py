@@ -21,7 +21,7 @@ def add_ensemble_action(actions: Any) -> None:
     )
     for flag, least, default, meaning in (
         ("--members", 3, 64, "networks, more than 2"),
-        ("--epochs", 1, 20, "epochs of each"),
+        ("--epochs", 2, 20, "epochs of each, more than 1"),
         ("--ranks", 1, 2, "ranks that train them"),
         ("--alone", 1, 3, "members that are launched one by one"),
     ):
