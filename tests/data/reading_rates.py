@@ -174,6 +174,15 @@ def measure_rates(folder: Path, rounds: int, with_batches: bool = True) -> dict[
     }
 
 
+def gain_of_two_threads(folder: Path, rounds: int) -> float:
+    """Return the median over `rounds` of one thread's time over that of two just after it, by the clock."""
+    ratios = []
+    for _ in range(rounds):
+        one, two = (on_cores(count, lambda: read_samples(folder, count))[0] for count in (1, 2))  # noqa: B023
+        ratios.append(one / two)
+    return statistics.median(ratios)
+
+
 def read_as_a_run() -> None:
     """Do as a run does; let the compiled part be there from the first byte on, as it is after some files."""
     from mpitrain.cluster.cpu.freed_memory import keep_freed_memory
