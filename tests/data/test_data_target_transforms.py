@@ -40,6 +40,25 @@ def last_hash(done):
     return done.stdout.split("SHA-256 ")[-1].split()[0]
 
 
+@pytest.mark.parametrize("network", ["cnn", "unet"])
+def test_networks_of_fields_learn_transformed_and_weighted_targets(tmp_path, network, request):
+    if network == "unet" and not request.config.getoption("--full"):
+        pytest.skip("as cnn; with --full")
+    data = write_skewed(tmp_path / "data.nc")
+    run = ["-m", "mpitrain", "train", "--data", str(data), *NAMES, TRANSFORMS, "data.samples=fields",
+           f"model.name={network}",
+           "training.loss_weights={rain: 3, snow: 0.5}", "model.hidden_size=8", "training.batch_size=2",
+           "optimizer.learning_rate=0.01", "--epochs", "60"]  # fmt: skip
+    done = {number: launch([*run, "--output", f"of_{number}"], num_ranks=number, cwd=tmp_path) for number in (1, 3)}
+    assert all(one.returncode == 0 for one in done.values()), done[3].stderr
+    assert last_hash(done[1]) == last_hash(done[3])
+    found = predicted(tmp_path, data, "torch")
+    ratio = np.log(found["rain_predicted"] / found["rain"]).std() / np.log(found["rain"]).std()
+    assert ratio < 0.4
+    assert (found["cover_predicted"] > 0).all()
+    assert (found["cover_predicted"] < 1).all()
+
+
 @pytest.mark.parametrize("transform", [TargetTransform("log"), TargetTransform("logit"),
                                        *(TargetTransform("power", p) for p in (0.5, 2.0, 1 / 3))])  # fmt: skip
 def test_the_inverse_and_its_slope_are_those_of_the_transform(transform):
@@ -76,13 +95,13 @@ def test_transformed_targets_train_to_their_noise_with_the_same_bits_on_any_numb
     assert "of_3: was trained with model.output_transforms, whose inverse --format c" in refused.our_lines[0]
 
 
-def predicted(folder, data):
-    """What `predict`, in portable arithmetic, says of `data`: every variable of its file."""
+def predicted(folder, data, arithmetic="portable"):
+    """What `predict`, in that arithmetic by default, says of `data`: every variable of its file."""
     words = ["-m", "mpitrain", "predict", "of_3", "--data", str(data), "--output", "answers.nc"]
     done = launch(words, num_ranks=2, cwd=folder)
     assert done.returncode == 0, done.stderr
     with netCDF4.Dataset(folder / "answers.nc") as file:
-        assert "portable" in str(file.__dict__)
+        assert arithmetic in str(file.__dict__)
         return {name: file[name][:].data for name in file.variables}
 
 
