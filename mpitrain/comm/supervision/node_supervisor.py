@@ -64,7 +64,7 @@ class NodeSupervisor:
         last_s = time.monotonic()
         while True:
             self._look()
-            if not self._processes and not self._awaits_late_ranks():
+            if not self._processes and not self._stay_for_late_ranks():
                 break
             ended = self._wait(_TICK_S if self._is_over or self._is_starting() else _LONG_TICK_S)
             now_s = time.monotonic()
@@ -86,8 +86,11 @@ class NodeSupervisor:
                 # One that is gone already has ended for `_wait`, too.
                 self._processes[rank] = _Process(note["pid"], note["born"])
 
-    def _awaits_late_ranks(self) -> bool:
-        """Tell whether ranks are still to come after the start has failed: they shall not say so once more, or wait."""
+    def _stay_for_late_ranks(self) -> bool:
+        """Stay silent while ranks are still to come to a failed start, so that they neither repeat it nor wait.
+
+        False where none can come any more, or none has come in time.
+        """
         is_over = self._is_over or any(note["state"] in ("refused", "failed") for note in self._notes.values())
         launcher = self._order.get("launcher")
         if not (is_over and launcher and self._order["is_one_node"] and len(self._notes) < self._order["world_size"]):
