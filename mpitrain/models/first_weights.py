@@ -37,6 +37,7 @@ def can_be_drawn_anew(model: nn.Module) -> bool:
 def draw_first_weights(model: nn.Module, seed: int) -> None:
     """Set weights and biases of all layers; number n of the parameters is fixed by (seed, n) and its own shape.
 
+    Layer norms begin with ones and zeros, also where they have been trained before.
     Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, as torch has it for layers); IceNet's weights normal with
     variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). Drawn in float64 and rounded to float32 for every dtype.
     """
@@ -46,9 +47,12 @@ def draw_first_weights(model: nn.Module, seed: int) -> None:
         if isinstance(layer, _LAYERS)
         for parameter in layer.parameters(recurse=False)
     }
+    for layer in model.modules():
+        if isinstance(layer, nn.LayerNorm):
+            layer.reset_parameters()
     for number, (name, parameter) in enumerate(model.named_parameters()):
         if id(parameter) not in fan_in:
-            continue  # norms begin with ones and zeros
+            continue
         keys, count = (seed, Stream.FIRST_WEIGHTS, number), parameter.numel()
         if isinstance(model, IceNet) and name in _XAVIER_NORMAL:
             values = keyed_normal(keys, count) * math.sqrt(2 / sum(parameter.shape))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
@@ -19,22 +18,13 @@ from mpitrain.runs.engine import (
     unused_notices,
 )
 from mpitrain.runs.layout import RunLayout, plan_layout
-from mpitrain.runs.model import Models, build_model, check_bounds, check_kind
+from mpitrain.runs.model import build_model, check_bounds, check_kind
+from mpitrain.runs.prepared_run import KnownParts, restarted
 from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepare returns, for its callers
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.choose_engine import Kernels, choose_engine, set_switches, strategy_notices
+from mpitrain.train.choose_engine import choose_engine, set_switches, strategy_notices
 from mpitrain.train.losses import target_weights_of
-
-
-@dataclass
-class KnownParts:
-    """What one run after the other in a process need not find out again. Belongs to the same ranks in all of them."""
-
-    kernels: Kernels = field(default_factory=dict)
-    models: Models = field(default_factory=dict)
-    answers: set[str] = field(default_factory=set)
-    """Networks that are known to answer in the targets' shape."""
 
 
 def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:
@@ -65,6 +55,9 @@ def prepare_on(
 ) -> PreparedRun:  # fmt: skip
     """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together."""
     known = known or KnownParts()
+    again = restarted(known.take_ended(), config, dataset, layout, ranks) if checkpoint is None else None
+    if again is not None:
+        return again
     ranks.starting.now("building the network")
     set_switches(config.training)
     ranks.on_all_ranks(lambda: check_bounds(config, dataset.summary))

@@ -61,6 +61,48 @@ def test_each_member_alone_has_the_same_hash(usual: tuple[Path, list[str]], tmp_
         assert found[0] == expected
 
 
+COUNTING = """
+import sys
+from mpitrain.cli.main import main
+from mpitrain.train.compiled.engine import CompiledEngine
+
+built, build = [], CompiledEngine.__init__
+def count(self, *arguments):
+    built.append(self)
+    build(self, *arguments)
+CompiledEngine.__init__ = count
+code = main(sys.argv[1:])
+print("engines built:", len(built))
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "num_built"),
+    [
+        (["model.dropout=0.2", "model.layer_norm=true", "training.optimizer.type=adamw"], 1),
+        (["training.optimizer.type=sgd", "training.optimizer.momentum=0.9", "training.validation_split=0"], 1),
+        (["ensemble.members=1", "ensemble.folds=3"], 3),
+        (["model.batch_norm=true"], 3),
+    ],
+    ids=["dropout and layer norm", "momentum", "other samples", "batch norm"],
+)
+def test_an_engine_that_begins_again_takes_the_steps_of_a_new_one(
+    words: list[str], num_built: int, small_history: Path, tmp_path: Path
+):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    words = [*SMALL, "ensemble.members=3", *words, "training.epochs=3", f"data.data_path={small_history}"]
+    done = launch([str(tmp_path / "counting.py"), "ensemble", *words, f"output.model_dir={tmp_path / 'ens'}"])
+    assert done.returncode == 0, done.stderr
+    assert f"engines built: {num_built}" in done.stdout
+    config = tmp_path / "ens/members/0002/config.yaml"
+    done = launch(["-m", "mpitrain", "train", str(config), f"output.model_dir={tmp_path / 'alone'}"])
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"\b[0-9a-f]{64}\b", (tmp_path / "alone/report.html").read_text())
+    assert found
+    assert found[0] == hashes_of(tmp_path / "ens")[2]
+
+
 @pytest.mark.parametrize(("num_ranks", "word"), [(2, "auto"), (3, "2"), (2, "2"), (3, "auto"), (8, "auto")])
 def test_nothing_depends_on_ranks_and_groups(usual, tmp_path, num_ranks, word, request):
     if (num_ranks, word) not in ((2, "auto"), (3, "2")) and not request.config.getoption("--full"):

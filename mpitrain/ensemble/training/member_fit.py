@@ -9,7 +9,7 @@ from mpitrain.config import RunConfig
 from mpitrain.ensemble.training.member_data import MemberData
 from mpitrain.ensemble.training.member_files import MemberCheckpoints, MemberWatcher, ModelFiles
 from mpitrain.errors import StoppedError
-from mpitrain.runs.prepare import KnownParts, PreparedRun
+from mpitrain.runs.prepared_run import KnownParts, PreparedRun
 from mpitrain.runs.watching import closing
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.jacobian import build_jacobian_watch

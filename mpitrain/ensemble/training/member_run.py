@@ -49,7 +49,10 @@ def train_member(member: Member, config: RunConfig, epochs: int, rung: int, tool
         load_named_weights(prepared.model, trainer.best_weights)
     if is_finished:
         group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
-    return _outcome(member, rung, prepared, trainer.state, is_finished, training_s)
+    outcome = _outcome(member, rung, prepared, trainer.state, is_finished, training_s)
+    # Not after a failure: what a loss that is not finite has left in the engine's memory is nobody's to begin with.
+    tools.known.ended = prepared
+    return outcome
 
 
 def _until(prepared: PreparedRun, epochs: int) -> RunConfig:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +16,8 @@ import torch
 from torch.profiler import record_function
 
 from mpitrain.comm.watch.notes import waiting_in
+from mpitrain.config import RunConfig
+from mpitrain.data.dataset.batches import SliceSource
 from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import moment_length
 from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, kept_if_few, packed
@@ -116,6 +120,16 @@ class CompiledEngine(StandardEngine):
         )
         self._step_address = ctypes.addressof(self._step)
         self.weights_digest.added_by(functools.partial(self._kernel.add_parameters_to_digest, self._step_address))
+
+    def restart(self, config: RunConfig, batches: Sequence[SliceSource]) -> None:
+        """Begin a run of another seed, of one rank, whose first weights are in the model: the bits of an engine anew.
+
+        `batches` are those of the same samples in memory, in another order.
+        """
+        self.inputs = replace(self.inputs, config=config, batches=batches)
+        self.optimizer.forget()
+        self._addresses = batch_addresses(batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
+        self._step.addresses = self._addresses.table.data_ptr()
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""

@@ -37,6 +37,11 @@ class KernelOptimizer:
             for parameter in parameters:
                 self.state[parameter]["step"] = self.step_count
 
+    def forget(self) -> None:
+        """Begin as a new one would, with the parameters as they are."""
+        for vector in (self.first_moment, self.second_moment, self.step_count):
+            vector.zero_()
+
 
 def _views(flat: torch.Tensor, parameters: Sequence[Any]) -> list[torch.Tensor]:
     pieces = flat.split([parameter.numel() for parameter in parameters])
