@@ -8,7 +8,7 @@ from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.variables import job_variables, mpi_family_of_srun
 
 _INDEX = "SLURM_ARRAY_TASK_ID"
-_PROBE_S = 30
+_PROBE_S, _WATCH_S = 30, 30
 _ARRAY = ("SLURM_ARRAY_JOB_ID", _INDEX)
 
 _SECRET = [
@@ -41,7 +41,7 @@ run_once() {
 _RESTART = """\
 # Which hosts still answer: each is asked, all at once, and has {probe_s} seconds. Sets `alive`.
 probe_hosts() {{
-    local hosts host
+    local hosts host probes=()
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     mkdir -p "logs/${{job}}_alive" && rm -f "logs/${{job}}_alive"/*
     for host in "${{hosts[@]}}"; do
@@ -49,8 +49,9 @@ probe_hosts() {{
             timeout -k 5 {probe_s} srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$host" true \\
                 >/dev/null 2>&1 && : >"logs/${{job}}_alive/$host"
         }} &
+        probes+=($!)
     done
-    wait
+    wait "${{probes[@]}}" || true
     alive=()
     for host in "${{hosts[@]}}"; do
         [[ ! -e logs/${{job}}_alive/$host ]] || alive+=("$host")
@@ -73,6 +74,28 @@ while :; do
     echo "the run ended with exit code $exit_code; ${{#alive[@]}} of $SLURM_JOB_NUM_NODES hosts answer: again with" \\
         "${{go_on[*]}} and $num_tasks ranks on ${{alive[*]}}, $restarts_left times more at most"
 done"""
+
+_WATCH = """\
+# Slurm keeps a job with --no-kill whose first host is lost, and this shell with it, until the time limit. Two of the
+# other hosts look now and then whether that is so, and {end}.
+watch_first_host() {{
+    local hosts others
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    others=("${{hosts[@]:1:2}}")
+    ((${{#others[@]}})) || return 0
+    # shellcheck disable=SC2016  # for the shell on those hosts
+    srun --mpi=none --overlap --no-kill --nodes="${{#others[@]}}" --ntasks="${{#others[@]}}" --output=none \\
+        --nodelist="$(IFS=,; echo "${{others[*]}}")" bash -c 'while sleep {poll_s}; do
+            shown=$(scontrol --oneliner show job "$1") && [[ $shown == *JobState=RUNNING* ]] || continue
+            [[ $shown =~ \\ NodeList=([^ ]+) ]] || continue
+            if scontrol show hostnames "${{BASH_REMATCH[1]}}" | grep -qxF "$2"; then continue; fi
+            echo "$2, the first host, is lost: {said}" >>"$3"
+            {command}
+            exit
+        done' watch "$SLURM_JOB_ID" "${{hosts[0]}}" "logs/${{job}}_lost_host.log" &
+}}
+watch_first_host
+"""
 
 _REQUEUE = """\
 # Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that
@@ -193,4 +216,23 @@ def _end(job: JobRequest) -> list[str]:
         return [_RUN_AND_WAIT, "run_once", end]
     every = "$((${#alive[@]} * tasks_per_node))"
     num_tasks = f"$(({job.num_tasks} < {every[3:-2]} ? {job.num_tasks} : {every[3:-2]}))" if job.num_tasks else every
-    return [_RUN_AND_WAIT, *parts.restarts(job), _RESTART.format(probe_s=_PROBE_S, num_tasks=num_tasks), end]
+    return [
+        _RUN_AND_WAIT,
+        *parts.restarts(job),
+        *_watch(job),
+        _RESTART.format(probe_s=_PROBE_S, num_tasks=num_tasks),
+        end,
+    ]
+
+
+def _watch(job: JobRequest) -> list[str]:
+    """Return what looks after the first host of several."""
+    if job.nodes == 1:
+        return []
+    requeue, cancel = 'scontrol requeue "$1" || scancel "$1"', 'scancel "$1"'
+    end, said, command = (
+        ("send the job back into the queue", "back into the queue, to go on from the checkpoint", requeue)
+        if job.requeue
+        else ("end the job", "the job ends; go on with RESUME=1", cancel)
+    )
+    return [_WATCH.format(end=end, said=said, command=command, poll_s=_WATCH_S)]

@@ -70,6 +70,7 @@ class SlurmCluster:
         self.folder = folder
         self.configuration = folder / "slurm.conf"
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._of_nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -129,13 +130,13 @@ class SlurmCluster:
         for node in range(1, NUM_NODES + 1):
             for name in (f"spool-n{node}", f"tmp-n{node}"):  # two nodes of one machine must not share /tmp for PMIx
                 (self.folder / name).mkdir()
-            self._start("slurmd", "-D", "-N", f"n{node}", "-f", str(self.configuration))
+            self._start_node(f"n{node}")
         wait_until(self._is_idle, 30.0, f"two idle nodes; the daemons' words are in {self.folder}")
 
     @contextmanager
     def lost_node(self, name: str) -> Iterator[None]:
         """Kill every process of a node, as a power cut does, and let the controller know; the node comes back after."""
-        daemon = self._daemons[-NUM_NODES + int(name[1:]) - 1]
+        daemon = self._of_nodes[name]
         killed = {daemon.pid, *_processes_of_node(name)}
         for pid in killed:
             with suppress(ProcessLookupError):
@@ -147,8 +148,7 @@ class SlurmCluster:
             yield
         finally:
             self._daemons.remove(daemon)
-            self._start("slurmd", "-D", "-N", name, "-f", str(self.configuration))
-            self._daemons.insert(-NUM_NODES + int(name[1:]) - 1 or len(self._daemons), self._daemons.pop())
+            self._start_node(name)
             self.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
             wait_until(self._is_idle, 60.0, "the node's return")
 
@@ -180,6 +180,10 @@ class SlurmCluster:
         options = [f"--{option}={munge / name}" for option, name in files.items()]
         self._start("munged", "--foreground", *options, user="munge")
         wait_until((munge / "socket").exists, 10.0, "munge's socket")
+
+    def _start_node(self, name: str) -> None:
+        self._start("slurmd", "-D", "-N", name, "-f", str(self.configuration))
+        self._of_nodes[name] = self._daemons[-1]
 
     def _start(self, program: str, *options: str, user: str | None = None) -> None:
         with (self.folder / f"daemon-{len(self._daemons)}-{program}.txt").open("wb") as output:

@@ -67,6 +67,29 @@ def test_all_processes_of_a_node_are_killed(
     assert result_of(tmp_path / "run") == expected
 
 
+def test_the_first_node_is_lost_and_the_batch_script_with_it(
+    slurm: SlurmCluster, small_history: Path, tmp_path: Path, expected: tuple[str, list[tuple[float, float | None]]]
+) -> None:
+    """Slurm alone keeps such a job, which was sent with --no-kill, on the other node until its time limit."""
+    words = ["--scheduler", "slurm", "-N", "2", "--mpi", "pmi2", "--walltime", "00:05:00", "--requeue"]
+    written = slurm.run(command(small_history, *words), cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    script = tmp_path / "job.sh"
+    script.write_text(written.stdout.replace("while sleep 30; do", "while sleep 1; do"))
+    job = slurm.submit(script, cwd=tmp_path)
+    wait_for_checkpoints(tmp_path / "run")
+    with slurm.lost_node("n1"):
+        wait_until(lambda: slurm.show_job(job)["Restarts"] == "1", TIMEOUT_S, "the requeue")
+    assert slurm.show_job(job)["JobState"] == "PENDING", "it goes on before its node is back"
+    ended = slurm.wait_for_end(job, TIMEOUT_S)
+    (log,) = tmp_path.glob(f"*{job}*.log")
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), log.read_text()
+    assert "n1, the first host, is lost: back into the queue" in (tmp_path / f"logs/{job}_lost_host.log").read_text()
+    said = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob(f"{job}_node*.log")))
+    assert "resuming from" in said
+    assert result_of(tmp_path / "run") == expected
+
+
 @pytest.mark.mpi(ranks=2)
 def test_a_local_run_starts_again_after_its_ranks_were_killed(
     small_history: Path, tmp_path: Path, expected: tuple[str, list[tuple[float, float | None]]]

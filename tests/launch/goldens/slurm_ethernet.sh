@@ -194,9 +194,29 @@ may_restart() { # EXIT_CODE
     esac
     restarts_left=$((restarts_left - 1))
 }
+# Slurm keeps a job with --no-kill whose first host is lost, and this shell with it, until the time limit. Two of the
+# other hosts look now and then whether that is so, and send the job back into the queue.
+watch_first_host() {
+    local hosts others
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    others=("${hosts[@]:1:2}")
+    ((${#others[@]})) || return 0
+    # shellcheck disable=SC2016  # for the shell on those hosts
+    srun --mpi=none --overlap --no-kill --nodes="${#others[@]}" --ntasks="${#others[@]}" --output=none \
+        --nodelist="$(IFS=,; echo "${others[*]}")" bash -c 'while sleep 30; do
+            shown=$(scontrol --oneliner show job "$1") && [[ $shown == *JobState=RUNNING* ]] || continue
+            [[ $shown =~ \ NodeList=([^ ]+) ]] || continue
+            if scontrol show hostnames "${BASH_REMATCH[1]}" | grep -qxF "$2"; then continue; fi
+            echo "$2, the first host, is lost: back into the queue, to go on from the checkpoint" >>"$3"
+            scontrol requeue "$1" || scancel "$1"
+            exit
+        done' watch "$SLURM_JOB_ID" "${hosts[0]}" "logs/${job}_lost_host.log" &
+}
+watch_first_host
+
 # Which hosts still answer: each is asked, all at once, and has 30 seconds. Sets `alive`.
 probe_hosts() {
-    local hosts host
+    local hosts host probes=()
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     mkdir -p "logs/${job}_alive" && rm -f "logs/${job}_alive"/*
     for host in "${hosts[@]}"; do
@@ -204,8 +224,9 @@ probe_hosts() {
             timeout -k 5 30 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$host" true \
                 >/dev/null 2>&1 && : >"logs/${job}_alive/$host"
         } &
+        probes+=($!)
     done
-    wait
+    wait "${probes[@]}" || true
     alive=()
     for host in "${hosts[@]}"; do
         [[ ! -e logs/${job}_alive/$host ]] || alive+=("$host")
