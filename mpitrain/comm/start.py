@@ -95,9 +95,10 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
         text = message + hint if ranks.failure_folder or is_no_bug else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
         time.sleep(_SECONDS_TO_FORWARD)
+        ranks.watch.mark_said()
     else:
         # Whoever was first ends this rank too, and must not be ended before it has spoken.
-        time.sleep(_SECONDS_TO_SPEAK)
+        ranks.watch.wait_until_said(_SECONDS_TO_SPEAK)
     sys.stdout.flush()
     if ranks.world_size > 1:
         ranks.cpu.abort(exit_code)

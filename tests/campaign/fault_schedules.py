@@ -4,12 +4,14 @@ Ranks that are started by hand are forks of this process, which has loaded every
 of a launcher are started by it. After each fault the run is resumed on one rank: it must reach the hash that a run
 without faults reaches, whatever the number of ranks was.
 
-`python tests/campaign/fault_schedules.py FOLDER 0-1999` plays these (or single numbers: 4 11), and prints how many of
-each kind ended as they must.
+`python tests/campaign/fault_schedules.py FOLDER 0-1999 --at-once 3` plays these (or single numbers: 4 11), and prints
+how many of each kind ended as they must. Begun again in the same folder, it goes on.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import os
 import random
 import re
@@ -22,7 +24,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from faulty_run import ASKING, OF_ROOT, PHASES, SPEAKING, STAYING, VANISHING
 from killed_runs import SETTINGS, hash_of, newest_step, start
 from slowness import slowness
 from start_faults import free_port
+from workers import Done, play_in_workers
 
 LAUNCHERS = {"by hand": 7, "mpirun": 2, "torchrun": 1}  # with how often of ten each is drawn
 SECONDS_TO_END, STALL_LIMIT_S, SECONDS_TO_START = 10.0, 6.0, 30.0
@@ -100,7 +103,7 @@ def schedule(number: int) -> Schedule:
 
 
 class Campaign:
-    """Plays schedules in a folder, one after the other."""
+    """Plays schedules in a folder."""
 
     def __init__(self, folder: Path, history: Path, expected_hash: str) -> None:
         self._folder, self._history, self._expected = folder, history, expected_hash
@@ -289,37 +292,53 @@ def _has_mark(path: Path, mark: str) -> bool:
         return False
 
 
-def play_all(folder: Path, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each number with its problems, after a run that nobody disturbs."""
-    import mpitrain.runs.train_run  # noqa: F401  loaded once, for all forks
+def prepare(folder: Path) -> tuple[Path, str]:
+    """Load everything, once for all forks; return the data, and the hash of a run that nobody disturbs."""
+    import mpitrain.runs.train_run  # noqa: F401
     from mpitrain.synthetic.history import write_synthetic_history
 
+    folder.mkdir(parents=True, exist_ok=True)
     history = folder / "history.nc"
     write_synthetic_history(history, seed=3, num_latitudes=48, num_longitudes=72)
     undisturbed = folder / "undisturbed"
+    shutil.rmtree(undisturbed, ignore_errors=True)
     code = os.waitstatus_to_exitcode(os.waitpid(start(undisturbed, history, []), 0)[1])
     assert code == 0, undisturbed.with_suffix(".err").read_text()
-    campaign = Campaign(folder, history, hash_of(undisturbed)[0])
-    for number in numbers:
-        yield number, campaign.play(number)
+    return history, hash_of(undisturbed)[0]
 
 
-def main(folder: Path, numbers: Sequence[int]) -> int:
-    """Play these schedules; print a table and the problems; return how many had any."""
-    folder.mkdir(parents=True, exist_ok=True)
-    as_expected: Counter[tuple[str, str]] = Counter()
-    others: Counter[tuple[str, str]] = Counter()
-    for number, problems in play_all(folder, numbers):
-        one = schedule(number)
-        (others if problems else as_expected)[one.launcher, one.kind] += 1
+def main(folder: Path, numbers: Sequence[int], at_once: int) -> int:
+    """Play these schedules; print a table and the problems; return how many had any.
+
+    `done.txt` in the folder lists those that ended as they must: they are not played again.
+    """
+    begin = functools.partial(Campaign, folder, *prepare(folder))
+    done, others = Done(folder / "done.txt"), Counter[tuple[str, str]]()
+    todo = [number for number in numbers if number not in done.numbers]
+    for number, problems in play_in_workers(lambda: begin().play, todo, at_once):
         if problems:
-            print(f"schedule {number}, {one}: {'; '.join(problems)}", flush=True)
+            others[_cell(number)] += 1
+            print(f"schedule {number}, {schedule(number)}: {'; '.join(problems)}", flush=True)
+        else:
+            done.add(number)
+    as_expected = Counter(_cell(number) for number in numbers if number in done.numbers)
     for cell in sorted({*as_expected, *others}):
         print(f"{cell[0]:10} {cell[1]:16} as expected {as_expected[cell]:4}, otherwise {others[cell]:4}")
     print(f"{len(numbers)} schedules, {as_expected.total()} as expected and resumed to the same hash")
     return others.total()
 
 
+def _cell(number: int) -> tuple[str, str]:
+    one = schedule(number)
+    return one.launcher, one.kind
+
+
 if __name__ == "__main__":
-    asked = [word.partition("-") for word in sys.argv[2:]]
-    sys.exit(min(1, main(Path(sys.argv[1]), [n for a, _, b in asked for n in range(int(a), int(b or a) + 1)])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("numbers", nargs="+", help="such as 4 11 100-199")
+    parser.add_argument("--at-once", type=int, default=1)
+    asked = parser.parse_args()
+    ranges = [word.partition("-") for word in asked.numbers]
+    chosen = [n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)]
+    sys.exit(min(1, main(asked.folder, chosen, asked.at_once)))

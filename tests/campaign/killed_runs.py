@@ -2,11 +2,13 @@
 
 Each start is a fork of this process, which has loaded everything and started nothing of MPI: a start costs a tenth.
 
-`python tests/campaign/killed_runs.py FOLDER FIRST COUNT` prints how often runs were killed, and the hashes.
+`python tests/campaign/killed_runs.py FOLDER FIRST COUNT --at-once 3` prints how often runs were killed, and their hash.
+Begun again in the same folder, it goes on.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -14,10 +16,11 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from workers import Done, play_in_workers
 
 from mpitrain.errors import CheckpointError
 from mpitrain.train.checkpoint.format import weights_sha256
@@ -108,45 +111,59 @@ def _words(run: Path, held: int) -> list[str]:
     return ["--resume"] if held else ["--overwrite"] if run.exists() else []
 
 
-def play_all(folder: Path, numbers: range) -> Iterator[tuple[int, Outcome]]:
-    """Yield the outcome of a run that nobody disturbs, as number -1, and then those of `numbers`."""
-    import mpitrain.runs.train_run  # noqa: F401  loaded once, for all forks
+def prepare(folder: Path) -> tuple[Path, str]:
+    """Load everything, once for all forks; return the data, and the hash of a run that nobody disturbs."""
+    import mpitrain.runs.train_run  # noqa: F401
     from mpitrain.synthetic.history import write_synthetic_history
 
+    folder.mkdir(parents=True, exist_ok=True)
     history = folder / "history.nc"
     write_synthetic_history(history, seed=3, num_latitudes=48, num_longitudes=72)
-    lasts_s = 0.0
-    for _ in range(2):  # the first one builds what is kept
-        shutil.rmtree(folder / "run--1", ignore_errors=True)
-        began_s = time.monotonic()
-        code = os.waitstatus_to_exitcode(os.waitpid(start(folder / "run--1", history, []), 0)[1])
-        assert code == 0, (folder / "run--1.err").read_text()
-        lasts_s = time.monotonic() - began_s
-    yield -1, Outcome(hash_of(folder / "run--1")[0], 0, 0, "")
-    for number in numbers:
-        yield number, play(number, folder, history, lasts_s)
+    undisturbed(folder / "undisturbed", history)  # builds what is kept
+    return history, hash_of(folder / "undisturbed")[0]
 
 
-def main(folder: Path, first: int, count: int) -> int:
-    """Play `count` schedules from number `first`; print what they have in common; return how many went wrong."""
-    folder.mkdir(parents=True, exist_ok=True)
-    outcomes, wrong, expected = dict[int, Outcome](), 0, ""
-    for number, outcome in play_all(folder, range(first, first + count)):
-        expected = expected or outcome.hash
+def undisturbed(run: Path, history: Path) -> float:
+    """Run to the end; return the seconds that it took."""
+    shutil.rmtree(run, ignore_errors=True)
+    began_s = time.monotonic()
+    code = os.waitstatus_to_exitcode(os.waitpid(start(run, history, []), 0)[1])
+    assert code == 0, run.with_suffix(".err").read_text()
+    return time.monotonic() - began_s
+
+
+def begin(folder: Path, history: Path) -> Callable[[int], Outcome]:
+    """Return what plays a number beside the other workers, which all make each other slower."""
+    lasts_s = undisturbed(folder / f"undisturbed-{os.getpid()}", history)
+    return lambda number: play(number, folder, history, lasts_s)
+
+
+def main(folder: Path, first: int, count: int, at_once: int) -> int:
+    """Play `count` schedules from number `first`; print what they have in common; return how many went wrong.
+
+    `done.txt` in the folder lists those that went well: they are not played again.
+    """
+    history, expected = prepare(folder)
+    done, wrong, kills, stops = Done(folder / "done.txt"), 0, 0, 0
+    asked = range(first, first + count)
+    todo = [number for number in asked if number not in done.numbers]
+    for number, outcome in play_in_workers(lambda: begin(folder, history), todo, at_once):
+        kills, stops = kills + outcome.kills, stops + outcome.stops
         if outcome.problem or outcome.hash != expected:
             wrong += 1
             print(number, outcome, flush=True)
-        outcomes[number] = outcome
-    del outcomes[-1]
-    kills, stops = (
-        sum(outcome.kills for outcome in outcomes.values()),
-        sum(outcome.stops for outcome in outcomes.values()),
-    )
-    hashes = dict(Counter(outcome.hash[:12] for outcome in outcomes.values()))
-    print(f"{len(outcomes)} runs, {kills} kills, {stops} stops with a checkpoint")
-    print(f"hashes {hashes}, expected {expected[:12]}")
+        else:
+            done.add(number)
+    print(f"{count} runs, {kills} kills, {stops} stops with a checkpoint ({count - len(todo)} runs were known)")
+    print(f"{len(done.numbers.intersection(asked))} have the hash {expected[:12]}")
     return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(min(1, main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("first", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--at-once", type=int, default=1)
+    words = parser.parse_args()
+    sys.exit(min(1, main(words.folder, words.first, words.count, words.at_once)))

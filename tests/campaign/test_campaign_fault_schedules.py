@@ -21,7 +21,9 @@ def test_runs_with_one_fault_end_as_the_table_says(
     tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_full = request.config.getoption("--full")
-    said = run_campaign("fault_schedules.py", tmp_path / "faults", *([f"0-{COUNT - 1}"] if is_full else ALWAYS))
+    said = run_campaign(
+        "fault_schedules.py", tmp_path / "faults", *([f"0-{COUNT - 1}"] if is_full else ALWAYS), "--at-once", 2
+    )
     with capsys.disabled():
         print("\n" + said)
     count = COUNT if is_full else len(ALWAYS)

@@ -37,8 +37,9 @@ def test_runs_killed_at_random_instants_and_resumed_have_one_hash(
     tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = 1000 if request.config.getoption("--full") else 2
-    said = run_campaign("killed_runs.py", tmp_path / "runs", 0, count)
+    said = run_campaign("killed_runs.py", tmp_path / "runs", 0, count, "--at-once", 2)
     with capsys.disabled():
         print("\n" + said)
     assert said.startswith(f"{count} runs, ")
     assert int(said.split()[2]) > 0, "nothing was killed"
+    assert f"{count} have the hash" in said

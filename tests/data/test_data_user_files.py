@@ -13,11 +13,12 @@ from user_files import CASES
 from mpitrain.inference.cf_variables import variable_name
 
 EPOCHS = "training.epochs=30"
+FEW_KINDS = 3  # trained from files as well, and on other numbers of ranks; all with --full
 MOST_ABOVE_NOISE = 1.05
 
 
 def run_all(folder, cases, num_ranks, streamed, predicted):
-    """Train all cases in one launch; return the folder of its runs."""
+    """Train all cases in one launch, those in `streamed` from their files as well; return the folder of its runs."""
     runs = folder / f"on_{num_ranks}"
     orders = [
         {
@@ -25,7 +26,7 @@ def run_all(folder, cases, num_ranks, streamed, predicted):
             "later": str(case.later) if predicted else "",
             "settings": [*case.settings, EPOCHS],
             "folder": str(runs / name),
-            "streamed": streamed,
+            "streamed": name in streamed,
         }
         for name, case in cases.items()
     ]
@@ -36,10 +37,11 @@ def run_all(folder, cases, num_ranks, streamed, predicted):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("users")
     cases = {name: make(folder / name) for name, make in CASES.items()}
-    return folder, cases, run_all(folder, cases, 2, streamed=True, predicted=True)
+    streamed = list(cases)[: None if request.config.getoption("--full") else FEW_KINDS]
+    return folder, cases, run_all(folder, cases, 2, streamed, predicted=True)
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -56,10 +58,10 @@ def test_later_times_are_predicted_to_the_noise(trained, kind):
 def test_bits_are_those_of_any_number_of_ranks(trained, request):
     folder, cases, runs = trained
     is_full = request.config.getoption("--full")
-    chosen = dict(list(cases.items()) if is_full else list(cases.items())[:3])
+    chosen = dict(list(cases.items())[: None if is_full else FEW_KINDS])
     for num_ranks in (1, 3) if is_full else (3,):
         others = run_all(
-            folder, {name: dataclasses.replace(case) for name, case in chosen.items()}, num_ranks, True, False
+            folder, {name: dataclasses.replace(case) for name, case in chosen.items()}, num_ranks, chosen, False
         )
         for kind in chosen:
             for how in ("held", "streamed"):

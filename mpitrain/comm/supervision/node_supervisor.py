@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm.supervision.end_signal import END_SIGNAL
-from mpitrain.comm.supervision.node_watch import SPOKEN, read_notes, write_note
+from mpitrain.comm.supervision.node_watch import SAID, SPOKEN, read_notes, write_note
 from mpitrain.comm.supervision.start_report import (
+    AGREEING,
     MPI_INIT,
     Start,
     describe_end,
@@ -40,6 +41,7 @@ _ROOT_FIRST_S = 1.5
 _FAILING_TOGETHER_S = 6.0
 _GRACE_S = {"starting": 1.0, "running": 3.0, "failed": 5.0}
 _KILL_S = 1.0
+_FORWARD_S = 0.1  # a rank's abort may overtake what the launcher has not yet read
 _LATE_S = 10.0
 _MOST_DESCRIPTORS = 1 << 16
 
@@ -152,8 +154,13 @@ class NodeSupervisor:
                 self._say_once(f"mpitrain: error: {describe_failed(refused[0])}")
                 self._end_others(_GRACE_S["starting"])
         elif refused or failed:
-            is_starting = any(self._notes[rank]["state"] == "starting" for rank in self._processes)
-            self._end_others(_GRACE_S["starting" if is_starting else "failed"])
+            # Ranks that have met hear of it from each other, one after the other, and leave with its exit code.
+            have_met = all(self._has_met(rank) for rank in self._processes)
+            self._end_others(_GRACE_S["failed" if have_met else "starting"])
+
+    def _has_met(self, rank: int) -> bool:
+        note = self._notes[rank]
+        return bool(note["state"] != "starting" or note["stage"] >= AGREEING)
 
     def _time_for_root(self) -> float:
         # Most launches fail alike on all ranks: then rank 0 is on its way to say so.
@@ -190,6 +197,9 @@ class NodeSupervisor:
             except OSError:
                 pass
         _say(text)
+        time.sleep(_FORWARD_S)
+        with contextlib.suppress(OSError):
+            (self._folder / SAID).touch()
 
     def _claim(self, name: str) -> bool:
         """Tell whether nobody on this node, and on several nodes in the shared folder, has claimed `name`."""

@@ -36,7 +36,8 @@ from mpitrain.comm.supervision.status_folder import (
 from mpitrain.comm.supervision.time_limit import start_limit_s
 from mpitrain.errors import LaunchError, MpitrainError
 
-SPOKEN = "spoken"
+# Who was first to speak of a failure has claimed the one, and leaves the other when its words are with the launcher.
+SPOKEN, SAID = "spoken", "said"
 
 _SUPERVISOR = "mpitrain.comm.supervision.node_supervisor"
 _OF_RANKS = re.compile(r"RANK|WORLD_SIZE|PMI|OMPI_|PALS_|SLURM_(PROCID|LOCALID)|MPI_LOCAL|MASTER_")
@@ -133,6 +134,20 @@ class NodeWatch:
         except OSError:
             return True
         return True
+
+    def mark_said(self) -> None:
+        """Tell that the words of the first to speak are with the launcher, which may now end all ranks."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                (self._folder / SAID).touch()
+
+    def wait_until_said(self, limit_s: float) -> None:
+        """Wait until the first to speak has been heard, or may have been."""
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s:
+            if self._folder is not None and ((self._folder / SAID).exists() or not self._folder.exists()):
+                return
+            time.sleep(_POLL_S)
 
     def wait_until_spoken(self, limit_s: float = _OTHERS_SPEAK_WITHIN_S) -> bool:
         """Wait until somebody has spoken of a failure; False where nobody did, or nobody is watched."""
@@ -315,7 +330,7 @@ def _remove_left_over(folder: Path, own_rank: int) -> None:
     for rank, note in read_notes(folder).items():
         if rank != own_rank and has_ended(note["pid"], note["born"]):
             (folder / f"rank-{rank:06d}.json").unlink(missing_ok=True)
-    for name in (SPOKEN, "waiting"):
+    for name in (SPOKEN, SAID, "waiting"):
         (folder / name).unlink(missing_ok=True)
 
 
