@@ -163,10 +163,12 @@ def _spread_against_error(calibration: Calibration) -> str:
 def _rank_histogram(calibration: Calibration) -> str:
     figure, axes = new_figure(*_SIZE_INCH)
     counts = calibration.rank_counts
-    axes.bar(range(len(counts)), counts, color=_COLOUR)
+    # One outline: of many members, as many bars would take longer to draw than all else.
+    axes.stairs(counts, np.arange(len(counts) + 1) - 0.5, fill=True, color=_COLOUR)
     axes.axhline(sum(counts) / len(counts), color=GUIDE_COLOUR, linestyle="--", linewidth=1.2, label="calibrated")
-    axes.set(xlabel="members below the truth", ylabel="samples")
-    axes.legend(frameon=False)
+    axes.set(xlabel="members below the truth", ylabel="samples", ylim=(0, 1.25 * max(counts)))
+    axes.locator_params(axis="x", integer=True)
+    axes.legend(frameon=False, loc="upper right")
     return _image(figure)
 
 

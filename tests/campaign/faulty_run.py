@@ -31,7 +31,7 @@ PHASES = {
     "removing old checkpoints": (f"{STORE}.CheckpointStore._prune", 9),
     "finishing": (f"{TRAIN}.finish_run", 1),
     "writing the model": ("mpitrain.runs.finish.save_model", 1),
-    "writing the report": ("mpitrain.runs.finish.write_report", 1),
+    "writing the report": ("mpitrain.runs.finish.write_page", 1),
     "predicting": (f"{TRAIN}.predict_finally", 1),
     "the last meeting": ("mpitrain.comm.start._close", 1),
 }
@@ -111,11 +111,16 @@ def _append(notes: Path, line: str) -> None:
         file.write(line + "\n")
 
 
-def _replace(where: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def owner_of(where: str) -> tuple[Any, str]:
+    """Return the module or class that has a function, and the function's name in it."""
     owner, _, name = where.rpartition(".")
     holder, _, class_name = owner.rpartition(".")
     target = getattr(importlib.import_module(holder), class_name) if class_name[0].isupper() else None
-    target = target or importlib.import_module(owner)
+    return target or importlib.import_module(owner), name
+
+
+def _replace(where: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    target, name = owner_of(where)
     setattr(target, name, make(getattr(target, name)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fault_schedules import LAUNCHERS, Ended, Schedule, problems_of_end, schedule
-from faulty_run import ASKING, OF_ROOT, PHASES, SPEAKING, STAYING, VANISHING
+from faulty_run import ASKING, OF_ROOT, PHASES, SPEAKING, STAYING, VANISHING, owner_of
 from test_campaign_kills import run_campaign
 
 COUNT = 2000
@@ -40,6 +40,12 @@ def test_the_schedules_cover_the_table_and_stay_as_they_are() -> None:
     assert all(one.rank == 0 for one in every if one.phase in OF_ROOT)
     assert {one.rank for one in every} == {0, 1, 2, 3}
     assert [schedule(number).kind for number in ALWAYS] == ["os._exit(3)", "hang with lock", "interrupt", "SIGBUS"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_phase_begins_with_a_function_that_is_there(phase: str) -> None:
+    owner, name = owner_of(PHASES[phase][0])
+    assert callable(getattr(owner, name))
 
 
 KILLED = Schedule("SIGKILL", "a step", 3, 1, 3, "by hand")
