@@ -113,6 +113,7 @@ class Campaign:
         """Run schedule `number` and resume it; return everything in which it ended otherwise than it must."""
         one, run, mark = schedule(number), self._folder / f"run-{number}", uuid.uuid4().hex
         notes = run.with_suffix(".notes")
+        self._remove(run)  # what a campaign that was ended has left
         stall_limit_s = STALL_LIMIT_S * self._slowness
         words = [one.kind, one.phase, str(one.rank), str(one.passing), str(notes), "train", f"output.model_dir={run}",
                  f"data.data_path={self._history}", *SETTINGS, f"distributed.timeout={stall_limit_s:.1f}"]  # fmt: skip
@@ -130,10 +131,13 @@ class Campaign:
         problems += problems_of_end(one, ended, limit_s)
         problems += self._problems_of_resuming(run, notes)
         if not problems:
-            shutil.rmtree(run, ignore_errors=True)
-            for path in self._folder.glob(f"{run.name}.*"):
-                path.unlink()
+            self._remove(run)
         return problems
+
+    def _remove(self, run: Path) -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        for path in self._folder.glob(f"{run.name}.*"):
+            path.unlink()
 
     def _launch(self, one: Schedule, words: list[str], environ: dict[str, str], notes: Path, limit_s: float) -> Ended:
         stderr = notes.with_suffix(".faulty")

@@ -82,6 +82,7 @@ def play(number: int, folder: Path, history: Path, lasts_s: float) -> Outcome:
     """Run schedule `number`: kill or stop the run at instants drawn from its seed, resume it each time, and look."""
     draw, run = random.Random(number), folder / f"run-{number}"
     kills = stops = held = 0
+    shutil.rmtree(run, ignore_errors=True)  # what a campaign that was ended has left
     for _ in range(draw.randrange(1, MOST_KILLS + 1)):
         process = start(run, history, _words(run, held))
         time.sleep(draw.uniform(0, lasts_s))
