@@ -184,13 +184,14 @@ may_restart() { # EXIT_CODE
     restarts_left=$((restarts_left - 1))
 }
 # Slurm keeps a job with --no-kill whose first host is lost, and this shell with it, until the time limit. Two of the
-# other hosts look now and then whether that is so, and send the job back into the queue.
+# other hosts look now and then whether that is so, and send the job back into the queue; logs/JOB_watch.log says so.
+watcher=
 watch_first_host() {
     local hosts others
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     others=("${hosts[@]:1:2}")
     ((${#others[@]})) || return 0
-    # shellcheck disable=SC2016  # for the shell on those hosts
+    # shellcheck disable=SC2016,SC2094  # for the shell on those hosts, which has the name of its log
     srun --mpi=none --overlap --no-kill --nodes="${#others[@]}" --ntasks="${#others[@]}" --output=none \
         --nodelist="$(IFS=,; echo "${others[*]}")" bash -c 'while sleep 30; do
             shown=$(scontrol --oneliner show job "$1") && [[ $shown == *JobState=RUNNING* ]] || continue
@@ -199,7 +200,8 @@ watch_first_host() {
             echo "$2, the first host, is lost: back into the queue, to go on from the checkpoint" >>"$3"
             scontrol requeue "$1" || scancel "$1"
             exit
-        done' watch "$SLURM_JOB_ID" "${hosts[0]}" "logs/${job}_lost_host.log" &
+        done' watch "$SLURM_JOB_ID" "${hosts[0]}" "logs/${job}_watch.log" 2>>"logs/${job}_watch.log" &
+    watcher=$!
 }
 watch_first_host
 
@@ -238,6 +240,7 @@ while :; do
     echo "the run ended with exit code $exit_code; ${#alive[@]} of $SLURM_JOB_NUM_NODES hosts answer: again with" \
         "${go_on[*]} and $num_tasks ranks on ${alive[*]}, $restarts_left times more at most"
 done
+[[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
 # Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that
 # leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
 if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then

@@ -77,13 +77,14 @@ done"""
 
 _WATCH = """\
 # Slurm keeps a job with --no-kill whose first host is lost, and this shell with it, until the time limit. Two of the
-# other hosts look now and then whether that is so, and {end}.
+# other hosts look now and then whether that is so, and {end}; logs/JOB_watch.log says so.
+watcher=
 watch_first_host() {{
     local hosts others
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     others=("${{hosts[@]:1:2}}")
     ((${{#others[@]}})) || return 0
-    # shellcheck disable=SC2016  # for the shell on those hosts
+    # shellcheck disable=SC2016,SC2094  # for the shell on those hosts, which has the name of its log
     srun --mpi=none --overlap --no-kill --nodes="${{#others[@]}}" --ntasks="${{#others[@]}}" --output=none \\
         --nodelist="$(IFS=,; echo "${{others[*]}}")" bash -c 'while sleep {poll_s}; do
             shown=$(scontrol --oneliner show job "$1") && [[ $shown == *JobState=RUNNING* ]] || continue
@@ -92,7 +93,8 @@ watch_first_host() {{
             echo "$2, the first host, is lost: {said}" >>"$3"
             {command}
             exit
-        done' watch "$SLURM_JOB_ID" "${{hosts[0]}}" "logs/${{job}}_lost_host.log" &
+        done' watch "$SLURM_JOB_ID" "${{hosts[0]}}" "logs/${{job}}_watch.log" 2>>"logs/${{job}}_watch.log" &
+    watcher=$!
 }}
 watch_first_host
 """
@@ -216,23 +218,20 @@ def _end(job: JobRequest) -> list[str]:
         return [_RUN_AND_WAIT, "run_once", end]
     every = "$((${#alive[@]} * tasks_per_node))"
     num_tasks = f"$(({job.num_tasks} < {every[3:-2]} ? {job.num_tasks} : {every[3:-2]}))" if job.num_tasks else every
-    return [
-        _RUN_AND_WAIT,
-        *parts.restarts(job),
-        *_watch(job),
-        _RESTART.format(probe_s=_PROBE_S, num_tasks=num_tasks),
-        end,
-    ]
+    begin, stop = _watch(job)
+    restart = _RESTART.format(probe_s=_PROBE_S, num_tasks=num_tasks)
+    return [_RUN_AND_WAIT, *parts.restarts(job), *begin, restart, *stop, end]
 
 
-def _watch(job: JobRequest) -> list[str]:
-    """Return what looks after the first host of several."""
+def _watch(job: JobRequest) -> tuple[list[str], list[str]]:
+    """Return what looks after the first host of several, and what ends that."""
     if job.nodes == 1:
-        return []
+        return [], []
     requeue, cancel = 'scontrol requeue "$1" || scancel "$1"', 'scancel "$1"'
     end, said, command = (
         ("send the job back into the queue", "back into the queue, to go on from the checkpoint", requeue)
         if job.requeue
         else ("end the job", "the job ends; go on with RESUME=1", cancel)
     )
-    return [_WATCH.format(end=end, said=said, command=command, poll_s=_WATCH_S)]
+    begin = _WATCH.format(end=end, said=said, command=command, poll_s=_WATCH_S)
+    return [begin], ['[[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true']

@@ -84,7 +84,7 @@ def test_the_first_node_is_lost_and_the_batch_script_with_it(
     ended = slurm.wait_for_end(job, TIMEOUT_S)
     (log,) = tmp_path.glob(f"*{job}*.log")
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), log.read_text()
-    assert "n1, the first host, is lost: back into the queue" in (tmp_path / f"logs/{job}_lost_host.log").read_text()
+    assert "n1, the first host, is lost: back into the queue" in (tmp_path / f"logs/{job}_watch.log").read_text()
     said = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob(f"{job}_node*.log")))
     assert "resuming from" in said
     assert result_of(tmp_path / "run") == expected
