@@ -124,14 +124,22 @@ def _replace(where: str, make: Callable[[Callable[..., Any]], Callable[..., Any]
     setattr(target, name, make(getattr(target, name)))
 
 
+def draw_nothing() -> None:
+    """Leave the pictures out of the report: drawing takes longer than the training."""
+    from mpitrain.inference.page import findings
+    from mpitrain.observe import report
+
+    report._draw_plots = lambda *_: {}
+    findings.draw_error_map = lambda *_: None
+
+
 def main(words: list[str]) -> int:
     """Run the command with the fault that the first five words tell."""
     kind, phase, rank, passing, notes = words[:5]
     inject(kind, phase, int(rank), int(passing), Path(notes))
     from mpitrain.cli.main import main as command
-    from mpitrain.observe import report
 
-    report._draw_plots = lambda *_: {}  # drawing takes longer than the training
+    draw_nothing()
     sys.argv[1:] = words[5:]
     return command()
 
