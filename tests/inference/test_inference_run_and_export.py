@@ -167,6 +167,7 @@ def test_a_file_that_answers_otherwise_is_not_believed(
 def test_cpp_that_answers_otherwise_is_an_error(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mpitrain.export import cpp_check
 
+    cpp_program()
     predict = cpp_check._predict
     spoilt = lambda *words: {k: v + np.float32(1e-5) for k, v in predict(*words).items()}  # noqa: E731
     monkeypatch.setattr(cpp_check, "_predict", spoilt)
