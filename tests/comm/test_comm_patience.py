@@ -22,9 +22,10 @@ for is_patient in (False, True):
         if communicator.rank == 0:
             time.sleep({WAIT_S})
         arguments = () if verb == "barrier" else (communicator.rank + 10,)
-        before_s = time.process_time()
+        begun_s, before_s = time.perf_counter(), time.process_time()
         result = getattr(communicator, verb)(*arguments)
-        seen[f"{{verb}} {{is_patient}}"] = (time.process_time() - before_s, result)
+        share = (time.process_time() - before_s) / (time.perf_counter() - begun_s)
+        seen[f"{{verb}} {{is_patient}}"] = (share, result)
 seen = MPI.COMM_WORLD.allgather(seen)
 if communicator.rank == 0:
     print(json.dumps(seen))
@@ -43,7 +44,7 @@ def seen():
 def test_waiting_takes_no_core(seen):
     for rank in seen[1:]:
         for verb in ("barrier", "broadcast_object", "all_gather_object"):
-            assert rank[f"{verb} True"][0] < 0.2 * WAIT_S
+            assert rank[f"{verb} True"][0] < 0.2, seen
 
 
 @pytest.mark.mpi(ranks=NUM_RANKS)
