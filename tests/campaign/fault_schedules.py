@@ -36,7 +36,7 @@ from faulty_run import ASKING, OF_ROOT, PHASES, SPEAKING, STAYING, VANISHING
 from killed_runs import SETTINGS, hash_of, newest_step, start
 from slowness import slowness
 from start_faults import free_port
-from workers import Done, play_in_workers
+from workers import Done, exit_code_of, forget_shared_memory, play_in_workers
 
 LAUNCHERS = {"by hand": 7, "mpirun": 2, "torchrun": 1}  # with how often of ten each is drawn
 SECONDS_TO_END, STALL_LIMIT_S, SECONDS_TO_START = 10.0, 6.0, 30.0
@@ -162,7 +162,7 @@ class Campaign:
             return [f"step {max(saved)} was saved, {held} is left"]
         words = ["--resume"] if held else ["--overwrite"] if run.exists() else []
         pid = start(run, self._history, words)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = exit_code_of(pid)
         if code != 0:
             return [f"resumed: exit code {code}: {run.with_suffix('.err').read_text()[-400:]}"]
         digest, notices = hash_of(run)
@@ -262,6 +262,7 @@ def _wait_for(pids: list[int], notes: Path, limit_s: float, start_limit_s: float
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
+                forget_shared_memory(pid)
         if time.time() > max(deadline_s, _fault_at(notes) + 2 * limit_s):
             for pid in set(pids) - set(codes):
                 os.killpg(pid, signal.SIGKILL)
@@ -306,7 +307,7 @@ def prepare(folder: Path) -> tuple[Path, str]:
     write_synthetic_history(history, seed=3, num_latitudes=48, num_longitudes=72)
     undisturbed = folder / "undisturbed"
     shutil.rmtree(undisturbed, ignore_errors=True)
-    code = os.waitstatus_to_exitcode(os.waitpid(start(undisturbed, history, []), 0)[1])
+    code = exit_code_of(start(undisturbed, history, []))
     assert code == 0, undisturbed.with_suffix(".err").read_text()
     return history, hash_of(undisturbed)[0]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faulty_run import draw_nothing
-from workers import Done, play_in_workers
+from workers import Done, exit_code_of, play_in_workers
 
 from mpitrain.errors import CheckpointError
 from mpitrain.train.checkpoint.format import weights_sha256
@@ -88,7 +88,7 @@ def play(number: int, folder: Path, history: Path, lasts_s: float) -> Outcome:
         time.sleep(draw.uniform(0, lasts_s))
         stopping = draw.random() < 0.3
         os.kill(process, signal.SIGTERM if stopping else signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        code = exit_code_of(process)
         stops, kills = stops + (code == STOPPED), kills + (code == -signal.SIGKILL)
         if code not in (0, STOPPED, -signal.SIGKILL, -signal.SIGTERM):
             return Outcome("", kills, stops, f"exit code {code}: {run.with_suffix('.err').read_text()[-300:]}")
@@ -96,7 +96,7 @@ def play(number: int, folder: Path, history: Path, lasts_s: float) -> Outcome:
         if held < before:
             return Outcome("", kills, stops, f"step {before} was saved, {held} is left")
     process = start(run, history, _words(run, held))
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    code = exit_code_of(process)
     if code != 0:
         return Outcome(
             "", kills, stops, f"the last start: exit code {code}: {run.with_suffix('.err').read_text()[-300:]}"
@@ -128,7 +128,7 @@ def undisturbed(run: Path, history: Path) -> float:
     """Run to the end; return the seconds that it took."""
     shutil.rmtree(run, ignore_errors=True)
     began_s = time.monotonic()
-    code = os.waitstatus_to_exitcode(os.waitpid(start(run, history, []), 0)[1])
+    code = exit_code_of(start(run, history, []))
     assert code == 0, run.with_suffix(".err").read_text()
     return time.monotonic() - began_s
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,21 @@ def _begin(begin: Callable[[], Callable[[int], object]]) -> None:
 
 def _play_one(number: int) -> tuple[int, object]:
     return number, _play(number)
+
+
+def exit_code_of(process: int) -> int:
+    """Wait for the end of a forked rank, and return its exit code."""
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    forget_shared_memory(process)
+    return code
+
+
+def forget_shared_memory(process: int) -> None:
+    """Remove what MPICH leaves of a rank that was killed, or ended as forks do.
+
+    It names its memory by the process: after thousands, a new process has the number of one of them, and cannot start.
+    """
+    Path(f"/dev/shm/mpich_shm_{process:x}_0").unlink(missing_ok=True)
 
 
 class Done:
