@@ -11,8 +11,9 @@ from test_campaign_kills import run_campaign
 
 COUNT = 2000
 # One of each way to fail, on two ranks: a rank vanishes, stays (and holds Python's lock) when all is done, is
-# interrupted; and one that its launcher sees vanish. A run that is asked to stop has tests of its own.
-ALWAYS = (4, 193, 33, 36)
+# interrupted; one that its launcher sees vanish; one of whose failure the fourth rank hears by way of two others. A run
+# that is asked to stop has tests of its own.
+ALWAYS = (4, 193, 33, 36, 42)
 
 
 @pytest.mark.slow
@@ -39,7 +40,13 @@ def test_the_schedules_cover_the_table_and_stay_as_they_are() -> None:
     assert {one.num_ranks for one in every} == {2, 3, 4}
     assert all(one.rank == 0 for one in every if one.phase in OF_ROOT)
     assert {one.rank for one in every} == {0, 1, 2, 3}
-    assert [schedule(number).kind for number in ALWAYS] == ["os._exit(3)", "hang with lock", "interrupt", "SIGBUS"]
+    assert [schedule(number).kind for number in ALWAYS] == [
+        "os._exit(3)",
+        "hang with lock",
+        "interrupt",
+        "SIGBUS",
+        "sys.exit(0)",
+    ]
 
 
 @pytest.mark.parametrize("phase", PHASES)
