@@ -1,4 +1,4 @@
-"""What the members say of samples that none of them has trained on.
+"""What the members say of samples that none of them has trained on, and how well their spread tells their error.
 
 M  members      N  samples
 """
@@ -18,6 +18,7 @@ from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
+from mpitrain.ensemble.calibration import Calibration, calibration_of
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import choose_arithmetic
 from mpitrain.models.files.stored_network import StoredNetwork
@@ -33,6 +34,20 @@ class HeldOut:
 
     values: _Values
     truth: _Values
+
+
+def calibrate(
+    folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]
+) -> Calibration | None:
+    """Return the ensemble's spread against its error; None where no two members can be compared, or the data is gone.
+
+    `rows` are those of the table; of their members those are compared that are in `networks`, by name.
+    """
+    try:
+        found = held_out_values(folder, [row for row in rows if row["member"] in networks], networks)
+    except DataError:
+        return None
+    return None if found is None else calibration_of(found.values, found.truth)
 
 
 def held_out_values(

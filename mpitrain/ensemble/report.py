@@ -6,8 +6,6 @@ M  members      N  samples
 from __future__ import annotations
 
 import base64
-import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpitrain.durable_files import write_durably
-from mpitrain.ensemble.calibration import Calibration, calibration_of
-from mpitrain.ensemble.held_out import held_out_values
-from mpitrain.errors import DataError, MissingDependencyError, OutputError
-from mpitrain.inference.ensemble import MEMBERS
-from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.ensemble.calibration import Calibration
+from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.observe.figures import GUIDE_COLOUR, new_figure, render_png
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import render_report
@@ -33,26 +28,35 @@ _MOST_LINES = 200
 Rows = Sequence[Mapping[str, str]]
 
 
-def write_ensemble_report(folder: Path, table: str, networks: Mapping[str, StoredNetwork]) -> Path:
-    """Write `report.html` of the ensemble in `folder`. Raises UserError.
+def draw_members(folder: Path, rows: Rows) -> dict[str, str]:
+    """Return pictures of what the members in `rows` of the table have written, as HTML by title.
 
-    `table` is the name of its CSV, `networks` are those that can be compared on held-out samples, by member.
+    Raises MissingDependencyError without matplotlib.
     """
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError("report.html needs matplotlib: python -m pip install matplotlib") from error
-    try:
-        with (folder / table).open() as file:
-            rows = list(csv.DictReader(file))
-        chosen = json.loads((folder / MEMBERS).read_text())["members"]
-    except (OSError, ValueError, KeyError) as error:
-        raise OutputError(f"{folder}: holds no ended ensemble ({error}); continue it with --resume") from error
-    calibration = _calibration(folder, [row for row in rows if row["member"] in networks], networks)
+    settings = [key for key in rows[0] if "." in key] if rows else []
+    return {
+        "Loss of each member": _losses(folder, rows),
+        **{f"Loss against {key}": _against(key, rows) for key in settings},
+    }
+
+
+def write_ensemble_report(
+    folder: Path, rows: Rows, num_chosen: int, pictures: Mapping[str, str], calibration: Calibration | None
+) -> Path:
+    """Write `report.html` of the ensemble in `folder`, with the pictures of `draw_members`. Raises UserError.
+
+    `rows` are those of the table; `num_chosen` members are in the ensemble's `model.pt`.
+    """
     page = render_report(
-        folder.resolve().name, _summary(rows, chosen, calibration), _plots(folder, rows, calibration),
+        folder.resolve().name,
+        _summary(rows, num_chosen, calibration),
+        {**pictures, **({} if calibration is None else _of_calibration(calibration))},
         (folder / "config.yaml").read_text(),
-    )  # fmt: skip
+    )
     path = folder / "report.html"
     try:
         write_durably(path, page.encode())
@@ -61,13 +65,11 @@ def write_ensemble_report(folder: Path, table: str, networks: Mapping[str, Store
     return path
 
 
-def _calibration(folder: Path, rows: Rows, networks: Mapping[str, StoredNetwork]) -> Calibration | None:
-    """Return spread against error on held-out samples; None where there is one member, or none held out."""
-    try:
-        found = held_out_values(folder, rows, networks)
-    except DataError:  # the data is no longer there: the page does without
-        return None
-    return None if found is None else calibration_of(found.values, found.truth)
+def _of_calibration(calibration: Calibration) -> dict[str, str]:
+    return {
+        "Spread against error": _spread_against_error(calibration),
+        "Rank of the truth among the members": _rank_histogram(calibration),
+    }
 
 
 def _scores(rows: Rows) -> list[float]:
@@ -75,11 +77,11 @@ def _scores(rows: Rows) -> list[float]:
     return [float(loss) for loss in losses]
 
 
-def _summary(rows: Rows, chosen: Sequence[str], calibration: Calibration | None) -> dict[str, Any]:
+def _summary(rows: Rows, num_chosen: int, calibration: Calibration | None) -> dict[str, Any]:
     scores = _scores(rows)
     values: dict[str, Any] = {
         "members": len(rows),
-        "members_in_model_pt": len(chosen),
+        "members_in_model_pt": num_chosen,
         **{f"members_{status}": sum(row["status"] == status for row in rows) for status in _statuses(rows)},
     }
     if scores:
@@ -99,20 +101,6 @@ def _summary(rows: Rows, chosen: Sequence[str], calibration: Calibration | None)
 
 def _statuses(rows: Rows) -> list[str]:
     return list(dict.fromkeys(row["status"] for row in rows))
-
-
-def _plots(folder: Path, rows: Rows, calibration: Calibration | None) -> dict[str, str]:
-    plots = {"Loss of each member": _losses(folder, rows)}
-    for key in _varied(rows):
-        plots[f"Loss against {key}"] = _against(key, rows)
-    if calibration is not None:
-        plots["Spread against error"] = _spread_against_error(calibration)
-        plots["Rank of the truth among the members"] = _rank_histogram(calibration)
-    return plots
-
-
-def _varied(rows: Rows) -> list[str]:
-    return [key for key in rows[0] if "." in key] if rows else []
 
 
 def _losses(folder: Path, rows: Rows) -> str:

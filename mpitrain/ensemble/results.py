@@ -11,13 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpitrain.comm.ranks import Ranks
 from mpitrain.config.yaml import show_value
 from mpitrain.durable_files import write_durably
+from mpitrain.ensemble.calibration import Calibration
 from mpitrain.ensemble.choice import BEST, best_config, choose_best, render_best, stage_history
+from mpitrain.ensemble.held_out import calibrate
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
-from mpitrain.ensemble.report import write_ensemble_report
+from mpitrain.ensemble.report import draw_members, write_ensemble_report
 from mpitrain.errors import OutputError
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
 from mpitrain.models.ensemble import EnsembleNetwork
@@ -35,25 +38,48 @@ def last_outcomes(results: Results) -> dict[int, Outcome]:
     return found
 
 
-def finish_ensemble(plan: EnsemblePlan, search: Search, results: Results) -> None:
-    """Write the table, the networks as one, the report, what a search decided. For the root. Raises UserError."""
-    _write(plan, TABLE, render_table(plan, last_outcomes(results)))
-    networks = _write_network(plan, search, results)
+def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, search: Search, results: Results) -> None:
+    """Write the table, the networks as one, what a search decided, and the report. Collective. Raises UserError.
+
+    Two ranks share the work: while the first writes the networks, the second draws what the members have written.
+    """
+    table = render_table(plan, last_outcomes(results))
+    rows = list(csv.DictReader(io.StringIO(table)))
+    chosen = _network_members(plan, search, results)
+    draws = ranks.rank == min(1, ranks.world_size - 1)
+
+    def share_the_work() -> tuple[Calibration | None, dict[str, str]]:
+        networks = _write_results(plan, search, results, table, chosen) if ranks.is_root else {}
+        pictures = draw_members(plan.folder, rows) if draws else {}
+        return calibrate(plan.folder, rows, networks), pictures
+
+    own_calibration, pictures = ranks.on_all_ranks(share_the_work)
+    calibration = ranks.broadcast_object(own_calibration)
+    ranks.on_all_ranks(
+        lambda: write_ensemble_report(plan.folder, rows, len(chosen), pictures, calibration) if draws else None
+    )
+
+
+def _write_results(
+    plan: EnsemblePlan, search: Search, results: Results, table: str, chosen: Sequence[Member]
+) -> Mapping[str, StoredNetwork]:
+    """Write all but the report; return the networks of the ensemble's model by the members' names."""
+    _write(plan, TABLE, table)
+    networks = _write_network(plan, chosen)
     if search.is_complete(results) and any(member.varied for member in plan.members):
         _write(plan, HISTORY, "".join(f"{line}\n" for line in stage_history(search, results)))
         choice = choose_best(plan, search, results)
         config = None if choice is None else best_config(choice, plan)
         if choice is not None and config is not None:
             _write(plan, BEST, render_best(choice, config))
-    write_ensemble_report(plan.folder, TABLE, networks)
+    return networks
 
 
-def _write_network(plan: EnsemblePlan, search: Search, results: Results) -> Mapping[str, StoredNetwork]:
+def _write_network(plan: EnsemblePlan, chosen: Sequence[Member]) -> Mapping[str, StoredNetwork]:
     """Write which members are the ensemble, those of the best setting, and all of them as one TorchScript file.
 
     Return their networks by the members' names; none of a user's own.
     """
-    chosen = _network_members(plan, search, results)
     _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
     config = chosen[0].config if chosen else None
     if config is None or ":" in str(config.network.name):

@@ -47,7 +47,7 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
     search = replace(plan_search(plan), costs=costs_of(plan.members, Estimator(ranks, plan)))
     known = ranks.on_root(lambda: _known_outcomes(plan, search))
     ended = train_members(ranks, plan, search, known)
-    ranks.on_root(lambda: finish_ensemble(plan, search, ended.results))
+    finish_ensemble(ranks, plan, search, ended.results)
     for line in describe_end(plan, search, ended, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)
