@@ -28,10 +28,10 @@ time.sleep(0.5)
 
 
 def test_figures_of_made_up_times() -> None:
-    case = EnsembleCase(network_of("7-64-64-1"), members=10, epochs=20, ranks=2, alone=2)
+    case = EnsembleCase(network_of("7-64-64-1"), members=10, epochs=20, ranks=2, alone=2, rounds=1)
     times = EnsembleTimes(
         wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.2, one_rank_cpu_s=20.0,
-        short_cpu_s=1.0, few_cpu_s=0.16, launch_s=3.3, loop_s=66.0, joblib_s=None,
+        short_cpu_s=1.0, few_cpu_s=0.16, launch_s=3.3, baselines_s={"loop": 66.0, "ray": 33.0},
     )  # fmt: skip
     assert times.figures(case) == {
         "wall_over_ideal": pytest.approx(1.1),
@@ -43,7 +43,7 @@ def test_figures_of_made_up_times() -> None:
     text = render(case, times, memory)
     assert "a member costs 5.0 ms of processor time beyond its epochs" in text
     assert "300 MiB for one member on 4000000 samples, 310 MiB for 10: 1.10 times" in text
-    assert [line.split()[-1] for line in text.splitlines() if "plain PyTorch" in line] == ["10.00"]
+    assert [line.split()[-1] for line in text.splitlines() if "plain PyTorch" in line] == ["10.00", "5.00"]
 
 
 def test_shared_memory_counts_once() -> None:
@@ -55,11 +55,13 @@ def test_shared_memory_counts_once() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     words = ["--members", "3", "--epochs", "2", "--alone", "1", "--ranks", "1", "--network", "7-8-1"]
-    words += ["--json", "f.json"]
+    words += ["--rounds", "1", "--json", "f.json"]
     done = launch(["-m", "mpitrain", "bench", "ensemble", *words], cwd=tmp_path, timeout_s=300.0)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "f.json").read_text())
     assert record["case"] == {"network": "7-8-1", "members": 3, "epochs": 2, "ranks": 1}
     assert record["figures"].keys() == {"wall_over_ideal", "launches_over_wall", "beyond_training_ms_a_member"}
-    assert all(value is None or value > 0 for value in record["times"].values())
+    baselines_s = record["times"].pop("baselines_s")
+    assert "loop" in baselines_s
+    assert all(value > 0 for value in (*record["times"].values(), *baselines_s.values()))
     assert "a launch for each (1 measured)" in done.stdout

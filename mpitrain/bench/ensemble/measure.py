@@ -8,7 +8,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,47 @@ from mpitrain.synthetic.history import write_synthetic_history
 
 Say = Callable[[str], None]
 _PLAIN_LOOP = [sys.executable, "-m", "mpitrain.bench.ensemble.plain_loop"]
-# What plain PyTorch is measured on, of which the whole is computed.
-_LOOP_EPOCHS, _LOOP_MEMBERS = 2, 2
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Another way to train many networks: `package` must be installed; of it `epochs` (None: all) are measured.
+
+    `members_a_process` are trained, then the whole is computed. What is measured in few epochs costs nothing but
+    epochs: a trial of Ray Tune starts a process of its own.
+    """
+
+    title: str
+    package: str
+    install: str
+    epochs: int | None
+    members_a_process: int
+
+
+BASELINES = {
+    "loop": Baseline("a loop over plain PyTorch", "torch", "torch", 2, 2),
+    "joblib": Baseline("joblib over plain PyTorch", "joblib", "joblib", 2, 2),
+    "ray": Baseline("Ray Tune over plain PyTorch", "ray", "'ray[tune]'", None, 2),
+}
+"""By the name that `plain_loop` has for them."""
 _SEED = 0
 FEW_MEMBERS = 2
 """How many members have all that an ensemble has, and least of what comes with each."""
-# A start varies by more than what is to be seen beside it.
-_NUM_STARTS = 3
 
 
 @dataclass(frozen=True)
 class EnsembleCase:
-    """What is measured: `members` networks, `epochs` each, on `ranks`; `alone` of them are launched one by one."""
+    """What is measured: `members` networks, `epochs` each, on `ranks`, in so many `rounds`.
+
+    `alone` of them are launched one by one.
+    """
 
     network: Network
     members: int
     epochs: int
     ranks: int
     alone: int
+    rounds: int
 
     @property
     def settings(self) -> list[str]:
@@ -52,8 +75,8 @@ class EnsembleTimes:
     """Seconds. `member_s`: one member's epochs with their validation, launched alone on one rank.
 
     `start_s`: an ensemble of one short member a rank; `launch_s`: one member's whole launch. On one rank `cpu_s` is all
-    processor time, `short_cpu_s` that of as many members of one epoch, `few_cpu_s` that of two such. `loop_s` and
-    `joblib_s`: all members by plain PyTorch, one after the other and in as many processes as there are ranks.
+    processor time, `short_cpu_s` that of as many members of one epoch, `few_cpu_s` that of two such. `baselines_s`: all
+    members by each of `BASELINES` that is installed, in as many processes as there are ranks but for the loop.
     """
 
     wall_s: float
@@ -64,8 +87,7 @@ class EnsembleTimes:
     short_cpu_s: float
     few_cpu_s: float
     launch_s: float
-    loop_s: float
-    joblib_s: float | None
+    baselines_s: Mapping[str, float]
 
     def figures(self, case: EnsembleCase) -> dict[str, float]:
         """Return what is promised: time over the ideal, over launches, and what a member costs beyond its epochs."""
@@ -84,30 +106,48 @@ def measure_ensemble(case: EnsembleCase, folder: Path, say: Say) -> EnsembleTime
     history = folder / "history.nc"
     num_samples = write_synthetic_history(history, seed=_SEED).num_samples_north
     words = [*case.settings, f"data.data_path={history}"]
-    say(f"{case.members} members on {case.ranks} ranks")
-    members = f"ensemble.members={case.members}"
-    wall_s, cpu_s = _timed(case.ranks, "ensemble", folder / "many", *words, members)
-    short = [*words, "training.epochs=1"]
-    start_s, _ = _starts_s(case.ranks, folder / "start", *short, f"ensemble.members={case.ranks}")
-    one_rank_s = wall_s
-    if case.ranks > 1:
-        say(f"{case.members} members on one rank")
-        one_rank_s, cpu_s = _timed(1, "ensemble", folder / "one", *words, members)
-    _, short_cpu_s = _timed(1, "ensemble", folder / "short", *short, members)
-    _, few_cpu_s = _starts_s(1, folder / "few", *short, f"ensemble.members={FEW_MEMBERS}")
+    # Its kernel may have to be built first, once for this machine.
+    _timed(1, "train", folder / "first", *words, "training.epochs=1")
+    walls_s, cpus_s = _ensembles_s(case, words, folder, say)
     say(f"{case.alone} members launched one by one")
     launches_s, members_s = [], []
     for number in range(case.alone):
-        config, alone = folder / f"many/members/{number:04d}/config.yaml", folder / f"alone{number}"
+        config, alone = folder / f"all1/members/{number:04d}/config.yaml", folder / f"alone{number}"
         launches_s.append(_timed(1, "train", alone, str(config))[0])
         members_s.append(_epochs_s(alone))
-    say("plain PyTorch")
-    loop_s = _plain_s(case, num_samples, None)
-    joblib_s = _plain_s(case, num_samples, case.ranks) if importlib.util.find_spec("joblib") else None
+    baselines_s = {}
+    for name, baseline in BASELINES.items():
+        if importlib.util.find_spec(baseline.package) is None:
+            say(f"{baseline.title}: not measured; python -m pip install {baseline.install}")
+            continue
+        say(baseline.title)
+        baselines_s[name] = _baseline_s(case, num_samples, name)
     return EnsembleTimes(
-        wall_s, start_s, sum(members_s) / len(members_s), one_rank_s, cpu_s, short_cpu_s, few_cpu_s,
-        sum(launches_s) / len(launches_s), loop_s, joblib_s,
+        walls_s["all"], walls_s["start"], statistics.median(members_s), walls_s["one_rank"], cpus_s["one_rank"],
+        cpus_s["short"], cpus_s["few"], statistics.median(launches_s), baselines_s,
     )  # fmt: skip
+
+
+def _ensembles_s(
+    case: EnsembleCase, words: Sequence[str], folder: Path, say: Say
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the median wall and processor times of ensembles that differ in one thing, launched in turn."""
+    short = "training.epochs=1"
+    launches = {
+        "all": (case.ranks, case.members, []),
+        "start": (case.ranks, case.ranks, [short]),
+        "one_rank": (1, case.members, []),
+        "short": (1, case.members, [short]),
+        "few": (1, FEW_MEMBERS, [short]),
+    }
+    timed: dict[str, list[tuple[float, float]]] = {name: [] for name in launches}
+    for number in range(1, case.rounds + 1):
+        say(f"round {number} of {case.rounds}: {case.members} members on {case.ranks} ranks and on one")
+        for name, (num_ranks, members, own) in launches.items():
+            own_words = [*words, *own, f"ensemble.members={members}"]
+            timed[name].append(_timed(num_ranks, "ensemble", folder / f"{name}{number}", *own_words))
+    medians = {name: [statistics.median(times) for times in zip(*both, strict=True)] for name, both in timed.items()}
+    return {name: both[0] for name, both in medians.items()}, {name: both[1] for name, both in medians.items()}
 
 
 def _command(num_ranks: int, command: str, folder: Path, *words: str) -> list[str]:
@@ -127,26 +167,22 @@ def _cpu_of_ended_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _starts_s(num_ranks: int, folder: Path, *words: str) -> tuple[float, float]:
-    """Return the median wall and processor time of a few ensembles."""
-    folders = [Path(f"{folder}{number}") for number in range(_NUM_STARTS)]
-    walls_s, cpus_s = zip(*(_timed(num_ranks, "ensemble", one, *words) for one in folders), strict=True)
-    return statistics.median(walls_s), statistics.median(cpus_s)
-
-
 def _epochs_s(run: Path) -> float:
     """Return the time of a run's epochs with their validation, without what is written beside them."""
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return sum(float(record["wall_time_s"]) for record in records)
 
 
-def _plain_s(case: EnsembleCase, num_samples: int, processes: int | None) -> float:
-    members = _LOOP_MEMBERS * (processes or 1)
-    flags = {"members": members, "epochs": _LOOP_EPOCHS, "samples": num_samples, "network": case.network.name}
-    flags |= {} if processes is None else {"processes": processes}
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+def _baseline_s(case: EnsembleCase, num_samples: int, name: str) -> float:
+    baseline, processes = BASELINES[name], 1 if name == "loop" else case.ranks
+    members, epochs = baseline.members_a_process * processes, baseline.epochs or case.epochs
+    flags = {
+        "by": name, "members": members, "epochs": epochs, "samples": num_samples, "network": case.network.name,
+        "processes": processes,
+    }  # fmt: skip
+    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
     found = json.loads(json_line_of(run_command([*_PLAIN_LOOP, *words], 1)))["seconds"]
-    return float(found) * case.epochs / _LOOP_EPOCHS * case.members / members
+    return float(found) * case.epochs / epochs * case.members / members
 
 
 @dataclass(frozen=True)
@@ -186,10 +222,8 @@ def render(case: EnsembleCase, times: EnsembleTimes, memory: EnsembleMemory | No
         (f"its members' epochs / {case.ranks} + one start", times.member_s * case.members / case.ranks + times.start_s),
         ("mpitrain ensemble, 1 rank", times.one_rank_wall_s),
         (f"a launch for each ({case.alone} measured)", times.launch_s * case.members),
-        (f"a loop over plain PyTorch ({_LOOP_MEMBERS} x {_LOOP_EPOCHS} epochs measured)", times.loop_s),
+        *((_baseline_words(case, name), seconds) for name, seconds in times.baselines_s.items()),
     ]
-    if times.joblib_s is not None:
-        rows.append((f"joblib, {case.ranks} processes of plain PyTorch (so too)", times.joblib_s))
     cells = [
         [name, f"{seconds:.2f}", f"{1e3 * seconds / case.members:.1f}", f"{seconds / times.wall_s:.2f}"]
         for name, seconds in rows
@@ -207,6 +241,13 @@ def render(case: EnsembleCase, times: EnsembleTimes, memory: EnsembleMemory | No
             f"{memory.num_samples} samples, {mib[2]} MiB for {case.members}: {memory.ratio:.2f} times beyond the first"
         )
     return render_table(title, ["", "s", "ms a member", "times"], cells) + "".join(f"{line}\n" for line in lines)
+
+
+def _baseline_words(case: EnsembleCase, name: str) -> str:
+    baseline, processes = BASELINES[name], 1 if name == "loop" else case.ranks
+    where = "" if name == "loop" else f", {processes} processes"
+    measured = f"{baseline.members_a_process * processes} x {baseline.epochs or case.epochs} epochs measured"
+    return f"{baseline.title}{where} ({measured})"
 
 
 def as_record(case: EnsembleCase, times: EnsembleTimes, memory: EnsembleMemory | None) -> dict[str, Any]:

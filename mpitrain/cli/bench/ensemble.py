@@ -24,6 +24,7 @@ def add_ensemble_action(actions: Any) -> None:
         ("--epochs", 2, 20, "epochs of each, more than 1"),
         ("--ranks", 1, 2, "ranks that train them"),
         ("--alone", 1, 3, "members that are launched one by one"),
+        ("--rounds", 1, 3, "rounds of which medians are taken"),
     ):
         parser.add_argument(flag, type=at_least(least), default=default, metavar="N", help=f"{meaning} ({default})")
     parser.add_argument("--network", default="7-64-64-1", metavar="NAME", help=f"{NETWORK_HELP} (7-64-64-1)")
@@ -45,8 +46,9 @@ def _run_ensemble(options: argparse.Namespace) -> int:
 
     check_writable(options.json, "--json")
     check_not_launched(os.environ)
+    alone = min(options.alone, options.members)
     case = measure.EnsembleCase(
-        network_of(options.network), options.members, options.epochs, options.ranks, min(options.alone, options.members)
+        network_of(options.network), options.members, options.epochs, options.ranks, alone, options.rounds
     )
     with TemporaryDirectory(prefix="mpitrain_bench_") as folder:
         times = measure.measure_ensemble(case, Path(folder), _say)
