@@ -159,8 +159,11 @@ launch+=(--open-mode=append)
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
+# A rank that fails alone leaves its exit code here: MPI_Abort has srun kill the others, which makes srun's code 137.
+export MPITRAIN_EXIT_CODE_FILE=$PWD/logs/${job}_exit_code
 run_once() {
     interrupted=0
+    rm -f "$MPITRAIN_EXIT_CODE_FILE"
     # in the background: a shell that waits for a command in the foreground would see the warning after its end
     "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} &
     run=$!
@@ -171,6 +174,7 @@ run_once() {
         ((interrupted)) || break
         interrupted=0
     done
+    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE ]]; then exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE"); fi
 }
 # What a lost host or a killed rank leaves behind may start again; a wrong input, a failed training (codes 1, 2, 4) and
 # a stop that was asked for (5) may not. Code 3 may where the run had begun: a rank did not answer any more.

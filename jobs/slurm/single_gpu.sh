@@ -159,8 +159,11 @@ launch+=(--open-mode=append)
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
+# A rank that fails alone leaves its exit code here: MPI_Abort has srun kill the others, which makes srun's code 137.
+export MPITRAIN_EXIT_CODE_FILE=$PWD/logs/${job}_exit_code
 run_once() {
     interrupted=0
+    rm -f "$MPITRAIN_EXIT_CODE_FILE"
     # in the background: a shell that waits for a command in the foreground would see the warning after its end
     "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} &
     run=$!
@@ -171,6 +174,7 @@ run_once() {
         ((interrupted)) || break
         interrupted=0
     done
+    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE ]]; then exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE"); fi
 }
 run_once
 # Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import os
@@ -12,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitrain.cluster.cores import detect_affinity, read_cgroup_cpu_max, usable_core_count, wait_policy_variables
@@ -90,6 +92,7 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     details = details or "".join(traceback.format_exception(error))
     is_said_there = is_another_ranks and not str(error)
     if not is_said_there and _is_first_failure(ranks, message + "\n\n" + details):
+        _leave_exit_code(exit_code)
         hint = f" ({kind} in {ranks.failure_folder / 'failure.txt'})" if ranks.failure_folder else ""
         is_no_bug = isinstance(error, MpitrainError | KeyboardInterrupt)
         text = message + hint if ranks.failure_folder or is_no_bug else message + "\n" + details
@@ -103,6 +106,14 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     if ranks.world_size > 1:
         ranks.cpu.abort(exit_code)
     os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
+
+
+def _leave_exit_code(exit_code: int) -> None:
+    """Leave it for a job script: a launcher's own code may be that of the ranks which it kills."""
+    path = os.environ.get("MPITRAIN_EXIT_CODE_FILE")
+    if path:
+        with contextlib.suppress(OSError):
+            Path(path).write_text(f"{exit_code}\n")
 
 
 def _cause_of(ranks: Ranks, error: BaseException) -> BaseException:

@@ -24,8 +24,11 @@ _RUN_AND_WAIT = """\
 warned=0 interrupted=0 run=
 trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
 trap 'interrupted=1' TERM
+# A rank that fails alone leaves its exit code here: MPI_Abort has srun kill the others, which makes srun's code 137.
+export MPITRAIN_EXIT_CODE_FILE=$PWD/logs/${job}_exit_code
 run_once() {
     interrupted=0
+    rm -f "$MPITRAIN_EXIT_CODE_FILE"
     # in the background: a shell that waits for a command in the foreground would see the warning after its end
     RUN &
     run=$!
@@ -36,6 +39,7 @@ run_once() {
         ((interrupted)) || break
         interrupted=0
     done
+    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE ]]; then exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE"); fi
 }""".replace("RUN &", f"{parts.RUN} &")
 
 _RESTART = """\

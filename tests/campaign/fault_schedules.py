@@ -5,7 +5,8 @@ of a launcher are started by it. After each fault the run is resumed on one rank
 without faults reaches, whatever the number of ranks was.
 
 `python tests/campaign/fault_schedules.py FOLDER 0-1999 --at-once 3` plays these (or single numbers: 4 11), and prints
-how many of each kind ended as they must. Begun again in the same folder, it goes on.
+how many of each kind ended as they must. Begun again in the same folder, it goes on. On a cluster, `--launcher srun`
+has srun start the ranks on two nodes, whatever launcher a schedule has drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -105,13 +106,15 @@ def schedule(number: int) -> Schedule:
 class Campaign:
     """Plays schedules in a folder."""
 
-    def __init__(self, folder: Path, history: Path, expected_hash: str) -> None:
-        self._folder, self._history, self._expected = folder, history, expected_hash
+    def __init__(self, folder: Path, history: Path, expected_hash: str, launcher: str | None) -> None:
+        """`launcher` takes the place of what schedules draw."""
+        self._launcher, self._folder, self._history, self._expected = launcher, folder, history, expected_hash
         self._slowness = slowness()
 
     def play(self, number: int) -> list[str]:
         """Run schedule `number` and resume it; return everything in which it ended otherwise than it must."""
-        one, run, mark = schedule(number), self._folder / f"run-{number}", uuid.uuid4().hex
+        drawn, run, mark = schedule(number), self._folder / f"run-{number}", uuid.uuid4().hex
+        one = replace(drawn, launcher=self._launcher or drawn.launcher)
         notes = run.with_suffix(".notes")
         self._remove(run)  # what a campaign that was ended has left
         stall_limit_s = STALL_LIMIT_S * self._slowness
@@ -146,6 +149,7 @@ class Campaign:
             environs = [{**environ, **meeting, "RANK": str(rank)} for rank in range(one.num_ranks)]
             pids = [fork_rank(words, own, stderr) for own in environs]
         else:
+            environ["MPITRAIN_EXIT_CODE_FILE"] = str(notes.with_suffix(".code"))
             with stderr.open("w") as file:
                 process = subprocess.Popen(
                     [*launcher_of(one), faulty_run.__file__, *words], env=environ, stdin=subprocess.DEVNULL,
@@ -153,6 +157,8 @@ class Campaign:
                 )  # fmt: skip
             pids = [process.pid]
         codes = _wait_for(pids, notes, limit_s, SECONDS_TO_START * self._slowness)
+        if one.launcher == "srun" and codes[0] > 5 and notes.with_suffix(".code").exists():  # as job scripts do
+            codes = [int(notes.with_suffix(".code").read_text())]
         return Ended(codes, stderr.read_text(), time.time() - _fault_at(notes))
 
     def _problems_of_resuming(self, run: Path, notes: Path) -> list[str]:
@@ -214,6 +220,8 @@ def are_expected(one: Schedule, codes: list[int]) -> bool:
         return set(codes) <= ({1 if code == 5 else code for code in allowed} if one.launcher == "torchrun" else allowed)
     if one.launcher == "torchrun":
         return codes == [1]
+    if one.launcher == "srun":  # the largest of all ranks' codes, 128 and more for one that a signal has ended
+        return codes == [SAYS[one.kind][0]] if one.kind in SPEAKING else codes[0] >= 3
     if one.launcher == "mpirun":
         known = SAYS[one.kind][0] if one.kind in SPEAKING else 3 if one.kind in STAYING else None
         # Of a rank that leaves with 0 and ends the job thereby, MPICH's mpirun often makes 0, without our package too.
@@ -248,6 +256,8 @@ def fork_rank(words: list[str], environ: dict[str, str], stderr: Path) -> int:
 
 def launcher_of(one: Schedule) -> list[str]:
     """The launcher's command, up to the program."""
+    if one.launcher == "srun":
+        return ["srun", "--time=3", "--mpi=pmi2", "--nodes=2", f"--ntasks={one.num_ranks}", sys.executable]
     if one.launcher == "mpirun":
         return [find_mpirun(), "-np", str(one.num_ranks), sys.executable]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(one.num_ranks), "--monitor-interval", "0.2"]
@@ -312,30 +322,30 @@ def prepare(folder: Path) -> tuple[Path, str]:
     return history, hash_of(undisturbed)[0]
 
 
-def main(folder: Path, numbers: Sequence[int], at_once: int) -> int:
+def main(folder: Path, numbers: Sequence[int], at_once: int, launcher: str | None) -> int:
     """Play these schedules; print a table and the problems; return how many had any.
 
     `done.txt` in the folder lists those that ended as they must: they are not played again.
     """
-    begin = functools.partial(Campaign, folder, *prepare(folder))
+
+    def cell_of(number: int) -> tuple[str, str]:
+        one = schedule(number)
+        return launcher or one.launcher, one.kind
+
+    begin = functools.partial(Campaign, folder, *prepare(folder), launcher)
     done, others = Done(folder / "done.txt"), Counter[tuple[str, str]]()
     todo = [number for number in numbers if number not in done.numbers]
     for number, problems in play_in_workers(lambda: begin().play, todo, at_once):
         if problems:
-            others[_cell(number)] += 1
+            others[cell_of(number)] += 1
             print(f"schedule {number}, {schedule(number)}: {'; '.join(problems)}", flush=True)
         else:
             done.add(number)
-    as_expected = Counter(_cell(number) for number in numbers if number in done.numbers)
+    as_expected = Counter(cell_of(number) for number in numbers if number in done.numbers)
     for cell in sorted({*as_expected, *others}):
         print(f"{cell[0]:10} {cell[1]:16} as expected {as_expected[cell]:4}, otherwise {others[cell]:4}")
     print(f"{len(numbers)} schedules, {as_expected.total()} as expected and resumed to the same hash")
     return others.total()
-
-
-def _cell(number: int) -> tuple[str, str]:
-    one = schedule(number)
-    return one.launcher, one.kind
 
 
 if __name__ == "__main__":
@@ -343,7 +353,8 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("numbers", nargs="+", help="such as 4 11 100-199")
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--launcher", choices=["srun"])
     asked = parser.parse_args()
     ranges = [word.partition("-") for word in asked.numbers]
     chosen = [n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)]
-    sys.exit(min(1, main(asked.folder, chosen, asked.at_once)))
+    sys.exit(min(1, main(asked.folder, chosen, asked.at_once, asked.launcher)))

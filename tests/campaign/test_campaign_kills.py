@@ -13,12 +13,13 @@ from conftest import launcher_environment
 HERE = Path(__file__).parent
 
 
-def run_campaign(program: str, *words: object) -> str:
+def run_campaign(program: str, *words: object, environ: dict[str, str] | None = None) -> str:
     """Run a campaign in a process that has started nothing of MPI, and whose forks are its own."""
     command = [sys.executable, str(HERE / program), *map(str, words)]
     done = subprocess.run(
-        command, env=launcher_environment(), capture_output=True, text=True, timeout=7200, stdin=subprocess.DEVNULL
-    )
+        command, env={**launcher_environment(), **(environ or {})}, capture_output=True, text=True, timeout=7200,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
