@@ -6,8 +6,10 @@ As a module: `cells()` and `run_cell`. As a script, in the place of `python -m m
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import random
 import re
 import signal
 import socket
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 FAULTY_RANK, NUM_RANKS = 1, 2
+PORTS_OF_NO_CONNECTION = (15000, 32000)  # Linux gives those from 32768 on
 KINDS = ("SIGKILL", "SIGSTOP", "hang", "hang with lock", "exception", "sys.exit(0)", "sys.exit(3)", "os._exit(0)")
 PHASES = ("before", "import torch", "import mpi4py", "MPI_Init", "meeting", "settings", "transport")
 LAUNCHERS = ("mpirun", "by hand", "torchrun")
@@ -102,9 +105,12 @@ def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port that is free, and that the system gives to no connection before it is used."""
+    while True:
+        port = random.SystemRandom().randrange(*PORTS_OF_NO_CONNECTION)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def expected_words(cell: Cell) -> str:

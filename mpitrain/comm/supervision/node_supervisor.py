@@ -42,6 +42,8 @@ _FAILING_TOGETHER_S = 6.0
 _GRACE_S = {"starting": 1.0, "running": 3.0, "failed": 5.0}
 _KILL_S = 1.0
 _FORWARD_S = 0.1  # a rank's abort may overtake what the launcher has not yet read
+# A launcher sees the connections of a crashed rank close, and ends the others, before the system has ended that one.
+_SAME_MOMENT_S = 0.1
 _LATE_S = 10.0
 _MOST_DESCRIPTORS = 1 << 16
 
@@ -141,12 +143,15 @@ class NodeSupervisor:
         """Act on ranks that have ended without a word, and on ranks that cannot start."""
         if self._is_over:
             return
-        lost = [rank for rank in ended if self._notes[rank]["state"] in ("starting", "running")]
+        lost = self._without_a_word(ended)
         refused = [note for note in self._notes.values() if note["state"] == "refused"]
         failed = [note for note in self._notes.values() if note["state"] == "failed"]
         if lost and not refused and not failed:
             state = self._notes[lost[0]]["state"]
-            self._say_once(f"mpitrain: error: {describe_lost(self._notes, lost)}", is_running=state == "running")
+            if self._is_first_to_speak():
+                lost += self._without_a_word(self._ended_within(_SAME_MOMENT_S))
+                text = f"mpitrain: error: {describe_lost(self._notes, sorted(lost))}"
+                self._speak(text, is_running=state == "running")
             self._end_others(_GRACE_S[state])
         elif refused and not (self._folder / SPOKEN).exists():
             self._refused_s += _TICK_S
@@ -157,6 +162,15 @@ class NodeSupervisor:
             # Ranks that have met hear of it from each other, one after the other, and leave with its exit code.
             have_met = all(self._has_met(rank) for rank in self._processes)
             self._end_others(_GRACE_S["failed" if have_met else "starting"])
+
+    def _without_a_word(self, ended: Sequence[int]) -> list[int]:
+        return [rank for rank in ended if self._notes[rank]["state"] in ("starting", "running")]
+
+    def _ended_within(self, seconds: float) -> list[int]:
+        deadline_s, ended = time.monotonic() + seconds, list[int]()
+        while self._processes and (left_s := deadline_s - time.monotonic()) > 0:
+            ended += self._wait(left_s)
+        return ended
 
     def _has_met(self, rank: int) -> bool:
         note = self._notes[rank]
@@ -182,11 +196,17 @@ class NodeSupervisor:
         self._say_once(f"mpitrain: error: {describe_end(self._start(), self._limit_s)}")
         self._end_others(0.0)
 
-    def _say_once(self, text: str, is_running: bool = False) -> None:
-        """Speak, unless somebody has: a rank of this node, or of another that writes into the same run folder."""
+    def _say_once(self, text: str) -> None:
+        if self._is_first_to_speak():
+            self._speak(text)
+
+    def _is_first_to_speak(self) -> bool:
+        """Tell whether nobody has spoken yet, of this node's ranks or of another's that share a folder with them."""
         self._is_over = True
-        if not self._claim(SPOKEN):
-            return
+        return self._claim(SPOKEN)
+
+    def _speak(self, text: str, is_running: bool = False) -> None:
+        """Say it, unless another node has written of a failure into the same run folder."""
         failures = next((note["failures"] for note in self._notes.values() if "failures" in note), None)
         if is_running and failures is not None:
             try:
