@@ -22,6 +22,7 @@ from typing import Any
 
 from mpitrain.comm.supervision.end_signal import END_SIGNAL
 from mpitrain.comm.supervision.node_watch import SAID, SPOKEN, read_notes, write_note
+from mpitrain.comm.supervision.shared_memory import remove_shared_memory, shared_memory_of
 from mpitrain.comm.supervision.start_report import (
     AGREEING,
     MPI_INIT,
@@ -43,7 +44,7 @@ _GRACE_S = {"starting": 1.0, "running": 3.0, "failed": 5.0}
 _KILL_S = 1.0
 _FORWARD_S = 0.1  # a rank's abort may overtake what the launcher has not yet read
 # A launcher sees the connections of a crashed rank close, and ends the others, before the system has ended that one.
-_SAME_MOMENT_S = 0.1
+_SAME_MOMENT_S = 0.3
 _LATE_S = 10.0
 _MOST_DESCRIPTORS = 1 << 16
 
@@ -58,6 +59,7 @@ class NodeSupervisor:
         self._notes: dict[int, dict[str, Any]] = {}
         self._processes: dict[int, _Process] = {}  # of the ranks that are alive
         self._seen: dict[int, int] = {}
+        self._shared_memory: dict[int, set[str]] = {}
         self._waited_s = self._imported_s = 0.0
         self._refused_s = 0.0
         self._is_over = False
@@ -78,6 +80,7 @@ class NodeSupervisor:
             self._judge(ended)
             if self._is_over:  # a rank that comes only now would wait in vain
                 self._end_others(_KILL_S)
+        remove_shared_memory(set().union(*self._shared_memory.values()))
         shutil.rmtree(self._folder, ignore_errors=True)
         self._unshare()
 
@@ -89,6 +92,9 @@ class NodeSupervisor:
                 self._seen[rank] = note["pid"]
                 # One that is gone already has ended for `_wait`, too.
                 self._processes[rank] = _Process(note["pid"], note["born"])
+        for rank in self._processes:
+            if rank not in self._shared_memory and self._has_met(rank):
+                self._shared_memory[rank] = shared_memory_of(self._seen[rank])
 
     def _stay_for_late_ranks(self) -> bool:
         """Stay silent while ranks are still to come to a failed start, so that they neither repeat it nor wait.
