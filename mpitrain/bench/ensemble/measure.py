@@ -41,7 +41,7 @@ class Baseline:
 
 BASELINES = {
     "loop": Baseline("a loop over plain PyTorch", "torch", "torch", 2, 2),
-    "joblib": Baseline("joblib over plain PyTorch", "joblib", "joblib", 2, 2),
+    "joblib": Baseline("joblib over plain PyTorch", "joblib", "joblib", None, 2),
     "ray": Baseline("Ray Tune over plain PyTorch", "ray", "'ray[tune]'", None, 2),
 }
 """By the name that `plain_loop` has for them."""
