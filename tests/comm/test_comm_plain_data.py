@@ -58,7 +58,10 @@ class Foreign:
     """A class of somebody else."""
 
 
-@pytest.mark.parametrize("value", [Foreign(), Foreign, print, lambda: 0, np.array([Foreign()]), object()], ids=str)
+@pytest.mark.parametrize(
+    "value", [Foreign(), Foreign, print, lambda: 0, np.array([Foreign()]), object()],
+    ids=["object", "class", "built-in", "function", "array of objects", "bare object"],
+)  # fmt: skip
 def test_a_value_of_a_foreign_class_is_not_sent(value: Any) -> None:
     with pytest.raises(NotPlainError):
         encode([value])
