@@ -174,7 +174,10 @@ run_once() {
         ((interrupted)) || break
         interrupted=0
     done
-    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE ]]; then exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE"); fi
+    # Not 3: a rank that lost the others is what a lost host leaves behind, which may start again.
+    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE && $(<"$MPITRAIN_EXIT_CODE_FILE") != 3 ]]; then
+        exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE")
+    fi
 }
 run_once
 # Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that

@@ -39,7 +39,10 @@ run_once() {
         ((interrupted)) || break
         interrupted=0
     done
-    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE ]]; then exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE"); fi
+    # Not 3: a rank that lost the others is what a lost host leaves behind, which may start again.
+    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE && $(<"$MPITRAIN_EXIT_CODE_FILE") != 3 ]]; then
+        exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE")
+    fi
 }""".replace("RUN &", f"{parts.RUN} &")
 
 _RESTART = """\

@@ -74,9 +74,10 @@ class EnsembleCase:
 class EnsembleTimes:
     """Seconds. `member_s`: one member's epochs with their validation, launched alone on one rank.
 
-    `start_s`: an ensemble of one short member a rank; `launch_s`: one member's whole launch. On one rank `cpu_s` is all
-    processor time, `short_cpu_s` that of as many members of one epoch, `few_cpu_s` that of two such. `baselines_s`: all
-    members by each of `BASELINES` that is installed, in as many processes as there are ranks but for the loop.
+    `start_s`: an ensemble of one short member a rank; `launch_s`: one member's whole launch. Processor time on one
+    rank: `one_rank_cpu_s` of all, `short_cpu_s` of as many members of one epoch, `few_cpu_s` of two such.
+    `baselines_s`: all members by each of `BASELINES` that is installed, in as many processes as there are ranks but for
+    the loop.
     """
 
     wall_s: float

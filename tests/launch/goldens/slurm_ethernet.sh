@@ -185,7 +185,10 @@ run_once() {
         ((interrupted)) || break
         interrupted=0
     done
-    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE ]]; then exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE"); fi
+    # Not 3: a rank that lost the others is what a lost host leaves behind, which may start again.
+    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE && $(<"$MPITRAIN_EXIT_CODE_FILE") != 3 ]]; then
+        exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE")
+    fi
 }
 # What a lost host or a killed rank leaves behind may start again; a wrong input, a failed training (codes 1, 2, 4) and
 # a stop that was asked for (5) may not. Code 3 may where the run had begun: a rank did not answer any more.
