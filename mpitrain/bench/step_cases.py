@@ -28,7 +28,8 @@ class Network:
     """A network under one name; `settings` make our trainer build it.
 
     A chain of dense layers has `sizes` and activations, any other network no sizes. `sample_shape` is that of its
-    inputs: (F,), or (F, H, W) of fields.
+    inputs: (F,), or (F, H, W) of fields. `config`: the file of a user's settings, if that is what it comes from, whose
+    data have inputs and targets of these names.
     """
 
     name: str
@@ -37,6 +38,14 @@ class Network:
     output_activation: str
     settings: tuple[str, ...]
     sample_shape: tuple[int, ...] = (FEATURES,)
+    config: str | None = None
+    input_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it comes from a user's settings, which say all that is not measured here."""
+        return bool(self.input_names)
 
     @property
     def is_chain(self) -> bool:
@@ -132,11 +141,14 @@ class StepCase:
     @property
     def settings(self) -> list[str]:
         """The settings with which our trainer, or the loop's ranks, is built."""
+        batch = f"training.global_batch_size={self.global_batch_size}"
+        if self.network.is_users:
+            return [*self.network.settings, *self.engine.settings, batch]
         backend = "gloo" if self.engine.kind == "distributed loop" else "auto"
         return [
             *self.network.settings,
             *self.engine.settings,
-            f"training.global_batch_size={self.global_batch_size}",
+            batch,
             *("training.threads_per_rank=1", "data.validation_split=0", "compute.device=cpu"),
             f"compute.backend={backend}",
         ]

@@ -61,7 +61,7 @@ def test_speed_up_and_efficiency_of_made_up_figures() -> None:
 
 
 def test_cases_of_scaling_give_each_rank_a_batch_or_share_one() -> None:
-    options = Namespace(networks="icenet", engines="compiled-fixed", batch=512, steps=None, warm_up=None)
+    options = Namespace(networks="icenet", settings=[], engines=None, batch=512, steps=None, warm_up=None)
     cases = scaling_cases(options, [1, 2, 4])
     assert [case.global_batch_size for case in cases["strong"]] == [512, 512, 512]
     assert [case.global_batch_size for case in cases["weak"]] == [512, 1024, 2048]

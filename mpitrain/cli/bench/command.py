@@ -26,10 +26,11 @@ from mpitrain.bench.step_cases import (
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.ensemble import add_ensemble_action
-from mpitrain.cli.settings import ranks_of
+from mpitrain.cli.settings import add_settings, ranks_of, split_settings
 from mpitrain.errors import UserError
 
 _DEFAULT_SAMPLES = 65536
+_SCALING_ENGINE, _SCALING_BATCH = "compiled-fixed", 4096
 _LARGEST_DEFAULT_RANKS = 8
 
 
@@ -81,11 +82,22 @@ def _add_scaling_action(actions: Any) -> None:
         help="time a training step on 1, 2, ... ranks",
         description="Time a training step on several numbers of ranks, with one batch shared by all (strong scaling: "
         "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where 1 is the fewest "
-        "ranks. Run it without mpirun: it starts its own ranks, one thread each.",
+        "ranks. Of a file of a run's settings it takes network, engine, batch and threads, on synthetic samples of "
+        "that shape; without one, networks by name, one thread a rank. Communication: the part of a step that is "
+        "messages, adding and waiting for later ranks. Run it without mpirun: it starts its own ranks; inside of an "
+        "allocation of several nodes give --launcher.",
     )
     _add_common(parser, ranks=None, network_help=NETWORK_HELP)
-    parser.add_argument("--engines", default="compiled-fixed", metavar="LIST", help="(compiled-fixed)")
-    parser.add_argument("--batch", type=at_least(1), default=4096, metavar="N", help="samples of the batch (4096)")
+    add_settings(parser)
+    parser.add_argument("--engines", metavar="LIST", help="(compiled-fixed; of settings their own)")
+    parser.add_argument(
+        "--batch", type=at_least(1), metavar="N", help="samples of the batch (4096; of settings their own)"
+    )
+    parser.add_argument(
+        "--launcher",
+        metavar="WORDS",
+        help="what starts ranks, on several nodes too, by -n RANKS, such as 'srun --mpi=pmi2' (mpirun, on this node)",
+    )
     parser.set_defaults(handler=_run_scaling)
 
 
@@ -159,7 +171,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     cases = scaling_cases(options, ranks)
     # On one rank both kinds are one case: it is measured once.
     unique = list({case.key: case for case in [*cases["strong"], *cases["weak"]]}.values())
-    measured = measure_steps(unique, options.rounds, options.longest, options.build, _say)
+    measured = measure_steps(unique, options.rounds, options.longest, options.build, _say, options.launcher)
     by_key = {result.case.key: result for result in measured}
     results = [
         scaled
@@ -174,13 +186,33 @@ def _run_scaling(options: argparse.Namespace) -> int:
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
     """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
     cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
-    for network in map(network_of, options.networks.split(",")):
-        for engine in engines_of(options.engines.split(",")):
-            for num_ranks in ranks:
-                for scaling, batch in (("strong", options.batch), ("weak", options.batch * num_ranks)):
-                    num_samples = _num_samples(None, options.batch, network) * num_ranks
-                    cases[scaling].append(_case(options, network, batch, num_ranks, engine, num_samples))
+    for network, engine, batch in _to_scale(options):
+        for num_ranks in ranks:
+            for scaling, global_batch in (("strong", batch), ("weak", batch * num_ranks)):
+                num_samples = _num_samples(None, batch, network) * num_ranks
+                cases[scaling].append(_case(options, network, global_batch, num_ranks, engine, num_samples))
     return cases
+
+
+def _to_scale(options: argparse.Namespace) -> list[tuple[Network, Engine, int]]:
+    """Return networks, their engines and the batch of one rank, or of all: by name, or a run's settings'."""
+    if options.settings:
+        return [_configured(options)]
+    engines = engines_of((options.engines or _SCALING_ENGINE).split(","))
+    networks = map(network_of, options.networks.split(","))
+    return [(network, engine, options.batch or _SCALING_BATCH) for network in networks for engine in engines]
+
+
+def _configured(options: argparse.Namespace) -> tuple[Network, Engine, int]:
+    from mpitrain.bench.measured.configured import configured_run
+
+    if options.engines:
+        raise UserError(f"--engines {options.engines}: not with settings; give training.engine=... instead")
+    run = configured_run(*split_settings(options.settings))
+    batch = options.batch or run.batch_size
+    if batch is None:
+        raise UserError("training.global_batch_size=full: give --batch, the samples of the batch that is shared out")
+    return run.network, run.engine, batch
 
 
 def _case(
