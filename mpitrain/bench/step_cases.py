@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mpitrain.errors import UserError
 
 FEATURES, OUTPUTS = 7, 1
+DEFAULT_SAMPLES, DEFAULT_VIRTUAL_RANKS = 65536, 8
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 _GRID = (160, 240)
@@ -154,6 +155,29 @@ class StepCase:
         ]
 
 
+@dataclass(frozen=True)
+class ScaledRun:
+    """What is measured, or simulated, on several numbers of ranks; `batch_size`: samples of one rank, or of all."""
+
+    network: Network
+    engine: Engine
+    batch_size: int
+    num_virtual_ranks: int = DEFAULT_VIRTUAL_RANKS
+
+    @property
+    def name(self) -> str:
+        """What a table of it is headed with."""
+        return f"{self.network.name}, {self.engine.name}"
+
+    def case(self, batch_size: int, num_ranks: int, steps: int | None = None, warm_up: int | None = None) -> StepCase:
+        """Return a case of it: as many samples for each rank, and as many steps, as `bench step` takes."""
+        num_samples = default_samples(self.batch_size, self.network) * num_ranks
+        steps = steps or step_count(batch_size, num_samples)
+        return StepCase(
+            self.network, batch_size, num_ranks, self.engine, num_samples, steps, warm_up or max(2, steps // 10)
+        )
+
+
 def network_of(name: str, allowed: str = NETWORK_HELP) -> Network:
     """Return the chain of dense layers that a word of the command line names. Raises UserError with what is allowed."""
     if name == "icenet":
@@ -196,6 +220,11 @@ def engines_of(names: Sequence[str]) -> list[Engine]:
         if name not in ENGINES:
             raise UserError(f"--engines {name}: unknown; give some of {', '.join(ENGINES)}")
     return [ENGINES[name] for name in names]
+
+
+def default_samples(batch_size: int, network: Network) -> int:
+    """Return how many samples there are unless told: four batches, of fields two."""
+    return 2 * batch_size if network.has_fields else max(DEFAULT_SAMPLES, 4 * batch_size)
 
 
 def step_count(global_batch_size: int | str, num_samples: int) -> int:

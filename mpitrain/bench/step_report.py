@@ -68,14 +68,14 @@ def render_scaling(results: Sequence[ScalingResult]) -> str:
     columns = ("ranks", "batch", "us a step", "rounds' spread", "communication", "speed-up", "efficiency")
     tables = [
         render_table(
-            f"{network}, {engine}, {_SCALING_WORDS[scaling]}", columns, [_scaling_row(result) for result in group]
+            f"{network}, {engine}, {SCALING_WORDS[scaling]}", columns, [_scaling_row(result) for result in group]
         )
         for (network, engine, scaling), group in groups.items()
     ]
     return "\n".join([*tables, _machine_line(), *_error_lines([result.step for result in results])]) + "\n"
 
 
-_SCALING_WORDS = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
+SCALING_WORDS = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
 
 
 def _scaling_row(result: ScalingResult) -> list[str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.bench.step_cases import Engine, Network
+from mpitrain.bench.step_cases import Engine, Network, ScaledRun
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import UserError
 
-_DEFAULT_GRID = (160, 240)
+_DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64
 # What decides which samples there are: these are made, as many as the measurement needs, and none is held out.
 _ALL_SAMPLES = (
     "data.streaming=false",
@@ -23,36 +22,27 @@ _ALL_SAMPLES = (
 )
 
 
-@dataclass(frozen=True)
-class ConfiguredRun:
-    """What a run's settings say about its step; `batch_size`: samples of all ranks together, None where all are one."""
-
-    network: Network
-    engine: Engine
-    batch_size: int | None
-    num_virtual_ranks: int
-    reduction: str
-
-
-def configured_run(path: Path | None, overrides: Sequence[str]) -> ConfiguredRun:
+def configured_run(path: Path | None, overrides: Sequence[str], batch_size: int | None) -> ScaledRun:
     """Return what `mpitrain train PATH OVERRIDES` would step with; its files are opened, not read.
 
-    Raises ConfigError and DataError as a training does, and UserError for settings whose step is not measured.
+    `batch_size`: in place of that of the settings, None for theirs. Raises ConfigError and DataError as a training
+    does, and UserError for settings whose step is not measured.
     """
     config = load_run_config(path, overrides).config
     if config.semantics == "reference":
-        raise UserError("semantics=reference: its step is the C++ program's; bench scaling measures semantics=standard")
-    inputs, targets, grid = _shape_of(config)
-    name = path.stem if path else "settings"
-    settings = (*overrides, *_ALL_SAMPLES)
-    file = str(path.absolute()) if path else None
-    network = Network(name, (), "", "", settings, (len(inputs), *grid), file, inputs, targets)
+        raise UserError("semantics=reference: one step takes all samples; only semantics=standard is measured")
     training = config.training
-    reduction = training.reduction or "fixed"
-    engine = Engine(f"{training.engine}-{reduction}", "ours", note="as the settings say")
-    size = training.global_batch_size or training.batch_size or 64
-    batch_size = None if size == "full" else int(size)
-    return ConfiguredRun(network, engine, batch_size, training.virtual_ranks, reduction)
+    size = batch_size or training.global_batch_size or training.batch_size or _DEFAULT_BATCH
+    if size == "full":
+        raise UserError("training.global_batch_size=full: give --batch, the samples of the batch that is shared out")
+    inputs, targets, grid = _shape_of(config)
+    file = str(path.absolute()) if path else None
+    network = Network(
+        path.stem if path else "settings", (), "", "", (*overrides, *_ALL_SAMPLES), (len(inputs), *grid), file, inputs,
+        targets,
+    )  # fmt: skip
+    engine = Engine(f"{training.engine}-{training.reduction or 'fixed'}", "ours", note="as the settings say")
+    return ScaledRun(network, engine, int(size), training.virtual_ranks)
 
 
 def _shape_of(config: RunConfig) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:

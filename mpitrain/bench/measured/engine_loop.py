@@ -64,13 +64,14 @@ class EngineLoop:
         return {**shares, "adding_us": adding_s * 1e6}
 
     def facts(self) -> dict[str, Any]:
-        """Return what all ranks know alike: the engine, the nodes, and how many numbers of each rank are added."""
+        """Return what all ranks know alike: the engine, the nodes, and how many bytes of each rank are added."""
         model = self._prepared.model
-        num_weights = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+        trained = [weights for weights in model.parameters() if weights.requires_grad]
+        row_length = sum(weights.numel() for weights in trained) + moment_length(model) + EXTRA_ENTRIES
         return {
             "engine": self._prepared.choice.name,
             "nodes": self._ranks.num_nodes,
-            "row_length": num_weights + moment_length(model) + EXTRA_ENTRIES,
+            "row_bytes": row_length * trained[0].element_size(),
         }
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from mpitrain.bench.step_cases import (
     DEFAULT_BASELINE,
     DEFAULT_ENGINES,
+    DEFAULT_SAMPLES,
     ENGINES,
     NETWORK_HELP,
     OTHER_BASELINE,
@@ -19,18 +20,18 @@ from mpitrain.bench.step_cases import (
     Engine,
     Network,
     StepCase,
+    default_samples,
     engines_of,
-    network_of,
     step_count,
     step_network_of,
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.ensemble import add_ensemble_action
-from mpitrain.cli.settings import add_settings, ranks_of, split_settings
+from mpitrain.cli.bench.scaled_runs import scaled_runs
+from mpitrain.cli.bench.simulate import add_simulate_action
+from mpitrain.cli.settings import add_settings, ranks_of
 from mpitrain.errors import UserError
 
-_DEFAULT_SAMPLES = 65536
-_SCALING_ENGINE, _SCALING_BATCH = "compiled-fixed", 4096
 _LARGEST_DEFAULT_RANKS = 8
 
 
@@ -40,7 +41,13 @@ def add_bench_command(commands: Any) -> None:
         "bench", help="measure how fast this machine and its ranks are", description="Measurements, under mpirun too."
     )
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add_action in (add_collectives_action, add_ensemble_action, _add_step_action, _add_scaling_action):
+    for add_action in (
+        add_collectives_action,
+        add_ensemble_action,
+        _add_step_action,
+        _add_scaling_action,
+        add_simulate_action,
+    ):
         add_action(actions)
 
 
@@ -70,7 +77,7 @@ def _add_step_action(actions: Any) -> None:
         "--samples",
         type=at_least(1),
         metavar="N",
-        help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches; 2 of fields)",
+        help=f"samples in memory ({DEFAULT_SAMPLES}, or 4 batches; 2 of fields)",
     )
     parser.set_defaults(handler=_run_step)
 
@@ -186,33 +193,11 @@ def _run_scaling(options: argparse.Namespace) -> int:
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
     """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
     cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
-    for network, engine, batch in _to_scale(options):
+    for run in scaled_runs(options):
         for num_ranks in ranks:
-            for scaling, global_batch in (("strong", batch), ("weak", batch * num_ranks)):
-                num_samples = _num_samples(None, batch, network) * num_ranks
-                cases[scaling].append(_case(options, network, global_batch, num_ranks, engine, num_samples))
+            for scaling, batch in (("strong", run.batch_size), ("weak", run.batch_size * num_ranks)):
+                cases[scaling].append(run.case(batch, num_ranks, options.steps, options.warm_up))
     return cases
-
-
-def _to_scale(options: argparse.Namespace) -> list[tuple[Network, Engine, int]]:
-    """Return networks, their engines and the batch of one rank, or of all: by name, or a run's settings'."""
-    if options.settings:
-        return [_configured(options)]
-    engines = engines_of((options.engines or _SCALING_ENGINE).split(","))
-    networks = map(network_of, options.networks.split(","))
-    return [(network, engine, options.batch or _SCALING_BATCH) for network in networks for engine in engines]
-
-
-def _configured(options: argparse.Namespace) -> tuple[Network, Engine, int]:
-    from mpitrain.bench.measured.configured import configured_run
-
-    if options.engines:
-        raise UserError(f"--engines {options.engines}: not with settings; give training.engine=... instead")
-    run = configured_run(*split_settings(options.settings))
-    batch = options.batch or run.batch_size
-    if batch is None:
-        raise UserError("training.global_batch_size=full: give --batch, the samples of the batch that is shared out")
-    return run.network, run.engine, batch
 
 
 def _case(
@@ -228,11 +213,11 @@ def _num_samples(asked: int | None, batch: int | str, network: Network) -> int:
         if batch != "full" and int(batch) > asked:
             raise UserError(f"--batch {batch}: larger than --samples {asked}")
         return asked
+    if batch != "full":
+        return default_samples(int(batch), network)
     if network.has_fields:
-        if batch == "full":
-            raise UserError(f"--batch full: of {network.name}, whose samples are fields, give --samples too")
-        return 2 * int(batch)
-    return _DEFAULT_SAMPLES if batch == "full" else max(_DEFAULT_SAMPLES, 4 * int(batch))
+        raise UserError(f"--batch full: of {network.name}, whose samples are fields, give --samples too")
+    return DEFAULT_SAMPLES
 
 
 def batches_of(text: str) -> list[int | str]:
