@@ -3,10 +3,11 @@
 //
 //   P ranks, N of each node      R rows of all ranks      n numbers a row
 //
-// A rank computes as long as was measured, then all rows are added. Ranks of one node do so in its memory: each copies
-// its rows there, waits for the last one, and adds all of them. Of several nodes one rank each, the leader, adds its
-// node's rows and exchanges the sum with the other leaders by recursive doubling; a second meeting gives the total to
-// the node's ranks. Runs of rows that are no aligned subtrees travel whole, from leader to leader round a ring.
+// A rank computes as long as was measured, then all rows are added, as the compiled engine of mpitrain does. Ranks of
+// one node do so in its memory: each copies its rows there, waits for the last one, and adds all of them. Of several
+// nodes the first ranks, the leaders, add what their node has alone, in blocks: largest subtrees of the one tree over
+// all rows. Where each node has one block, the leaders' sums double from round to round; else each leader gives its
+// blocks to all others. A second meeting gives total or blocks to the node's other ranks.
 #include <mpi.h>
 #include <smpi/smpi.h>
 
@@ -45,6 +46,7 @@ struct Place {
     int leader_of(int node) const { return node * ranks_per_node; }
     int end_of(int node) const { return std::min(leader_of(node + 1), world_size); }
     bool leads() const { return rank == leader_of(node()); }
+    bool is_alone() const { return end_of(node()) - leader_of(node()) == 1; }
 };
 
 /// Keeps this rank's core busy.
@@ -52,70 +54,129 @@ void work(double seconds) {
     if (seconds > 0) smpi_execute_flops(seconds * flops_a_second);
 }
 
-/// All ranks of the simulator are one process: what is static here is memory that they share. Without numbers all rows
-/// of all ranks are one.
-class NodeMemory {
+std::int64_t smallest_power_of_two(std::int64_t number) {
+    std::int64_t power = 1;
+    while (power < number) power *= 2;
+    return power;
+}
+
+/// Which node has which rows, the same on all ranks.
+class Layout {
   public:
-    NodeMemory(const StepOptions& options, int node) : options_(options) {
-        static std::map<int, std::vector<float>> of_nodes;
-        const auto length = static_cast<std::size_t>(options.row_length);
-        std::vector<float>& mine = of_nodes[options.adds_numbers ? node : 0];
-        mine.resize(options.adds_numbers ? length * static_cast<std::size_t>(options.num_rows + 1) : length);
-        rows_ = mine.data();
+    Layout(const StepOptions& options, const Place& place) : num_rows_(options.num_rows) {
+        for (int rank = 0; rank < place.world_size; ++rank) {
+            const Range own = rank_range(num_rows_, place.world_size, rank);
+            most_rows_ = std::max(most_rows_, own.size());
+            node_of_row_.insert(node_of_row_.end(), static_cast<std::size_t>(own.size()), rank / place.ranks_per_node);
+        }
+        first_block_.assign(static_cast<std::size_t>(place.num_nodes()) + 1, 0);
+        find_blocks(0, smallest_power_of_two(num_rows_));
+        most_blocks_ = *std::max_element(first_block_.begin(), first_block_.end());  // counts, until they are added up
+        for (std::size_t node = 1; node < first_block_.size(); ++node) first_block_[node] += first_block_[node - 1];
+        find_doubling(place.num_nodes());
     }
-    /// Row v of the R rows [n]; row R is the total's.
-    float* row(std::int64_t v) const { return options_.adds_numbers ? rows_ + v * options_.row_length : rows_; }
-    float* total() const { return row(options_.num_rows); }
+
+    /// Of the rank with most rows.
+    std::int64_t most_rows() const { return most_rows_; }
+    /// Of the node with most.
+    std::int64_t most_blocks() const { return most_blocks_; }
+    /// Whether a block a node, and their tree, let the sums double in each round.
+    bool doubles() const { return doubles_; }
+    /// Each block's rows, in the order of the tree, which is that of the nodes.
+    const std::vector<Range>& blocks() const { return blocks_; }
+    Range blocks_of(int node) const {
+        const auto n = static_cast<std::size_t>(node);
+        return {first_block_[n], first_block_[n + 1]};
+    }
 
   private:
-    const StepOptions& options_;
-    float* rows_;
+    void find_blocks(std::int64_t first, std::int64_t size) {
+        const std::int64_t end = std::min(first + size, num_rows_);
+        if (first >= end) return;
+        const int node = node_of_row_[static_cast<std::size_t>(first)];
+        if (node_of_row_[static_cast<std::size_t>(end - 1)] == node) {
+            blocks_.push_back({first, end});
+            ++first_block_[static_cast<std::size_t>(node) + 1];
+            return;
+        }
+        find_blocks(first, size / 2);
+        find_blocks(first + size / 2, size / 2);
+    }
+
+    void find_doubling(int num_nodes) {
+        const std::int64_t stride = smallest_power_of_two(num_rows_) / num_nodes;
+        doubles_ = static_cast<int>(blocks_.size()) == num_nodes && smallest_power_of_two(num_nodes) == num_nodes;
+        for (std::size_t k = 0; k < blocks_.size(); ++k) {
+            doubles_ = doubles_ && blocks_[k].start == static_cast<std::int64_t>(k) * stride;
+        }
+    }
+
+    std::int64_t num_rows_, most_rows_ = 1, most_blocks_ = 1;
+    std::vector<int> node_of_row_;           // [R]
+    std::vector<Range> blocks_;              // [B]
+    std::vector<std::int64_t> first_block_;  // [N + 1], of each node
+    bool doubles_ = false;
+};
+
+/// All ranks of the simulator are one process: what is static here is memory that they share. Without numbers all rows
+/// of all ranks lie in the same place, which is as long as the longest message.
+class NodeMemory {
+  public:
+    NodeMemory(const StepOptions& options, const Layout& layout, int node)
+        : adds_numbers_(options.adds_numbers), num_rows_(options.num_rows), length_(options.row_length) {
+        static std::map<int, std::vector<float>> of_nodes;
+        const auto num_blocks = static_cast<std::int64_t>(layout.blocks().size());
+        std::vector<float>& mine = of_nodes[adds_numbers_ ? node : 0];
+        mine.resize(
+            static_cast<std::size_t>(length_ * (adds_numbers_ ? num_rows_ + 1 + num_blocks : layout.most_blocks())));
+        start_ = mine.data();
+    }
+    float* row(std::int64_t v) const { return adds_numbers_ ? start_ + v * length_ : start_; }  // [n]
+    float* block(std::int64_t b) const { return row(num_rows_ + 1 + b); }
+    float* total() const { return row(num_rows_); }
+
+  private:
+    bool adds_numbers_;
+    std::int64_t num_rows_, length_;
+    float* start_;
 };
 
 class Step {
   public:
-    Step(const StepOptions& options, const Place& place)
+    Step(const StepOptions& options, const Place& place, const Layout& layout)
         : options_(options),
           place_(place),
-          row_s_(place.world_size == 1 ? 0 : options.row_s),  // what one rank adds was measured as computing
+          layout_(layout),
+          length_(static_cast<std::size_t>(options.row_length)),
           own_(rank_range(options.num_rows, place.world_size, place.rank)),
-          memory_(options, place.node()),
-          received_(options.adds_numbers ? static_cast<std::size_t>(options.row_length) : 0) {
-        for (int rank = 0; rank < place.world_size; ++rank) {
-            most_rows_ = std::max(most_rows_, rank_range(options.num_rows, place.world_size, rank).size());
-        }
-    }
+          memory_(options, layout, place.node()),
+          received_(options.adds_numbers ? length_ : 0) {}
 
     void take() {
-        work(options_.computing_s * static_cast<double>(own_.size()) / static_cast<double>(most_rows_));
+        work(options_.computing_s * static_cast<double>(own_.size()) / static_cast<double>(layout_.most_rows()));
         write_own_rows();
         meet();
         if (place_.num_nodes() == 1) {
-            add_rows({0, options_.num_rows});
+            if (!place_.is_alone()) touch_rows(options_.num_rows);  // what one rank adds was measured as computing
+            add_blocks();
+            add_across();
             return;
         }
-        if (place_.leads()) is_even() ? double_recursively() : gather_and_add();
+        if (place_.leads()) layout_.doubles() ? double_recursively() : gather_blocks();
         meet();
-        if (!place_.leads()) work(row_s_);
+        if (!layout_.doubles()) {
+            touch_rows(static_cast<std::int64_t>(layout_.blocks().size()));
+            add_across();
+        } else if (!place_.leads()) {
+            touch_rows(1);
+        }
     }
 
     const float* total() const { return memory_.total(); }
 
   private:
-    /// The rows of a node's ranks, which follow one another.
-    Range rows_of(int node) const {
-        const Range first = rank_range(options_.num_rows, place_.world_size, place_.leader_of(node));
-        const Range last = rank_range(options_.num_rows, place_.world_size, place_.end_of(node) - 1);
-        return {first.start, last.stop};
-    }
-
-    /// Whether each node's rows are one aligned subtree of the tree over all rows.
-    bool is_even() const {
-        const std::int64_t here = options_.num_rows / place_.num_nodes();
-        const auto is_power_of_two = [](std::int64_t number) { return (number & (number - 1)) == 0; };
-        return place_.world_size % place_.ranks_per_node == 0 && options_.num_rows % place_.num_nodes() == 0 &&
-               is_power_of_two(here) && is_power_of_two(place_.num_nodes());
-    }
+    /// Copies or adds rows of the node's memory, as far as time goes.
+    void touch_rows(std::int64_t count) const { work(options_.row_s * static_cast<double>(count)); }
 
     void write_own_rows() {
         for (std::int64_t v = own_.start; v < own_.stop; ++v) {
@@ -123,17 +184,7 @@ class Step {
                 memory_.row(v)[i] = 1.0F / static_cast<float>(1 + v + i);  // no order of addition gives another's bits
             }
         }
-        work(row_s_ * static_cast<double>(own_.size()));
-    }
-
-    /// Adds rows in the tree over them, into the total.
-    void add_rows(Range rows) {
-        work(row_s_ * static_cast<double>(rows.size()));
-        if (!options_.adds_numbers) return;
-        const auto length = static_cast<std::size_t>(options_.row_length);
-        std::vector<float> tree(memory_.row(rows.start), memory_.row(rows.stop));
-        add_tree(tree.data(), static_cast<std::size_t>(rows.size()), length);
-        std::copy_n(tree.data(), length, memory_.total());
+        if (!place_.is_alone()) touch_rows(own_.size());
     }
 
     /// Returns when all ranks of the node have called it: the leader hears of each, then tells each.
@@ -152,53 +203,89 @@ class Step {
         }
     }
 
+    /// The rows of this node's blocks, each in its tree, into the blocks.
+    void add_blocks() const {
+        if (!options_.adds_numbers) return;
+        const Range own = layout_.blocks_of(place_.node());
+        for (std::int64_t b = own.start; b < own.stop; ++b) {
+            const Range rows = layout_.blocks()[static_cast<std::size_t>(b)];
+            std::vector<float> tree(memory_.row(rows.start), memory_.row(rows.stop));
+            add_tree(tree.data(), static_cast<std::size_t>(rows.size()), length_);
+            std::copy_n(tree.data(), length_, memory_.block(b));
+        }
+    }
+
+    /// All blocks into the total, in the tree of which they are subtrees.
+    void add_across() const {
+        if (!options_.adds_numbers) return;
+        std::size_t next_block = 0;
+        const std::vector<float> sum = sum_of(0, smallest_power_of_two(options_.num_rows), next_block);
+        std::copy(sum.begin(), sum.end(), memory_.total());
+    }
+
+    std::vector<float> sum_of(std::int64_t first, std::int64_t size, std::size_t& next_block) const {
+        const std::int64_t end = std::min(first + size, options_.num_rows);
+        if (first >= end) return {};
+        if (layout_.blocks()[next_block].stop == end) {
+            const float* block = memory_.block(static_cast<std::int64_t>(next_block++));
+            return {block, block + length_};
+        }
+        std::vector<float> lower = sum_of(first, size / 2, next_block);
+        const std::vector<float> upper = sum_of(first + size / 2, size / 2, next_block);
+        for (std::size_t i = 0; i < upper.size(); ++i) lower[i] += upper[i];
+        return lower;
+    }
+
     /// At distance d, leaders whose nodes' numbers differ by d hold the halves of one subtree; both add them.
     void double_recursively() {
-        add_rows(rows_of(place_.node()));
-        float* sum = memory_.total();
+        add_blocks();
+        float* sum = memory_.block(layout_.blocks_of(place_.node()).start);
         float* other = options_.adds_numbers ? received_.data() : sum;
+        if (!place_.is_alone()) touch_rows(own_rows_of_node());
         for (int distance = 1; distance < place_.num_nodes(); distance *= 2) {
             const int partner = place_.leader_of(place_.node() ^ distance);
             MPI_Sendrecv(sum, options_.row_length, MPI_FLOAT, partner, 0, other, options_.row_length, MPI_FLOAT,
                          partner, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             for (std::size_t i = 0; i < received_.size(); ++i) sum[i] += other[i];
-            work(row_s_);
+            touch_rows(1);
         }
+        if (options_.adds_numbers) std::copy_n(sum, length_, memory_.total());
+        if (!place_.is_alone()) touch_rows(1);
     }
 
-    /// Each leader passes on the rows of one node after the other, then adds all rows.
-    void gather_and_add() {
-        const int num_nodes = place_.num_nodes(), node = place_.node();
-        const int next = place_.leader_of((node + 1) % num_nodes);
-        const int previous = place_.leader_of((node + num_nodes - 1) % num_nodes);
+    /// Each leader gives its node's blocks to all others, and takes theirs, all at once.
+    void gather_blocks() {
+        add_blocks();
+        touch_rows(own_rows_of_node());
         MPI_Datatype row_type;
         MPI_Type_contiguous(options_.row_length, MPI_FLOAT, &row_type);
         MPI_Type_commit(&row_type);
-        for (int hops = 1; hops < num_nodes; ++hops) {
-            const Range sent = rows_of((node + num_nodes - hops + 1) % num_nodes);
-            const Range taken = rows_of((node + num_nodes - hops) % num_nodes);
-            pass_on(sent, next, taken, previous, row_type);
-        }
-        MPI_Type_free(&row_type);
-        add_rows({0, options_.num_rows});
-    }
-
-    void pass_on(Range sent, int next, Range taken, int previous, MPI_Datatype row_type) {
+        const Range own = layout_.blocks_of(place_.node());
         std::vector<MPI_Request> requests;
-        for (std::int64_t v = taken.start; v < taken.stop; ++v) {
-            MPI_Irecv(memory_.row(v), 1, row_type, previous, 0, MPI_COMM_WORLD, &requests.emplace_back());
-        }
-        for (std::int64_t v = sent.start; v < sent.stop; ++v) {
-            MPI_Isend(memory_.row(v), 1, row_type, next, 0, MPI_COMM_WORLD, &requests.emplace_back());
+        requests.reserve(2 * static_cast<std::size_t>(place_.num_nodes()));  // MPI keeps their addresses
+        for (int k = 1; k < place_.num_nodes(); ++k) {
+            const int node = (place_.node() + k) % place_.num_nodes(), leader = place_.leader_of(node);
+            const Range theirs = layout_.blocks_of(node);
+            MPI_Irecv(memory_.block(theirs.start), static_cast<int>(theirs.size()), row_type, leader, 0, MPI_COMM_WORLD,
+                      &requests.emplace_back());
+            MPI_Isend(memory_.block(own.start), static_cast<int>(own.size()), row_type, leader, 0, MPI_COMM_WORLD,
+                      &requests.emplace_back());
         }
         MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+        MPI_Type_free(&row_type);
+    }
+
+    std::int64_t own_rows_of_node() const {
+        const Range own = layout_.blocks_of(place_.node());
+        return layout_.blocks()[static_cast<std::size_t>(own.stop - 1)].stop -
+               layout_.blocks()[static_cast<std::size_t>(own.start)].start;
     }
 
     const StepOptions& options_;
     Place place_;
-    double row_s_;
+    const Layout& layout_;
+    std::size_t length_;
     Range own_;
-    std::int64_t most_rows_ = 1;
     NodeMemory memory_;
     std::vector<float> received_;  // [n]
 };
@@ -247,7 +334,8 @@ int main(int argc, char** argv) {
     Place place{0, 1, options.ranks_per_node};
     MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &place.world_size);
-    Step step(options, place);
+    static const Layout layout(options, place);  // one for all ranks: thousands of them would fill the memory
+    Step step(options, place, layout);
     std::vector<double> step_seconds;
     step.take();  // ranks begin at one time, and end a step at several: what follows goes on like this
     for (int k = 0; k < options.num_steps; ++k) {

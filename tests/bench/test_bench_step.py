@@ -19,6 +19,7 @@ from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
 from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
+from mpitrain.config import load_run_config
 from mpitrain.errors import LaunchError, UserError
 
 TIMEOUT_S = 300.0
@@ -243,7 +244,7 @@ def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
 def test_a_users_settings_decide_on_network_engine_and_batch(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "model: {name: mlp, hidden_size: 8, hidden_layers: 1}\ntraining: {batch_size: 32, engine: eager}\n"
-        "data: {validation_split: 0.5, split: time, streaming: true}\ndistributed: {backend: mpi}\n"
+        "data: {validation_split: 0.5, split: time, streaming: true}\ncompute: {backend: mpi}\n"
         "variables: {input_variables: [a, b, c], output_variables: [d, e]}\n"
     )
     flags = ["--ranks", "1,2", "--rounds", "1", "--steps", "3", "--json", "f.json"]
@@ -260,6 +261,17 @@ def test_a_users_settings_decide_on_network_engine_and_batch(tmp_path: Path) -> 
     assert all((row["spent"]["communicating"] > 0) == (row["ranks"] == 2) for row in rows)
     kinds = ("computing", "reading", "communicating", "waiting")
     assert [sum(row["spent"][kind] for kind in kinds) for row in rows] == pytest.approx([1] * 4)
+
+
+def test_a_users_settings_stay_but_for_what_chooses_samples() -> None:
+    words = ("training.threads_per_rank=3", "compute.backend=gloo", "data.validation_split=0.5", "data.split=time")
+    run = configured_run(None, [*words, "data.streaming=true", "data.thin_fraction=0.5"], None)
+    case = run.case(run.batch_size, 2)
+    config = load_run_config(None, case.settings).config
+    assert (config.training.threads_per_rank, config.compute.backend) == (3, "gloo")
+    data = config.data
+    assert (data.validation_split, data.split, data.streaming, data.thin_fraction) == (0, "random", False, 1)
+    assert (config.training.global_batch_size, case.num_samples) == (64, 2 * 65536)
 
 
 def test_a_users_files_give_the_shape_of_the_samples(small_history: Path) -> None:
