@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import launch
+from conftest import PROJECT, launch
 
 from mpitrain.bench.simulated import prediction
 from mpitrain.bench.simulated.cluster import Cluster, read_cluster
@@ -25,6 +25,7 @@ from mpitrain.bench.simulated.prediction import (
     with_efficiencies,
 )
 from mpitrain.bench.simulated.program import SimulatedStep, Simulator, open_simulator, simulate
+from mpitrain.bench.simulated.report import MOST_ROWS
 from mpitrain.bench.simulated.workloads import Workload, computing_case, workload_of
 from mpitrain.bench.step_cases import ENGINES, ScaledRun, StepCase, network_of
 from mpitrain.bench.step_results import StepResult, summarise
@@ -199,6 +200,11 @@ def test_ranks_that_share_cores_take_turns(simulator: Simulator, num_ranks: int,
     assert found == pytest.approx(100 * times, rel=1e-5)
 
 
+def test_the_engine_adds_as_many_rows_as_is_said() -> None:
+    kernel = (PROJECT / "mpitrain" / "train" / "compiled" / "kernels" / "dense_step.hpp").read_text()
+    assert f"constexpr int largest_tree_rows = {MOST_ROWS};" in kernel
+
+
 def test_what_a_rank_computes() -> None:
     assert [workload_of(1024, ranks, 8) for ranks in (1, 2, 8, 16, 1024)] == [
         Workload(8, 128), Workload(4, 128), Workload(1, 128), Workload(1, 64), Workload(1, 1),
@@ -275,6 +281,7 @@ def test_curves_to_4096_ranks_and_the_error_beside_real_steps(
     assert errors["strong", 1] == pytest.approx(100 * (112.4 / 200 - 1))
     assert "simulated: icenet, compiled-fixed, strong scaling: one batch on all ranks" in printed
     assert "simulated: communication takes half of a step or more from 32 ranks on" in printed
+    assert "note: on more than 64 nodes, or ranks a node, the engine sends messages among all ranks instead" in printed
     assert re.search(r"icenet, compiled-fixed +strong +1 +200\.0 +112\.4 +-44 %", printed)
 
 

@@ -14,6 +14,7 @@ from mpitrain.bench.step_results import grouped
 from mpitrain.observe.figures import GUIDE_COLOUR, new_panels, render_png
 
 _DOTS_PER_INCH = 100
+MOST_ROWS = 64  # that the compiled engine adds inside of its step: `largest_tree_rows` in dense_step.hpp
 _OTHER_ENGINE = (
     "note: {name}: engine {engine} adds its rows by messages among all ranks; what is simulated is the compiled engine"
 )
@@ -28,6 +29,10 @@ def render_outcome(outcome: Outcome, cluster: Cluster | None) -> str:
         parts.append(_validation(outcome.validated))
     parts += [_OTHER_ENGINE.format(name=run.name, engine=costs.engine)
               for run, costs in outcome.costs if costs.engine != "compiled"]  # fmt: skip
+    if any(one.num_nodes > MOST_ROWS or one.point.num_ranks // one.num_nodes > MOST_ROWS for one in outcome.predicted):
+        parts.append(
+            f"note: on more than {MOST_ROWS} nodes, or ranks a node, the engine sends messages among all ranks instead"
+        )
     if cluster is not None:
         parts += [f"simulated {run.name}: {with_memory(cluster, costs).describe()}" for run, costs in outcome.costs]
     return (
