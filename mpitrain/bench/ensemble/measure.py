@@ -16,6 +16,7 @@ from typing import Any
 from mpitrain.bench.ensemble.memory import peak_pss
 from mpitrain.bench.output import render_table
 from mpitrain.bench.step_cases import Network
+from mpitrain.errors import MpitrainError
 from mpitrain.native.program import json_line_of, run_command
 from mpitrain.native.toolchain import find_mpirun
 from mpitrain.synthetic.history import write_synthetic_history
@@ -124,7 +125,10 @@ def measure_ensemble(case: EnsembleCase, folder: Path, say: Say) -> EnsembleTime
             say(f"{baseline.title}: not measured; python -m pip install {baseline.install}")
             continue
         say(baseline.title)
-        baselines_s[name] = _baseline_s(case, num_samples, name)
+        try:
+            baselines_s[name] = _baseline_s(case, num_samples, name)
+        except MpitrainError as error:  # what was measured before it took minutes
+            say(f"{baseline.title}: not measured; {error}")
     return EnsembleTimes(
         walls_s["all"], walls_s["start"], statistics.median(members_s), walls_s["one_rank"], cpus_s["one_rank"],
         cpus_s["many"], cpus_s["few"], statistics.median(launches_s), baselines_s,
