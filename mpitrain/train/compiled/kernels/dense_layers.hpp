@@ -144,8 +144,8 @@ void spread_weights(Workspace& work, const Real* parameters) {
         Layer& layer = work.layers[l];
         for (int j = 0; j < J; ++j) {
             std::memcpy(layer.backward[j], parameters + j * I, sizeof(Real) * static_cast<std::size_t>(I));
-            for (int i = 0; i < I; ++i) layer.forward[i][j] = parameters[j * I + i];
         }
+        transpose(parameters, J, I, layer.forward);
         parameters += I * J;
         std::memcpy(layer.bias, parameters, sizeof(Real) * static_cast<std::size_t>(J));
         parameters += J;

@@ -12,6 +12,39 @@ namespace {
 /// How many subtrees of the pairwise tree over so many leaves, which come one after the other, wait at a time.
 constexpr int tree_depth(int leaves) { return leaves > 1 ? 1 + tree_depth(leaves / 2) : 1; }
 
+/// Transposes the square of `register_lanes` rows, one vector each. A step deals the lanes of two rows out to two: of
+/// the bits of (row, lane), seen as one number, the last becomes the first; after half of the bits rows are lanes.
+template <int rest = register_lanes>
+void transpose_square(Vector* rows) {
+    if constexpr (rest > 1) {
+        constexpr auto lane = std::make_index_sequence<register_lanes>();
+        constexpr int half = register_lanes / 2;
+        Vector dealt[register_lanes];
+        for (int r = 0; r < half; ++r) {
+            dealt[r] = halves<2, 0>(rows[2 * r], rows[2 * r + 1], lane);
+            dealt[r + half] = halves<2, 1>(rows[2 * r], rows[2 * r + 1], lane);
+        }
+        for (int r = 0; r < register_lanes; ++r) rows[r] = dealt[r];
+        transpose_square<rest / 2>(rows);
+    }
+}
+
+/// to[i][j] = from[j][i] for J x I numbers; rows of `from` follow one another without padding.
+template <int stride>
+void transpose(const Real* from, int J, int I, Real (*to)[stride]) {
+    constexpr int side = register_lanes;
+    const int whole_J = J / side * side, whole_I = I / side * side;
+    for (int j = 0; j < whole_J; j += side)
+        for (int i = 0; i < whole_I; i += side) {
+            Vector rows[side];
+            for (int r = 0; r < side; ++r) rows[r] = load(from + (j + r) * I + i);
+            transpose_square(rows);
+            for (int r = 0; r < side; ++r) store(to[i + r] + j, rows[r]);
+        }
+    for (int j = 0; j < J; ++j)
+        for (int i = j < whole_J ? whole_I : 0; i < I; ++i) to[i][j] = from[j * I + i];
+}
+
 /// Calls block(rows, vectors, m, n), both constants, for blocks of outputs that keep their sums in registers and
 /// together are all M x N.
 template <typename Block>
