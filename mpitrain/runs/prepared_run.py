@@ -48,8 +48,9 @@ class PreparedRun:
         input_units, target_units = (
             tuple(self.units.get(name, "") for name in names) for names in (summary.input_names, summary.target_names)
         )
-        ranges = [] if summary.moments is None else zip(summary.moments.minimum, summary.moments.maximum, strict=True)
-        of_inputs = tuple(f"{float(low)!r} {float(high)!r}" for low, high in list(ranges)[: len(summary.input_names)])
+        moments, num_inputs = summary.moments, len(summary.input_names)
+        limits = [] if moments is None else [one[:num_inputs].tolist() for one in (moments.minimum, moments.maximum)]
+        of_inputs = tuple(f"{low!r} {high!r}" for low, high in zip(*limits, strict=True))
         known = {*summary.input_names, *summary.target_names}
         read = tuple(f"{name}={one}" for name, one in self.units.items() if one and name not in known)
         names = summary.input_names, summary.target_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class TrainingState:
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the state as JSON values; floats survive bit for bit."""
-        return asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_manifest(cls, values: dict[str, Any]) -> TrainingState:

@@ -30,8 +30,8 @@ time.sleep(0.5)
 def test_figures_of_made_up_times() -> None:
     case = EnsembleCase(network_of("7-64-64-1"), members=10, epochs=20, ranks=2, alone=2, rounds=1)
     times = EnsembleTimes(
-        wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.2, one_rank_cpu_s=20.0,
-        short_cpu_s=1.0, few_cpu_s=0.16, launch_s=3.3, baselines_s={"loop": 66.0, "ray": 33.0},
+        wall_s=6.6, start_s=1.0, member_s=1.0, one_rank_wall_s=11.2, one_rank_cpu_s=21.05,
+        many_cpu_s=5.2, few_cpu_s=1.21, launch_s=3.3, baselines_s={"loop": 66.0, "ray": 33.0},
     )  # fmt: skip
     assert times.figures(case) == {
         "wall_over_ideal": pytest.approx(1.1),

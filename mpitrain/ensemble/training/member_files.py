@@ -34,6 +34,7 @@ class ModelFiles:
     def __init__(self) -> None:
         """Know no architecture yet."""
         self._scripted: dict[str, ScriptedModel] = {}
+        self._last: tuple[nn.Module, ModelDescription, ScriptedModel] | None = None
         self._normalization: tuple[bytes, bytes] = b"", b""
 
     def write(self, model: nn.Module, path: Path, description: ModelDescription, waits_for_disk: bool) -> None:
@@ -45,12 +46,18 @@ class ModelFiles:
             save_model(model, path, description)
             save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
             return
+        self._scripted_like(model, path, description).write(model, path, waits_for_disk)
+        self._write_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
+
+    def _scripted_like(self, model: nn.Module, path: Path, description: ModelDescription) -> ScriptedModel:
+        if self._last is not None and self._last[0] is model and self._last[1] == description:
+            return self._last[2]  # a network that began again
         shapes = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()]
         key = repr((model, description, architecture_of(model), engine_of(model), shapes))
         if key not in self._scripted:
             self._scripted[key] = script_model(model, path, description)
-        self._scripted[key].write(model, path, waits_for_disk)
-        self._write_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
+        self._last = model, description, self._scripted[key]
+        return self._last[2]
 
     def _write_normalization(self, mean: torch.Tensor, std: torch.Tensor, path: Path) -> None:
         # Members of one split have the same statistics: the file is the same, byte for byte.
@@ -65,10 +72,13 @@ class ModelFiles:
 
 def begin_folder(folder: RunFolder) -> Checkpoint | None:
     """Make the folder, and return the checkpoint to go on from. For the root. Raises OutputError."""
+    is_new = not folder.path.exists()
     try:
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from error
+    if is_new:
+        return None
     try:
         checkpoint, _ = CheckpointStore(folder.checkpoints).load_latest()
     except CheckpointError:  # none yet, or none whole: from the start

@@ -35,18 +35,18 @@ void spread_statistics(Workspace& work, const Statistics& statistics) {
     }
 }
 
-/// Sets the inputs of a tile; what lies beyond a row's F inputs stays zero.
-void gather_inputs(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order) {
+/// Sets the inputs of R rows of a tile from row `first` on; what lies beyond a row's F inputs stays zero.
+void gather_inputs(Workspace& work, int first, int R, const SampleAddresses& rows, const std::int64_t* order) {
     constexpr int F = sizes[0];
     // In two passes: a vector that is read just after the stores of its parts waits for them.
-    for (int r = 0; r < R; ++r) std::memcpy(work.after[0][r], rows.inputs + order[r] * F, sizeof(Real) * F);
+    for (int r = 0; r < R; ++r) std::memcpy(work.after[0][first + r], rows.inputs + order[r] * F, sizeof(Real) * F);
     for (int r = 0; r < R; ++r)
         for (int f = 0; f < width(F); f += register_lanes) {
-            Real* x = work.after[0][r] + f;
+            Real* x = work.after[0][first + r] + f;
             store(x, (load(x) - load(work.input_mean + f)) * load(work.input_factor + f));
         }
     if constexpr (has_batch_norm)
-        for (int r = 0; r < R; ++r) work.row_counts[r] = rows.weights[order[r]] > 0 ? 1 : 0;
+        for (int r = 0; r < R; ++r) work.row_counts[first + r] = rows.weights[order[r]] > 0 ? 1 : 0;
 }
 
 /// Output o of row r of the tile less its target, which is that of row `sample_row` of the samples, both normalised.
@@ -56,8 +56,8 @@ Real error_of(const Workspace& work, int r, int o, const SampleAddresses& rows, 
     return work.after[num_layers][r][o] - (target - statistics.target_mean()[o]) / statistics.target_std()[o];
 }
 
-/// Adds the losses of a tile to loss_sum, and sets the output layer's delta.
-void start_backward(Workspace& work, int R, const SampleAddresses& rows, const std::int64_t* order,
+/// Adds the losses of R rows of a tile from row `first` on to loss_sum, and sets the output layer's delta.
+void start_backward(Workspace& work, int first, int R, const SampleAddresses& rows, const std::int64_t* order,
                     const Statistics& statistics, Real& loss_sum, Real& weight_sum) {
     constexpr int O = sizes[num_layers];
     // Apart, so that they stay in registers: what is written below might change them, as far as a compiler knows.
@@ -67,11 +67,12 @@ void start_backward(Workspace& work, int R, const SampleAddresses& rows, const s
         const Real weight = rows.weights[order[r]];
         weight_sum += weight * sum_of_weights;
         for (int o = 0; o < O; ++o) {
-            const Real y = work.after[num_layers][r][o], error = error_of(work, r, o, rows, order[r], statistics);
+            const int row = first + r;
+            const Real y = work.after[num_layers][row][o], error = error_of(work, row, o, rows, order[r], statistics);
             const Real counted = weight * target_weights[o];
             loss_sum += counted * loss_of(error);
-            work.delta[(num_layers - 1) % 2][r][o] =
-                without_tiny(counted * loss_slope(error) * slope<output_activation>(work.before[num_layers][r][o], y));
+            work.delta[(num_layers - 1) % 2][row][o] = without_tiny(
+                counted * loss_slope(error) * slope<output_activation>(work.before[num_layers][row][o], y));
         }
     }
 }

@@ -12,6 +12,7 @@
 #include "activations.hpp"
 #include "hidden_units.hpp"
 #include "layer_norm.hpp"
+#include "products.hpp"
 
 #ifndef LAYER_SIZES  // an editor reads this file: as for the sea-ice network
 #define LAYER_SIZES 7, 16, 1
@@ -83,59 +84,6 @@ constexpr int running_before(int l) { return moments_before(l) - l; }
 // After gradient and moments come loss sum, weight sum, stop flag.
 constexpr int loss_entry = num_parameters() + num_moments(), extra_entries = 3;
 
-/// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
-/// Each sum runs over k in order, product by product fused.
-/// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
-template <int K>
-void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
-              std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row) {
-    const int depth = K > 0 ? K : num_k;
-    const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
-        constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
-        Vector sum[rows][vectors];
-        for (int r = 0; r < rows; ++r)
-            for (int v = 0; v < vectors; ++v)
-                sum[r][v] = start ? load(start + (m + r) * start_row + n + v * register_lanes) : Vector{};
-        for (int k = 0; k < depth; ++k) {
-            Vector row[vectors];
-            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
-            for (int r = 0; r < rows; ++r) {
-                const Vector factor = spread(a[(m + r) * a_row + k * a_column]);
-                for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
-            }
-        }
-        for (int r = 0; r < rows; ++r)
-            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, sum[r][v]);
-    };
-    const auto columns = [&](auto rows_constant, int m) {
-        int n = 0;
-        for (; n + 2 * register_lanes <= N; n += 2 * register_lanes)
-            block(rows_constant, std::integral_constant<int, 2>{}, m, n);
-        for (; n < N; n += register_lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
-    };
-    int m = 0;
-    for (; m + row_block <= M; m += row_block) columns(std::integral_constant<int, row_block>{}, m);
-    for (; m + 2 <= M; m += 2) columns(std::integral_constant<int, 2>{}, m);
-    for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
-}
-
-/// sums[r] = start + the sum over i of a[r][i] * b[i], for `register_lanes` rows and a multiple of the lanes of
-/// numbers: each lane's sum in order and then half and half.
-inline void dots(const Real* a, std::ptrdiff_t a_row, const Real* b, int count, Real start, Real* sums) {
-    constexpr int vectors = lanes / register_lanes;
-    Vector row[register_lanes];
-    for (int r = 0; r < register_lanes; ++r, a += a_row) {
-        Vector sum[vectors] = {};
-        for (int i = 0; i < count; i += lanes)
-            for (int v = 0; v < vectors; ++v)
-                sum[v] = fused(load(a + i + v * register_lanes), load(b + i + v * register_lanes), sum[v]);
-        for (int half = vectors / 2; half > 0; half /= 2)
-            for (int v = 0; v < half; ++v) sum[v] += sum[v + half];
-        row[r] = sum[0];
-    }
-    store(sums, spread(start) + sums_of_lanes(row));
-}
-
 Real loss_of(Real error) {
     const Real size = std::fabs(error);
     if constexpr (loss_kind == mae) return size;
@@ -164,11 +112,12 @@ struct Layer {
     Real reciprocal_std[has_layer_norm ? tile_rows : widest()];
 };
 
-/// How a forward pass differs in training: `key` is that of the dropout of its microbatch, whose first row here is
-/// number `first_row`.
+/// How a forward pass differs in training: `keys` are those of the dropout of its microbatches, `rows_a_key` of the
+/// tile each, of which the first here is number `first_row`.
 struct Pass {
     bool is_training;
-    std::uint64_t key;
+    const std::uint64_t* keys;
+    int rows_a_key;
     std::int64_t first_row;
 };
 
@@ -195,8 +144,8 @@ void spread_weights(Workspace& work, const Real* parameters) {
         Layer& layer = work.layers[l];
         for (int j = 0; j < J; ++j) {
             std::memcpy(layer.backward[j], parameters + j * I, sizeof(Real) * static_cast<std::size_t>(I));
-            for (int i = 0; i < I; ++i) layer.forward[i][j] = parameters[j * I + i];
         }
+        transpose(parameters, J, I, layer.forward);
         parameters += I * J;
         std::memcpy(layer.bias, parameters, sizeof(Real) * static_cast<std::size_t>(J));
         parameters += J;
@@ -242,11 +191,11 @@ void forward_narrow_layer(Workspace& work, int R) {
 template <int l>
 void drop_units(Workspace& work, int R, const Pass& pass) {
     constexpr int J = sizes[l + 1];
-    const std::uint64_t key = key_of(pass.key, l);
     for (int r = 0; r < R; ++r) {
         Real* y = work.after[l + 1][r];
         std::memcpy(work.active[l + 1][r], y, sizeof(Real) * J);
-        draw_kept(key, pass.first_row + r, J, dropout, work.kept[l + 1][r]);
+        const std::uint64_t key = key_of(pass.keys[r / pass.rows_a_key], l);
+        draw_kept(key, pass.first_row + r % pass.rows_a_key, J, dropout, work.kept[l + 1][r]);
         for (int j = 0; j < J; ++j) y[j] *= work.kept[l + 1][r][j];
     }
 }
@@ -301,17 +250,24 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
 }
 
 /// Sets the gradients of layer l and those below by the R rows of a slice's first tile, and adds to them by later ones.
+/// With `num_slices` above 1 the tile is that many whole slices, whose gradients are added in the tree.
 template <int l>
-void backward_layer(Workspace& work, int R, bool is_first) {
+void backward_layer(Workspace& work, int R, int num_slices, bool is_first) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
     Layer& layer = work.layers[l];
     Real(*delta)[stride] = work.delta[l % 2];
     Real* gradient = layer.weight_gradient[0];
-    multiply<0>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, is_first ? nullptr : gradient, stride,
-                gradient, stride);
-    if (is_first) std::memset(layer.bias_gradient, 0, sizeof(layer.bias_gradient));
-    for (int r = 0; r < R; ++r)
-        for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
+    if (num_slices > 1) {
+        multiply_in_runs<tile_rows>(J, width(I), num_slices, R / num_slices, delta[0], stride, work.after[l][0], stride,
+                                    gradient, stride);
+        sum_in_runs<tile_rows, J>(num_slices, R / num_slices, delta, layer.bias_gradient);
+    } else {
+        multiply<0>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, is_first ? nullptr : gradient,
+                    stride, gradient, stride);
+        if (is_first) std::memset(layer.bias_gradient, 0, sizeof(layer.bias_gradient));
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
+    }
     if constexpr (l > 0) {
         Real(*below)[stride] = work.delta[(l + 1) % 2];
         multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride,
@@ -338,7 +294,7 @@ void backward_layer(Workspace& work, int R, bool is_first) {
             normalise_backward<I>(below, work.row_counts, R, normed.norm_scale, work.normalised[l],
                                   normed.reciprocal_std, work.moments[moments_before(l - 1)],
                                   normed.norm_scale_gradient, normed.norm_offset_gradient);
-        backward_layer<l - 1>(work, R, is_first);
+        backward_layer<l - 1>(work, R, num_slices, is_first);
     }
 }
 

@@ -17,15 +17,18 @@ void write_partials(const Step& step, const std::int64_t* order, double stop_fla
     spread_statistics(*step.work, {step.statistics});
     step.work->running = step.running;
     const std::uint64_t step_key = has_dropout ? key_of(step.draws->epoch_key, step.draws->step_in_epoch) : 0;
+    const int at_once = slices_at_once(step);
     std::int64_t num_held = 0;
-    for (std::int64_t s = 0; s < step.num_slices; ++s) {
+    for (std::int64_t s = 0; s < step.num_slices; s += at_once) {
         Real* partial = step.partials + num_held * partial_length;
-        const std::uint64_t key = has_dropout ? key_of(step_key, step.draws->first_microbatch + s) : 0;
-        write_partial(*step.work, step, step.addresses[s], order + s * step.slice_stride, key,
-                      static_cast<Real>(stop_flag), partial);
-        for (int i = 0; i < 2; ++i) step.epoch_sums[2 * s + i] += static_cast<double>(partial[loss_entry + i]);
+        std::uint64_t keys[tile_rows] = {};
+        for (int i = 0; i < at_once && has_dropout; ++i)
+            keys[i] = key_of(step_key, step.draws->first_microbatch + s + i);
+        const auto write = at_once > 1 ? write_sum_of_partials : write_partial;
+        write(*step.work, step, {s, at_once, keys}, order + s * step.slice_stride, partial);
+        partial[loss_entry + 2] = static_cast<Real>(stop_flag) * static_cast<Real>(at_once);  // 0 or 1 of each slice
         ++num_held;
-        if (step.combination == 1) num_held = add_in_tree_so_far(step, s, num_held);
+        if (step.combination == 1) num_held = add_in_tree_so_far(step, s / at_once, num_held);
     }
     if (step.combination == 1)  // k was no power of two
         for (; num_held > 1; --num_held) add_partial(step.partials, num_held - 2, num_held - 1);
@@ -109,8 +112,8 @@ void add_losses(const Step* step, const SampleAddresses* rows, std::int64_t num_
     for (std::int64_t first = 0; first < num_rows; first += tile_rows) {
         const int R = static_cast<int>(num_rows - first < tile_rows ? num_rows - first : tile_rows);
         for (int r = 0; r < R; ++r) order[r] = first + r;
-        gather_inputs(work, R, *rows, order);
-        forward_layer<0>(work, R, {false, 0, 0});
+        gather_inputs(work, 0, R, *rows, order);
+        forward_layer<0>(work, R, {false, nullptr, 1, 0});
         for (int r = 0; r < R; ++r)
             for (int o = 0; o < sizes[num_layers]; ++o) {
                 const double weight = static_cast<double>(rows->weights[first + r] * statistics.target_weights()[o]);

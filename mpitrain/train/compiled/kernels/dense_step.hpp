@@ -38,22 +38,59 @@ struct Step {
     double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
 };
 
-/// The partial of one slice, whose b rows are `order` [b]; `key` is that of its dropout.
-void write_partial(Workspace& work, const Step& step, const SampleAddresses& rows, const std::int64_t* order,
-                   std::uint64_t key, Real stop_flag, Real* partial) {
+/// Slices that follow one another: the number of the first, and the keys of their dropout.
+struct Slices {
+    std::int64_t first;
+    int count;
+    const std::uint64_t* keys;
+};
+
+/// The partial of one slice, whose b rows are `order` [b]; adds its loss and weight to the epoch's.
+void write_partial(Workspace& work, const Step& step, Slices slice, const std::int64_t* order, Real* partial) {
     const Statistics statistics{step.statistics};
-    Real loss_sum = 0, weight_sum = 0;
+    const SampleAddresses& rows = step.addresses[slice.first];
+    Real sums[2] = {};
     for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
         const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
-        gather_inputs(work, R, rows, order + first);
-        forward_layer<0>(work, R, {true, key, first});
-        start_backward(work, R, rows, order + first, statistics, loss_sum, weight_sum);
-        backward_layer<num_layers - 1>(work, R, first == 0);
+        gather_inputs(work, 0, R, rows, order + first);
+        forward_layer<0>(work, R, {true, slice.keys, tile_rows, first});
+        start_backward(work, 0, R, rows, order + first, statistics, sums[0], sums[1]);
+        backward_layer<num_layers - 1>(work, R, 1, first == 0);
     }
     gather_gradients(work, partial);
-    partial[loss_entry] = loss_sum;
-    partial[loss_entry + 1] = weight_sum;
-    partial[loss_entry + 2] = stop_flag;
+    for (int i = 0; i < 2; ++i) {
+        step.epoch_sums[2 * slice.first + i] += static_cast<double>(sums[i]);
+        partial[loss_entry + i] = sums[i];
+    }
+}
+
+/// The sum of the partials of several slices in the tree, all of them one tile: the bits of one partial after the
+/// other, of which none goes through memory. Their orders lie `slice_stride` numbers apart.
+void write_sum_of_partials(Workspace& work, const Step& step, Slices slices, const std::int64_t* order, Real* partial) {
+    const Statistics statistics{step.statistics};
+    const int b = static_cast<int>(step.slice_rows), R = slices.count * b;
+    const SampleAddresses* rows = step.addresses + slices.first;
+    for (int s = 0; s < slices.count; ++s) gather_inputs(work, s * b, b, rows[s], order + s * step.slice_stride);
+    forward_layer<0>(work, R, {true, slices.keys, b, 0});
+    Real sums[tile_rows][2] = {};
+    for (int s = 0; s < slices.count; ++s) {
+        start_backward(work, s * b, b, rows[s], order + s * step.slice_stride, statistics, sums[s][0], sums[s][1]);
+        for (int i = 0; i < 2; ++i) step.epoch_sums[2 * (slices.first + s) + i] += static_cast<double>(sums[s][i]);
+    }
+    backward_layer<num_layers - 1>(work, R, slices.count, true);
+    gather_gradients(work, partial);
+    for (int distance = 1; distance < slices.count; distance *= 2)
+        for (int s = 0; s < slices.count; s += 2 * distance)
+            for (int i = 0; i < 2; ++i) sums[s][i] += sums[s + distance][i];
+    for (int i = 0; i < 2; ++i) partial[loss_entry + i] = sums[0][i];
+}
+
+/// How many slices are computed at once: as many as a tile holds, of a number that makes whole subtrees of the tree.
+int slices_at_once(const Step& step) {
+    if (has_norm || step.combination != 1) return 1;
+    int count = 1;
+    while (step.num_slices % (2 * count) == 0 && 2 * count * step.slice_rows <= tile_rows) count *= 2;
+    return count;
 }
 
 constexpr int partial_length = loss_entry + extra_entries;

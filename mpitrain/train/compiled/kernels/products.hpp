@@ -1,0 +1,161 @@
+// Products of matrices in blocks whose sums stay in registers, each sum in an order that does not depend on the blocks.
+//
+//   M, N outputs of a product      k what is summed over
+#pragma once
+
+#include <type_traits>
+
+#include "arithmetic.hpp"
+
+namespace {
+
+/// How many subtrees of the pairwise tree over so many leaves, which come one after the other, wait at a time.
+constexpr int tree_depth(int leaves) { return leaves > 1 ? 1 + tree_depth(leaves / 2) : 1; }
+
+/// Transposes the square of `register_lanes` rows, one vector each. A step deals the lanes of two rows out to two: of
+/// the bits of (row, lane), seen as one number, the last becomes the first; after half of the bits rows are lanes.
+template <int rest = register_lanes>
+void transpose_square(Vector* rows) {
+    if constexpr (rest > 1) {
+        constexpr auto lane = std::make_index_sequence<register_lanes>();
+        constexpr int half = register_lanes / 2;
+        Vector dealt[register_lanes];
+        for (int r = 0; r < half; ++r) {
+            dealt[r] = halves<2, 0>(rows[2 * r], rows[2 * r + 1], lane);
+            dealt[r + half] = halves<2, 1>(rows[2 * r], rows[2 * r + 1], lane);
+        }
+        for (int r = 0; r < register_lanes; ++r) rows[r] = dealt[r];
+        transpose_square<rest / 2>(rows);
+    }
+}
+
+/// to[i][j] = from[j][i] for J x I numbers; rows of `from` follow one another without padding.
+template <int stride>
+void transpose(const Real* from, int J, int I, Real (*to)[stride]) {
+    constexpr int side = register_lanes;
+    const int whole_J = J / side * side, whole_I = I / side * side;
+    for (int j = 0; j < whole_J; j += side)
+        for (int i = 0; i < whole_I; i += side) {
+            Vector rows[side];
+            for (int r = 0; r < side; ++r) rows[r] = load(from + (j + r) * I + i);
+            transpose_square(rows);
+            for (int r = 0; r < side; ++r) store(to[i + r] + j, rows[r]);
+        }
+    for (int j = 0; j < J; ++j)
+        for (int i = j < whole_J ? whole_I : 0; i < I; ++i) to[i][j] = from[j * I + i];
+}
+
+/// Calls block(rows, vectors, m, n), both constants, for blocks of outputs that keep their sums in registers and
+/// together are all M x N.
+template <typename Block>
+void for_each_block(int M, int N, const Block& block) {
+    const auto columns = [&](auto rows_constant, int m) {
+        int n = 0;
+        for (; n + 2 * register_lanes <= N; n += 2 * register_lanes)
+            block(rows_constant, std::integral_constant<int, 2>{}, m, n);
+        for (; n < N; n += register_lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
+    };
+    int m = 0;
+    for (; m + row_block <= M; m += row_block) columns(std::integral_constant<int, row_block>{}, m);
+    for (; m + 2 <= M; m += 2) columns(std::integral_constant<int, 2>{}, m);
+    for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
+}
+
+/// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
+/// Each sum runs over k in order, product by product fused.
+/// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
+template <int K>
+void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
+              std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row) {
+    const int depth = K > 0 ? K : num_k;
+    const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
+        constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
+        Vector sum[rows][vectors];
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v)
+                sum[r][v] = start ? load(start + (m + r) * start_row + n + v * register_lanes) : Vector{};
+        for (int k = 0; k < depth; ++k) {
+            Vector row[vectors];
+            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
+            for (int r = 0; r < rows; ++r) {
+                const Vector factor = spread(a[(m + r) * a_row + k * a_column]);
+                for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
+            }
+        }
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, sum[r][v]);
+    };
+    for_each_block(M, N, block);
+}
+
+/// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. The products of each
+/// run of `run_length` k are summed in order, as `multiply` does from 0, and the runs' sums, of which there are
+/// `num_runs`, a power of two, in the pairwise tree: the bits of one product a run, without their way through memory.
+template <int most_runs>
+void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, const Real* b,
+                      std::ptrdiff_t b_row, Real* c, std::ptrdiff_t c_row) {
+    const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
+        constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
+        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of whole subtrees that wait for the next one's
+        int num_held = 0;
+        for (int run = 0; run < num_runs; ++run) {
+            Vector sum[rows][vectors] = {};
+            for (int k = run * run_length; k < (run + 1) * run_length; ++k) {
+                Vector row[vectors];
+                for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
+                for (int r = 0; r < rows; ++r) {
+                    const Vector factor = spread(a[k * a_row + m + r]);
+                    for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
+                }
+            }
+            for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
+                --num_held;
+                for (int r = 0; r < rows; ++r)
+                    for (int v = 0; v < vectors; ++v) sum[r][v] = held[num_held][r][v] + sum[r][v];
+            }
+            for (int r = 0; r < rows; ++r)
+                for (int v = 0; v < vectors; ++v) held[num_held][r][v] = sum[r][v];
+            ++num_held;
+        }
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, held[0][r][v]);
+    };
+    for_each_block(M, N, block);
+}
+
+/// sums[j] = the sum over k of a[k][j], for J columns, in the order of `multiply_in_runs`.
+template <int most_runs, int J, int stride>
+void sum_in_runs(int num_runs, int run_length, const Real (*a)[stride], Real* sums) {
+    Real held[tree_depth(most_runs)][J];
+    int num_held = 0;
+    for (int run = 0; run < num_runs; ++run) {
+        Real sum[J] = {};
+        for (int k = run * run_length; k < (run + 1) * run_length; ++k)
+            for (int j = 0; j < J; ++j) sum[j] += a[k][j];
+        for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
+            --num_held;
+            for (int j = 0; j < J; ++j) sum[j] = held[num_held][j] + sum[j];
+        }
+        std::memcpy(held[num_held++], sum, sizeof(sum));
+    }
+    std::memcpy(sums, held[0], sizeof(Real) * J);
+}
+
+/// sums[r] = start + the sum over i of a[r][i] * b[i], for `register_lanes` rows and a multiple of the lanes of
+/// numbers: each lane's sum in order and then half and half.
+inline void dots(const Real* a, std::ptrdiff_t a_row, const Real* b, int count, Real start, Real* sums) {
+    constexpr int vectors = lanes / register_lanes;
+    Vector row[register_lanes];
+    for (int r = 0; r < register_lanes; ++r, a += a_row) {
+        Vector sum[vectors] = {};
+        for (int i = 0; i < count; i += lanes)
+            for (int v = 0; v < vectors; ++v)
+                sum[v] = fused(load(a + i + v * register_lanes), load(b + i + v * register_lanes), sum[v]);
+        for (int half = vectors / 2; half > 0; half /= 2)
+            for (int v = 0; v < half; ++v) sum[v] += sum[v + half];
+        row[r] = sum[0];
+    }
+    store(sums, spread(start) + sums_of_lanes(row));
+}
+
+}  // namespace
