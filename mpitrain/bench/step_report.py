@@ -12,14 +12,17 @@ from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
 
 
-def machine_record() -> dict[str, Any]:
-    """Return what the figures depend on, apart from the program: processor, cores, versions."""
+def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
+    """Return what the figures depend on, apart from the program: processor, cores, versions.
+
+    `threads_per_rank`: None where a user's settings decide.
+    """
     from importlib.metadata import version
 
     return {
         "processor": detect_cpu().brand or platform.machine(),
         "cores": detect_usable_core_count(),
-        "threads_per_rank": 1,
+        "threads_per_rank": threads_per_rank,
         "python": platform.python_version(),
         "torch": version("torch"),
         "mpitrain": version("mpitrain") if _is_installed("mpitrain") else None,
@@ -72,7 +75,8 @@ def render_scaling(results: Sequence[ScalingResult]) -> str:
         )
         for (network, engine, scaling), group in groups.items()
     ]
-    return "\n".join([*tables, _machine_line(), *_error_lines([result.step for result in results])]) + "\n"
+    steps = [result.step for result in results]
+    return "\n".join([*tables, _machine_line(threads_of(steps)), *_error_lines(steps)]) + "\n"
 
 
 SCALING_WORDS = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
@@ -91,9 +95,15 @@ def _scaling_row(result: ScalingResult) -> list[str]:
     ]
 
 
-def _machine_line() -> str:
+def threads_of(results: Sequence[StepResult]) -> int | None:
+    """Return the threads of a rank; None where a user's settings decide."""
+    return None if any(result.case.network.is_users for result in results) else 1
+
+
+def _machine_line(threads_per_rank: int | None = 1) -> str:
     machine = machine_record()
-    return f"{machine['cores']} cores, {machine['processor']}, torch {machine['torch']}; one thread a rank"
+    threads = "threads as the settings say" if threads_per_rank is None else "one thread a rank"
+    return f"{machine['cores']} cores, {machine['processor']}, torch {machine['torch']}; {threads}"
 
 
 def _error_lines(results: Sequence[StepResult]) -> list[str]:

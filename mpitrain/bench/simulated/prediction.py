@@ -65,7 +65,7 @@ class Simulated:
     @property
     def communication(self) -> float:
         """The part of the step, 0 to 1, that is not computing."""
-        return 1 - self.computing_us / self.step_us if self.step_us else 0.0
+        return max(0.0, 1 - self.computing_us / self.step_us) if self.step_us else 0.0
 
     @property
     def error_percent(self) -> float | None:

@@ -168,7 +168,7 @@ def _baseline(options: argparse.Namespace, network: Network) -> str:
 def _run_scaling(options: argparse.Namespace) -> int:
     from mpitrain.bench.plots import draw_scaling
     from mpitrain.bench.step import measure_steps
-    from mpitrain.bench.step_report import render_scaling
+    from mpitrain.bench.step_report import render_scaling, threads_of
     from mpitrain.bench.step_results import scaling_of
     from mpitrain.cluster.cores import detect_usable_core_count
 
@@ -186,7 +186,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
         for scaled in scaling_of([by_key[case.key] for case in own if case.key in by_key], scaling)
     ]
     sys.stdout.write(render_scaling(results))
-    _write(options, {"command": "bench scaling"}, results, draw_scaling)
+    _write(options, {"command": "bench scaling"}, results, draw_scaling, threads_of(measured))
     return 0
 
 
@@ -235,13 +235,15 @@ def _check_outputs(options: argparse.Namespace) -> None:
     check_writable(options.plot, "--plot")
 
 
-def _write(options: argparse.Namespace, record: dict[str, Any], results: Sequence[Any], draw: Any) -> None:
+def _write(
+    options: argparse.Namespace, record: dict[str, Any], results: Sequence[Any], draw: Any, threads: int | None = 1
+) -> None:
     from mpitrain.bench.output import write_bytes, write_json
     from mpitrain.bench.step_report import machine_record
 
     if options.json:
         rows = [result.as_json() for result in results]
-        write_json(options.json, {**record, "machine": machine_record(), "rows": rows})
+        write_json(options.json, {**record, "machine": machine_record(threads), "rows": rows})
     if options.plot:
         write_bytes(options.plot, draw(results))
 
