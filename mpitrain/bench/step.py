@@ -13,13 +13,14 @@ from tempfile import TemporaryDirectory
 
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
-from mpitrain.bench.step_results import StepResult, summarise
+from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_peak
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError
 from mpitrain.native.benchmark import time_cpp_steps
 from mpitrain.native.build import build_program, program_path
 from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
+from mpitrain.train.compiled.peak import measure_peak
 
 Say = Callable[[str], None]
 Key = tuple[str, str, int, str]
@@ -46,6 +47,7 @@ def measure_steps(
     if program is None:
         cases = [case for case in cases if case.engine.kind != "cpp"]
     recorded: dict[Key, _Recorded] = defaultdict(_Recorded)
+    peak = 0.0
     with TemporaryDirectory(prefix="mpitrain_bench_") as folder:
         for number in range(num_rounds):
             for num_ranks in sorted({case.num_ranks for case in cases}):
@@ -54,7 +56,16 @@ def measure_steps(
                 here = rotated(here, number)
                 _measure_python([case for case in here if case.engine.kind != "cpp"], longest_s, Path(folder), recorded)
                 _measure_cpp([case for case in here if case.engine.kind == "cpp"], program, recorded)
-    return [summarise(case, recorded[case.key].rounds_us, recorded[case.key].error) for case in cases]
+            peak = max(peak, _peak())
+    results = [summarise(case, recorded[case.key].rounds_us, recorded[case.key].error) for case in cases]
+    return with_shares_of_peak(results, peak)
+
+
+def _peak() -> float:
+    try:
+        return measure_peak()
+    except MissingDependencyError:  # without a compiler all but the compiled step can be measured
+        return 0.0
 
 
 def check_not_launched(environ: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ def _is_installed(name: str) -> bool:
 def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) -> str:
     """Return a table for each network, batch and number of ranks, then a line for whatever could not be measured."""
     groups = grouped(results, lambda result: result.case.key[:3])
-    columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s")
+    columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", "of peak")
     tables = [
         render_table(
             f"{network}, batch {batch}, {ranks_words(num_ranks)}",
@@ -58,6 +58,7 @@ def _step_row(result: StepResult) -> list[str]:
         *(_text(time_us) for time_us in (median_us, result.p10_us, result.p90_us)),
         _text(result.spread, ".0%"),
         _text(1e6 / median_us if median_us else None),
+        _text(result.share_of_peak, ".0%"),
         _text(result.ratio, ".2f"),
     ]
 

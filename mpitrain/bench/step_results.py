@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from mpitrain.bench.measurement import percentile
 from mpitrain.bench.step_cases import StepCase
+from mpitrain.train.compiled.peak import operations_of
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -20,7 +21,9 @@ class StepResult:
 
     `num_steps` is how many the shortest round timed.
     `ratio`: how many times as long as the baseline's step a step takes, the median over the rounds of each round's
-    ratio; None where the baseline is missing. `error`: why there are no times, or fewer.
+    ratio; None where the baseline is missing. `share_of_peak`: the products' operations a second and rank, over the
+    most that a core was measured to do; None for networks that are no chains of dense layers. `error`: why there are
+    no times, or fewer.
     """
 
     case: StepCase
@@ -30,6 +33,7 @@ class StepResult:
     num_steps: int
     error: str | None = None
     ratio: float | None = None
+    share_of_peak: float | None = None
 
     @property
     def median_us(self) -> float | None:
@@ -57,6 +61,7 @@ class StepResult:
             "p90_us": self.p90_us,
             "steps_per_second": 1e6 / median_us if median_us else None,
             "ratio": self.ratio,
+            "share_of_peak": self.share_of_peak,
             "steps_a_round": self.num_steps,
             "warmup_steps": self.case.num_warmup_steps,
             "samples": self.case.num_samples,
@@ -80,6 +85,19 @@ def with_ratios(results: Sequence[StepResult], baselines: Mapping[str, str]) -> 
         if result.case.engine.name == baselines[result.case.network.name]
     }
     return [replace(result, ratio=_ratio(result.round_medians_us, base.get(result.case.key[:3]))) for result in results]
+
+
+def with_shares_of_peak(results: Sequence[StepResult], peak: float) -> list[StepResult]:
+    """Return the results with their shares of `peak`, operations a second of one core; 0 where it is not known."""
+    return [replace(result, share_of_peak=_share_of_peak(result, peak)) for result in results]
+
+
+def _share_of_peak(result: StepResult, peak: float) -> float | None:
+    case, median_us = result.case, result.median_us
+    if not case.network.is_chain or not median_us or not peak:
+        return None
+    batch = case.num_samples if case.global_batch_size == "full" else int(case.global_batch_size)
+    return operations_of(case.network.sizes, batch) / (median_us * 1e-6 * case.num_ranks * peak)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -15,16 +15,17 @@ from mpitrain.bench import step
 from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count, step_network_of
 from mpitrain.bench.step_job import affordable_steps
-from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
+from mpitrain.bench.step_results import scaling_of, summarise, with_ratios, with_shares_of_peak
 from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
 from mpitrain.errors import LaunchError, UserError
+from mpitrain.train.compiled.peak import measure_peak, operations_of
 
 TIMEOUT_S = 300.0
 PNG = b"\x89PNG"
 
 
-def case_of(engine: str, batch: int = 64, num_ranks: int = 1) -> StepCase:
+def case_of(engine: str, batch: int | str = 64, num_ranks: int = 1) -> StepCase:
     return StepCase(network_of("icenet"), batch, num_ranks, ENGINES[engine], 1024, 40, 4)
 
 
@@ -44,6 +45,24 @@ def test_medians_spread_and_ratios_of_made_up_figures() -> None:
     assert (row["median_us"], row["steps_per_second"], row["ratio"]) == (50, 20000, 5)
     assert (row["engine"], row["ranks"], row["global_batch_size"], row["error"]) == ("eager-any", 1, 64, None)
     assert results[4].as_json()["error"] == "ended early"
+
+
+def test_share_of_the_peak_of_made_up_figures() -> None:
+    # 7-16-1: 112 + 16 weights, three products of two operations each, and none back to the inputs.
+    assert operations_of((7, 16, 1), 10) == 10 * 2 * (3 * 128 - 112)
+    assert operations_of((5, 3), 1) == 2 * 2 * 15
+    one, two = (summarise(case_of("compiled-any", num_ranks=ranks), [[17.408]], None) for ranks in (1, 2))
+    full = summarise(case_of("compiled-any", "full"), [[17.408]], None)
+    field = StepCase(step_network_of("cnn"), 64, 1, ENGINES["eager-any"], 1024, 40, 4)
+    results = with_shares_of_peak([one, two, full, summarise(field, [[10]], None)], peak=4e9)
+    assert [result.share_of_peak for result in results] == [pytest.approx(0.5), pytest.approx(0.25), 8, None]
+    assert results[0].as_json()["share_of_peak"] == pytest.approx(0.5)
+    assert with_shares_of_peak([one], peak=0)[0].share_of_peak is None
+
+
+def test_the_peak_is_one_of_this_kind_of_machine() -> None:
+    # From one number a cycle at 0.5 GHz, of an emulation, to two vectors of 16 at 10 GHz, two operations each.
+    assert 1e8 < measure_peak() < 2 * 2 * 16 * 10e9
 
 
 def test_speed_up_and_efficiency_of_made_up_figures() -> None:

@@ -51,8 +51,9 @@ def _add_step_action(actions: Any) -> None:
         help="time a training step: our engines, plain PyTorch, and the C++ program",
         description="Time a training step of our engines, of the loop that users of plain PyTorch write, and of the "
         "C++ program, each launched in turn, round after round, on synthetic samples in memory. Run it without mpirun: "
-        f"it starts its own ranks, one thread each. The engines: {engines}. Left out where it serves nothing: what is "
-        "done once an epoch, and the warm-up.",
+        f"it starts its own ranks, one thread each. The engines: {engines}. Of peak: the "
+        "operations of a chain's products, over the most that the ranks' cores were measured to do in fused "
+        "multiply-adds. Left out where it serves nothing: what is done once an epoch, and the warm-up.",
     )
     _add_common(parser, ranks="1,2", network_help=STEP_NETWORK_HELP)
     parser.add_argument(
