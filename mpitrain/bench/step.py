@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
 from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_peak
 from mpitrain.cluster.launchers import read_claims, without_inherited
-from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError
+from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError, UserError
 from mpitrain.native.benchmark import time_cpp_steps
 from mpitrain.native.build import build_program, program_path
 from mpitrain.native.program import run_under_mpi
@@ -32,33 +35,55 @@ class _Recorded:
 
     rounds_us: list[list[float]] = field(default_factory=list)
     error: str | None = None
+    spent: list[Mapping[str, float]] = field(default_factory=list)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def measure_steps(
-    cases: Sequence[StepCase], num_rounds: int, longest_s: float, build: bool, say: Say
+    cases: Sequence[StepCase], num_rounds: int, longest_s: float, build: bool, say: Say, launcher: str | None = None
 ) -> list[StepResult]:
     """Measure every case in each of `num_rounds` rounds, on its ranks, and return the results in the cases' order.
 
     A case of our engines ends after about `longest_s` seconds, with fewer steps. The C++ program is built if `build`
-    says so; else its cases are left out, with a line, unless it is built already. Raises LaunchError inside a launch.
+    says so; else its cases are left out, with a line, unless it is built already. `launcher`: words that start ranks on
+    several nodes, in place of this machine's mpirun. Raises LaunchError inside a launch, UserError for such words.
     """
     check_not_launched(os.environ)
+    words = launcher_words(launcher)
     program = _find_program(cases, build, say)
     if program is None:
         cases = [case for case in cases if case.engine.kind != "cpp"]
     recorded: dict[Key, _Recorded] = defaultdict(_Recorded)
     peak = 0.0
-    with TemporaryDirectory(prefix="mpitrain_bench_") as folder:
+    # Ranks on other nodes see the current folder, and not this node's temporary ones.
+    with TemporaryDirectory(prefix="mpitrain_bench_", dir=Path.cwd() if launcher else None) as folder:
         for number in range(num_rounds):
             for num_ranks in sorted({case.num_ranks for case in cases}):
                 say(f"round {number + 1} of {num_rounds}: {num_ranks} rank{'s' if num_ranks > 1 else ''}")
                 here = [case for case in cases if case.num_ranks == num_ranks]
                 here = rotated(here, number)
-                _measure_python([case for case in here if case.engine.kind != "cpp"], longest_s, Path(folder), recorded)
-                _measure_cpp([case for case in here if case.engine.kind == "cpp"], program, recorded)
+                ours = [case for case in here if case.engine.kind != "cpp"]
+                _measure_python(words, ours, longest_s, Path(folder), recorded)
+                _measure_cpp(words, [case for case in here if case.engine.kind == "cpp"], program, recorded)
             peak = max(peak, _peak())
-    results = [summarise(case, recorded[case.key].rounds_us, recorded[case.key].error) for case in cases]
-    return with_shares_of_peak(results, peak)
+    return with_shares_of_peak([_result_of(case, recorded[case.key]) for case in cases], peak)
+
+
+def launcher_words(launcher: str | None) -> str | list[str]:
+    """Return the words of a launcher such as `srun --mpi=pmi2`, to which `-n RANKS COMMAND` is added; None: mpirun.
+
+    Raises UserError where there is no such program.
+    """
+    if launcher is None:
+        return find_mpirun()
+    try:
+        words = shlex.split(launcher)
+    except ValueError as error:
+        raise UserError(f"--launcher {launcher}: {error}; give words such as 'srun --mpi=pmi2'") from error
+    if not words or shutil.which(words[0]) is None:
+        name = words[0] if words else "program"
+        raise UserError(f"--launcher {launcher}: no {name} on the PATH; give words such as 'srun --mpi=pmi2'")
+    return words
 
 
 def _peak() -> float:
@@ -66,6 +91,10 @@ def _peak() -> float:
         return measure_peak()
     except MissingDependencyError:  # without a compiler all but the compiled step can be measured
         return 0.0
+
+
+def _result_of(case: StepCase, recorded: _Recorded) -> StepResult:
+    return summarise(case, recorded.rounds_us, recorded.error, recorded.spent, recorded.facts)
 
 
 def check_not_launched(environ: Mapping[str, str]) -> None:
@@ -95,15 +124,21 @@ def _find_program(cases: Sequence[StepCase], build: bool, say: Say) -> Path | No
     return program
 
 
-def _measure_python(cases: Sequence[StepCase], longest_s: float, folder: Path, recorded: dict[Key, _Recorded]) -> None:
+def _measure_python(
+    launcher: str | Sequence[str], cases: Sequence[StepCase], longest_s: float, folder: Path,
+    recorded: dict[Key, _Recorded],
+) -> None:  # fmt: skip
     if not cases:
         return
     job_file, results_file = folder / "job.json", folder / "results.json"
     job = {"longest_s": longest_s, "results": str(results_file), "cases": [_as_job(case) for case in cases]}
     job_file.write_text(json.dumps(job))
-    run_under_mpi(find_mpirun(), cases[0].num_ranks, [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)])
+    run_under_mpi(launcher, cases[0].num_ranks, [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)])
     for case, answer in zip(cases, json.loads(results_file.read_text()), strict=True):
-        _record(recorded[case.key], answer.get("step_us"), answer.get("error"))
+        here = recorded[case.key]
+        _record(here, answer.get("step_us"), answer.get("error"))
+        here.facts = answer.get("facts", here.facts)
+        here.spent += [answer["spent"]] if "spent" in answer else []
 
 
 def _as_job(case: StepCase) -> dict[str, object]:
@@ -111,6 +146,10 @@ def _as_job(case: StepCase) -> dict[str, object]:
         "kind": case.engine.kind,
         "settings": case.settings,
         "network": case.network.name,
+        "config": case.network.config,
+        "sample_shape": case.network.sample_shape,
+        "input_names": case.network.input_names,
+        "target_names": case.network.target_names,
         "batch": case.global_batch_size,
         "samples": case.num_samples,
         "steps": case.num_steps,
@@ -118,7 +157,9 @@ def _as_job(case: StepCase) -> dict[str, object]:
     }
 
 
-def _measure_cpp(cases: Sequence[StepCase], program: Path | None, recorded: dict[Key, _Recorded]) -> None:
+def _measure_cpp(
+    launcher: str | Sequence[str], cases: Sequence[StepCase], program: Path | None, recorded: dict[Key, _Recorded]
+) -> None:
     for case in cases:
         if program is None or recorded[case.key].error:
             continue
@@ -126,7 +167,7 @@ def _measure_cpp(cases: Sequence[StepCase], program: Path | None, recorded: dict
             _record(recorded[case.key], None, "the C++ program has chains of dense layers only")
             continue
         try:
-            step_us = time_cpp_steps(find_mpirun(), program, case.num_ranks, cpp_flags_of(case))
+            step_us = time_cpp_steps(launcher, program, case.num_ranks, cpp_flags_of(case))
             _record(recorded[case.key], step_us, None)
         except MpitrainError as error:
             _record(recorded[case.key], None, str(error))

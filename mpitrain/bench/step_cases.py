@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mpitrain.errors import UserError
 
 FEATURES, OUTPUTS = 7, 1
+DEFAULT_SAMPLES, DEFAULT_VIRTUAL_RANKS = 65536, 8
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 _GRID = (160, 240)
@@ -28,7 +29,8 @@ class Network:
     """A network under one name; `settings` make our trainer build it.
 
     A chain of dense layers has `sizes` and activations, any other network no sizes. `sample_shape` is that of its
-    inputs: (F,), or (F, H, W) of fields.
+    inputs: (F,), or (F, H, W) of fields. `config`: the file of a user's settings, if that is what it comes from, whose
+    data have inputs and targets of these names.
     """
 
     name: str
@@ -37,6 +39,14 @@ class Network:
     output_activation: str
     settings: tuple[str, ...]
     sample_shape: tuple[int, ...] = (FEATURES,)
+    config: str | None = None
+    input_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it comes from a user's settings, which say all that is not measured here."""
+        return bool(self.input_names)
 
     @property
     def is_chain(self) -> bool:
@@ -132,14 +142,40 @@ class StepCase:
     @property
     def settings(self) -> list[str]:
         """The settings with which our trainer, or the loop's ranks, is built."""
+        batch = f"training.global_batch_size={self.global_batch_size}"
+        if self.network.is_users:
+            return [*self.network.settings, *self.engine.settings, batch]
         backend = "gloo" if self.engine.kind == "distributed loop" else "auto"
         return [
             *self.network.settings,
             *self.engine.settings,
-            f"training.global_batch_size={self.global_batch_size}",
+            batch,
             *("training.threads_per_rank=1", "data.validation_split=0", "compute.device=cpu"),
             f"compute.backend={backend}",
         ]
+
+
+@dataclass(frozen=True)
+class ScaledRun:
+    """What is measured, or simulated, on several numbers of ranks; `batch_size`: samples of one rank, or of all."""
+
+    network: Network
+    engine: Engine
+    batch_size: int
+    num_virtual_ranks: int = DEFAULT_VIRTUAL_RANKS
+
+    @property
+    def name(self) -> str:
+        """What a table of it is headed with."""
+        return f"{self.network.name}, {self.engine.name}"
+
+    def case(self, batch_size: int, num_ranks: int, steps: int | None = None, warm_up: int | None = None) -> StepCase:
+        """Return a case of it: as many samples for each rank, and as many steps, as `bench step` takes."""
+        num_samples = default_samples(self.batch_size, self.network) * num_ranks
+        steps = steps or step_count(batch_size, num_samples)
+        return StepCase(
+            self.network, batch_size, num_ranks, self.engine, num_samples, steps, warm_up or max(2, steps // 10)
+        )
 
 
 def network_of(name: str, allowed: str = NETWORK_HELP) -> Network:
@@ -184,6 +220,11 @@ def engines_of(names: Sequence[str]) -> list[Engine]:
         if name not in ENGINES:
             raise UserError(f"--engines {name}: unknown; give some of {', '.join(ENGINES)}")
     return [ENGINES[name] for name in names]
+
+
+def default_samples(batch_size: int, network: Network) -> int:
+    """Return how many samples there are unless told: four batches, of fields two."""
+    return 2 * batch_size if network.has_fields else max(DEFAULT_SAMPLES, 4 * batch_size)
 
 
 def step_count(global_batch_size: int | str, num_samples: int) -> int:

@@ -66,17 +66,17 @@ def _step_row(result: StepResult) -> list[str]:
 def render_scaling(results: Sequence[ScalingResult]) -> str:
     """Return a table for each network, engine and kind of scaling."""
     groups = grouped(results, lambda one: (one.step.case.network.name, one.step.case.engine.name, one.scaling))
-    columns = ("ranks", "batch", "us a step", "rounds' spread", "speed-up", "efficiency")
+    columns = ("ranks", "batch", "us a step", "rounds' spread", "communication", "speed-up", "efficiency")
     tables = [
         render_table(
-            f"{network}, {engine}, {_SCALING_WORDS[scaling]}", columns, [_scaling_row(result) for result in group]
+            f"{network}, {engine}, {SCALING_WORDS[scaling]}", columns, [_scaling_row(result) for result in group]
         )
         for (network, engine, scaling), group in groups.items()
     ]
     return "\n".join([*tables, _machine_line(), *_error_lines([result.step for result in results])]) + "\n"
 
 
-_SCALING_WORDS = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
+SCALING_WORDS = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
 
 
 def _scaling_row(result: ScalingResult) -> list[str]:
@@ -86,6 +86,7 @@ def _scaling_row(result: ScalingResult) -> list[str]:
         str(step.case.global_batch_size),
         _text(step.median_us),
         _text(step.spread, ".0%"),
+        _text(step.communication, ".0%"),
         _text(result.speedup, ".2f"),
         _text(result.efficiency, ".2f"),
     ]

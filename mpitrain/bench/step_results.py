@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from mpitrain.bench.measurement import percentile
 from mpitrain.bench.step_cases import StepCase
@@ -23,7 +23,8 @@ class StepResult:
     `ratio`: how many times as long as the baseline's step a step takes, the median over the rounds of each round's
     ratio; None where the baseline is missing. `share_of_peak`: the products' operations a second and rank, over the
     most that a core was measured to do; None for networks that are no chains of dense layers. `error`: why there are
-    no times, or fewer.
+    no times, or fewer. `spent`, of our engines: where the time goes, as `EngineLoop.spent` tells, the medians over the
+    rounds; `facts`: as `EngineLoop.facts` tells.
     """
 
     case: StepCase
@@ -34,6 +35,13 @@ class StepResult:
     error: str | None = None
     ratio: float | None = None
     share_of_peak: float | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def communication(self) -> float | None:
+        """The part of a step, 0 to 1, that is messages, adding and waiting for later ranks; None of other programs."""
+        return self.spent["communicating"] + self.spent["waiting"] if self.spent else None
 
     @property
     def median_us(self) -> float | None:
@@ -65,16 +73,26 @@ class StepResult:
             "steps_a_round": self.num_steps,
             "warmup_steps": self.case.num_warmup_steps,
             "samples": self.case.num_samples,
+            "spent": dict(self.spent),
+            **self._facts(),
             "error": self.error,
         }
 
+    def _facts(self) -> dict[str, Any]:
+        return {"engine_used": self.facts["engine"], "nodes": self.facts["nodes"]} if self.facts else {}
 
-def summarise(case: StepCase, rounds_us: Sequence[Sequence[float]], error: str | None) -> StepResult:
-    """Return the result of one case from the times of each round's steps in microseconds."""
+
+def summarise(
+    case: StepCase, rounds_us: Sequence[Sequence[float]], error: str | None,
+    spent: Sequence[Mapping[str, float]] = (), facts: Mapping[str, Any] | None = None,
+) -> StepResult:  # fmt: skip
+    """Return the result of one case from each round: the times of its steps in microseconds, and where they went."""
     medians = tuple(statistics.median(step_us) for step_us in rounds_us)
     pooled = [one_us for step_us in rounds_us for one_us in step_us]
     p10_us, p90_us = (percentile(pooled, percent) if pooled else None for percent in (10, 90))
-    return StepResult(case, medians, p10_us, p90_us, min(map(len, rounds_us), default=0), error)
+    middle = {kind: statistics.median(one[kind] for one in spent) for kind in (spent[0] if spent else ())}
+    num_steps = min(map(len, rounds_us), default=0)
+    return StepResult(case, medians, p10_us, p90_us, num_steps, error, spent=middle, facts=facts or {})
 
 
 def with_ratios(results: Sequence[StepResult], baselines: Mapping[str, str]) -> list[StepResult]:

@@ -12,12 +12,14 @@ from conftest import Finished, launch
 from cpp_program import cpp_program
 
 from mpitrain.bench import step
+from mpitrain.bench.measured.configured import configured_run
 from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count, step_network_of
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios, with_shares_of_peak
 from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
+from mpitrain.config import load_run_config
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.train.compiled.peak import measure_peak, operations_of
 
@@ -80,7 +82,7 @@ def test_speed_up_and_efficiency_of_made_up_figures() -> None:
 
 
 def test_cases_of_scaling_give_each_rank_a_batch_or_share_one() -> None:
-    options = Namespace(networks="icenet", engines="compiled-fixed", batch=512, steps=None, warm_up=None)
+    options = Namespace(networks="icenet", settings=[], engines=None, batch=512, steps=None, warm_up=None)
     cases = scaling_cases(options, [1, 2, 4])
     assert [case.global_batch_size for case in cases["strong"]] == [512, 512, 512]
     assert [case.global_batch_size for case in cases["weak"]] == [512, 1024, 2048]
@@ -124,6 +126,12 @@ def test_ranks_cannot_start_ranks() -> None:
         (["step", "--batch", "64,all"], "--batch 64,all: give numbers of samples"),
         (["step", "--batch", "64", "--samples", "32"], "--batch 64: larger than --samples 32"),
         (["scaling", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
+        (["scaling", "--launcher", "no-such-launcher -x"], "no no-such-launcher on the PATH; give words such as 'srun"),
+        (["scaling", "--launcher", "srun '"], "--launcher srun ': No closing quotation; give words such as 'srun"),
+        (["scaling", "none.yaml"], "none.yaml: no such file"),
+        (["scaling", "model.size=3"], "command line: model.size: unknown key"),
+        (["scaling", "training.epochs=2", "--engines", "eager-any"], "--engines eager-any: not with settings"),
+        (["scaling", "data.data_path=none.nc"], "none.nc: no such file"),
     ],
 )
 def test_bad_input_is_one_line(flags: list[str], words: str, tmp_path: Path) -> None:
@@ -151,7 +159,25 @@ def check_rows(rows: list[dict[str, Any]], baseline: str) -> None:
         assert row["p10_us"] <= row["median_us"] <= row["p90_us"]
         assert row["ratio"] > 0
         assert (row["steps_a_round"], row["samples"], row["global_batch_size"]) == (5, 512, 64)
+        check_spent(row)
     assert {row["ratio"] for row in rows if row["engine"] == baseline} == {1.0}
+
+
+def check_spent(row: dict[str, Any]) -> None:
+    """Of our engines, and of no others, all of a step went into something; one rank alone does not communicate."""
+    parts = {kind: part for kind, part in row["spent"].items() if kind != "adding_us"}
+    assert bool(parts) == (
+        row["engine"].split("-")[0] in ("compiled", "traced", "eager", "ddp") and "engine_used" in row
+    )
+    if not parts:
+        return
+    # Of few steps not exactly: the kernel measures adding in one step of 16, the first and slowest among them.
+    assert sum(parts.values()) > 0.99
+    if row["ranks"] == 1:
+        assert parts["communicating"] + parts["waiting"] < 0.01
+    elif row["engine"].startswith("compiled"):
+        assert parts["communicating"] > 0
+        assert row["spent"]["adding_us"] > 0
 
 
 def test_every_engine_is_measured_on_one_rank(tmp_path: Path) -> None:
@@ -232,3 +258,44 @@ def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
     assert rows["weak", 1]["efficiency"] == rows["strong", 1]["efficiency"] == 1
     assert rows["weak", 2]["efficiency"] == pytest.approx(2 / (120 / 110 + 220 / 210))
     assert "weak" in capsys.readouterr().out
+
+
+def test_a_users_settings_decide_on_network_engine_and_batch(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "model: {name: mlp, hidden_size: 8, hidden_layers: 1}\ntraining: {batch_size: 32, engine: eager}\n"
+        "data: {validation_split: 0.5, split: time, streaming: true}\ncompute: {backend: mpi}\n"
+        "variables: {input_variables: [a, b, c], output_variables: [d, e]}\n"
+    )
+    flags = ["--ranks", "1,2", "--rounds", "1", "--steps", "3", "--json", "f.json"]
+    done = launch(["-m", "mpitrain", "bench", "scaling", "mine.yaml", "training.reduction=any", *flags], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "f.json").read_text())["rows"]
+    assert [(row["scaling"], row["ranks"], row["global_batch_size"]) for row in rows] == [
+        ("strong", 1, 32), ("strong", 2, 32), ("weak", 1, 32), ("weak", 2, 64),
+    ]  # fmt: skip
+    assert {(row["network"], row["engine"], row["engine_used"], row["nodes"]) for row in rows} == {
+        ("mine", "eager-any", "eager", 1)
+    }
+    assert all(row["error"] is None and row["median_us"] > 0 for row in rows)
+    assert all((row["spent"]["communicating"] > 0) == (row["ranks"] == 2) for row in rows)
+    kinds = ("computing", "reading", "communicating", "waiting")
+    assert [sum(row["spent"][kind] for kind in kinds) for row in rows] == pytest.approx([1] * 4)
+
+
+def test_a_users_settings_stay_but_for_what_chooses_samples() -> None:
+    words = ("training.threads_per_rank=3", "compute.backend=gloo", "data.validation_split=0.5", "data.split=time")
+    run = configured_run(None, [*words, "data.streaming=true", "data.thin_fraction=0.5"], None)
+    case = run.case(run.batch_size, 2)
+    config = load_run_config(None, case.settings).config
+    assert (config.training.threads_per_rank, config.compute.backend) == (3, "gloo")
+    data = config.data
+    assert (data.validation_split, data.split, data.streaming, data.thin_fraction) == (0, "random", False, 1)
+    assert (config.training.global_batch_size, case.num_samples) == (64, 2 * 65536)
+
+
+def test_a_users_files_give_the_shape_of_the_samples(small_history: Path) -> None:
+    points = configured_run(None, [f"data.data_path={small_history}", "training.virtual_ranks=4"], 128)
+    assert (points.network.sample_shape, points.batch_size, points.num_virtual_ranks) == ((7,), 128, 4)
+    assert (len(points.network.input_names), len(points.network.target_names)) == (7, 1)
+    fields = configured_run(None, ["model.name=unet", "data.samples=fields", f"data.data_path={small_history}"], None)
+    assert (fields.network.sample_shape, fields.batch_size) == ((7, 48, 72), 64)

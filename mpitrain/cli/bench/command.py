@@ -11,6 +11,7 @@ from typing import Any
 from mpitrain.bench.step_cases import (
     DEFAULT_BASELINE,
     DEFAULT_ENGINES,
+    DEFAULT_SAMPLES,
     ENGINES,
     NETWORK_HELP,
     OTHER_BASELINE,
@@ -19,17 +20,18 @@ from mpitrain.bench.step_cases import (
     Engine,
     Network,
     StepCase,
+    default_samples,
     engines_of,
-    network_of,
     step_count,
     step_network_of,
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.ensemble import add_ensemble_action
-from mpitrain.cli.settings import ranks_of
+from mpitrain.cli.bench.scaled_runs import scaled_runs
+from mpitrain.cli.bench.simulate import add_simulate_action
+from mpitrain.cli.settings import add_settings, ranks_of
 from mpitrain.errors import UserError
 
-_DEFAULT_SAMPLES = 65536
 _LARGEST_DEFAULT_RANKS = 8
 
 
@@ -39,7 +41,13 @@ def add_bench_command(commands: Any) -> None:
         "bench", help="measure how fast this machine and its ranks are", description="Measurements, under mpirun too."
     )
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add_action in (add_collectives_action, add_ensemble_action, _add_step_action, _add_scaling_action):
+    for add_action in (
+        add_collectives_action,
+        add_ensemble_action,
+        _add_step_action,
+        _add_scaling_action,
+        add_simulate_action,
+    ):
         add_action(actions)
 
 
@@ -70,7 +78,7 @@ def _add_step_action(actions: Any) -> None:
         "--samples",
         type=at_least(1),
         metavar="N",
-        help=f"samples in memory ({_DEFAULT_SAMPLES}, or 4 batches; 2 of fields)",
+        help=f"samples in memory ({DEFAULT_SAMPLES}, or 4 batches; 2 of fields)",
     )
     parser.set_defaults(handler=_run_step)
 
@@ -82,11 +90,22 @@ def _add_scaling_action(actions: Any) -> None:
         help="time a training step on 1, 2, ... ranks",
         description="Time a training step on several numbers of ranks, with one batch shared by all (strong scaling: "
         "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where 1 is the fewest "
-        "ranks. Run it without mpirun: it starts its own ranks, one thread each.",
+        "ranks. Of a file of a run's settings it takes network, engine, batch and threads, on synthetic samples of "
+        "that shape; without one, networks by name, one thread a rank. Communication: the part of a step that is "
+        "messages, adding and waiting for later ranks. Run it without mpirun: it starts its own ranks; inside of an "
+        "allocation of several nodes give --launcher.",
     )
     _add_common(parser, ranks=None, network_help=NETWORK_HELP)
-    parser.add_argument("--engines", default="compiled-fixed", metavar="LIST", help="(compiled-fixed)")
-    parser.add_argument("--batch", type=at_least(1), default=4096, metavar="N", help="samples of the batch (4096)")
+    add_settings(parser)
+    parser.add_argument("--engines", metavar="LIST", help="(compiled-fixed; of settings their own)")
+    parser.add_argument(
+        "--batch", type=at_least(1), metavar="N", help="samples of the batch (4096; of settings their own)"
+    )
+    parser.add_argument(
+        "--launcher",
+        metavar="WORDS",
+        help="what starts ranks, on several nodes too, by -n RANKS, such as 'srun --mpi=pmi2' (mpirun, on this node)",
+    )
     parser.set_defaults(handler=_run_scaling)
 
 
@@ -160,7 +179,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     cases = scaling_cases(options, ranks)
     # On one rank both kinds are one case: it is measured once.
     unique = list({case.key: case for case in [*cases["strong"], *cases["weak"]]}.values())
-    measured = measure_steps(unique, options.rounds, options.longest, options.build, _say)
+    measured = measure_steps(unique, options.rounds, options.longest, options.build, _say, options.launcher)
     by_key = {result.case.key: result for result in measured}
     results = [
         scaled
@@ -175,12 +194,10 @@ def _run_scaling(options: argparse.Namespace) -> int:
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
     """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
     cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
-    for network in map(network_of, options.networks.split(",")):
-        for engine in engines_of(options.engines.split(",")):
-            for num_ranks in ranks:
-                for scaling, batch in (("strong", options.batch), ("weak", options.batch * num_ranks)):
-                    num_samples = _num_samples(None, options.batch, network) * num_ranks
-                    cases[scaling].append(_case(options, network, batch, num_ranks, engine, num_samples))
+    for run in scaled_runs(options):
+        for num_ranks in ranks:
+            for scaling, batch in (("strong", run.batch_size), ("weak", run.batch_size * num_ranks)):
+                cases[scaling].append(run.case(batch, num_ranks, options.steps, options.warm_up))
     return cases
 
 
@@ -197,11 +214,11 @@ def _num_samples(asked: int | None, batch: int | str, network: Network) -> int:
         if batch != "full" and int(batch) > asked:
             raise UserError(f"--batch {batch}: larger than --samples {asked}")
         return asked
+    if batch != "full":
+        return default_samples(int(batch), network)
     if network.has_fields:
-        if batch == "full":
-            raise UserError(f"--batch full: of {network.name}, whose samples are fields, give --samples too")
-        return 2 * int(batch)
-    return _DEFAULT_SAMPLES if batch == "full" else max(_DEFAULT_SAMPLES, 4 * int(batch))
+        raise UserError(f"--batch full: of {network.name}, whose samples are fields, give --samples too")
+    return DEFAULT_SAMPLES
 
 
 def batches_of(text: str) -> list[int | str]:

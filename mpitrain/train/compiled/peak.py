@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 from mpitrain.train.compiled.build import build_source
 
@@ -25,5 +26,5 @@ def operations_of(sizes: tuple[int, ...], num_samples: int) -> int:
     Forward, of the weights' gradient, and, but for the first layer, of the derivatives by the layer's inputs. What
     activations, loss and optimiser take is not counted.
     """
-    products = [inputs * outputs for inputs, outputs in zip(sizes, sizes[1:], strict=False)]
+    products = [inputs * outputs for inputs, outputs in itertools.pairwise(sizes)]
     return 2 * num_samples * (3 * sum(products) - products[0])

@@ -1,0 +1,1 @@
+"""Steps on a cluster that is only described, simulated by SimGrid."""
