@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
@@ -58,7 +59,7 @@ class CompiledEngine(StandardEngine):
         num_entries = len(self.optimizer.weights) + moment_length(inputs.model) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._addresses.num_slices, num_entries))
         self._sent = self._partials if gathers else self._partials[:1]
-        # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
+        # One rank, or ranks that the kernel adds up, need nothing from outside of it during a step.
         self._node_sum: NodeSum | None = None
         self._is_self_contained = False
         if narrow_wire(inputs) is None:
@@ -80,8 +81,7 @@ class CompiledEngine(StandardEngine):
 
     def _fitting_steps(self) -> int:
         products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * self.global_batch_size
-        num_ranks = min(self.ranks.world_size, self.ranks.node_cores)
-        return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_ranks / products)), MOST_STEPS_A_CALL)
+        return min(max(1, int(_MOST_PRODUCTS_A_CALL * _num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
@@ -154,13 +154,14 @@ class CompiledEngine(StandardEngine):
                 self._step_address, shared, order, self._addresses.step_stride, min(num_steps, self._most_steps),
                 stop_requested, learning_rate, self._losses.data_ptr(),
             )  # fmt: skip
+            if self._node_sum is not None:
+                self._node_sum.check(num_taken)
         self._running.count(num_taken)
         return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
 
     def spent(self) -> Spent:
         """See `StepEngine.spent`."""
-        waited, worked = self._node_sum.seconds() if self._node_sum is not None else (0.0, 0.0)
-        return Spent(self.seconds_reading, waited, worked)
+        return Spent(self.seconds_reading, *(self._node_sum.seconds() if self._node_sum is not None else ()))
 
     def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Take a step whose sums travel as messages. Collective."""
@@ -180,8 +181,9 @@ class CompiledEngine(StandardEngine):
         total = self._partials if self._is_self_contained else self.reducer.reduce(self._sent)
         if self._node_sum is not None:
             num_bytes = self._partials.shape[1] * self._partials.element_size()
-            with record_function(allreduce_name(num_bytes, "the node's shared memory", self.ranks.reduction)):
-                self._kernel.add_shared(self._step_address, self._node_sum.address)
+            carrier = "the node's shared memory" + (" and MPI" if self.ranks.num_nodes > 1 else "")
+            with record_function(allreduce_name(num_bytes, carrier, self.ranks.reduction)):
+                self._node_sum.check(self._kernel.add_shared(self._step_address, self._node_sum.address))
         with record_function(f"{self.training.optimizer.type} (compiled)"):
             return self._update(total, learning_rate)
 
@@ -199,6 +201,12 @@ class CompiledEngine(StandardEngine):
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None
+
+
+def _num_at_once(ranks: Ranks) -> float:
+    """Return how many ranks compute at a time: no more than there are cores on their nodes. Collective."""
+    own = min(1.0, ranks.node_cores / ranks.local_world_size)
+    return own * ranks.world_size if ranks.num_nodes == 1 else float(sum(ranks.gather_object(own)))
 
 
 def _statistics_of(model: Any, num_outputs: int, target_weights: tuple[float, ...]) -> torch.Tensor:
