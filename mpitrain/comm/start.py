@@ -234,11 +234,10 @@ def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
 
 
 def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:
-    from mpitrain.comm.mpi import node_shared
     from mpitrain.comm.mpi.communicator import MpiCommunicator
 
     communicator = MpiCommunicator(mpi.COMM_WORLD)
-    node = node_shared.split_by_node(mpi.COMM_WORLD)
+    node = communicator.split_by_node()
     # A node is named by its first rank: exact where host names are not, and for uneven layouts too.
     nodes = communicator.all_gather_object(str(node.bcast(communicator.rank)))
     node.Free()

@@ -22,7 +22,7 @@ SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108  (a mount, not a place of ours)
 _MEGABYTE = 1e6
 
 
-def split_by_node(mpi_comm: MPI.Intracomm) -> MPI.Intracomm:
+def split_by_node(mpi_comm: MPI.Intracomm) -> MPI.Comm:
     """Return the ranks of this rank's node, in their order. Collective."""
     from mpi4py import MPI
 
@@ -35,7 +35,7 @@ def open_node_shared_tensor(
     """See `Communicator.node_shared_tensor`. Collective."""
     from mpi4py import MPI
 
-    node = split_by_node(mpi_comm)
+    node: Any = split_by_node(mpi_comm)
     num_bytes = math.prod(shape) * dtype.itemsize
     own_bytes = num_bytes if node.Get_rank() == 0 else 0
     on_all_ranks(communicator, lambda: _check_room(own_bytes))

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
@@ -23,7 +22,7 @@ from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import moment_length
 from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, kept_if_few, packed
 from mpitrain.train.compiled.build import DenseNetwork
-from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
+from mpitrain.train.compiled.node_sum import NodeSum, num_at_once, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.compiled.running_statistics import KernelRunningStatistics
 from mpitrain.train.compiled.structs import Combination, KernelDraws, KernelStep, OptimizerKind
@@ -81,7 +80,7 @@ class CompiledEngine(StandardEngine):
 
     def _fitting_steps(self) -> int:
         products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * self.global_batch_size
-        return min(max(1, int(_MOST_PRODUCTS_A_CALL * _num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
+        return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
@@ -201,12 +200,6 @@ class CompiledEngine(StandardEngine):
         if self._node_sum is not None:
             self._node_sum.close()
             self._node_sum = None
-
-
-def _num_at_once(ranks: Ranks) -> float:
-    """Return how many ranks compute at a time: no more than there are cores on their nodes. Collective."""
-    own = min(1.0, ranks.node_cores / ranks.local_world_size)
-    return own * ranks.world_size if ranks.num_nodes == 1 else float(sum(ranks.gather_object(own)))
 
 
 def _statistics_of(model: Any, num_outputs: int, target_weights: tuple[float, ...]) -> torch.Tensor:

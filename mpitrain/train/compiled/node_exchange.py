@@ -16,7 +16,10 @@ from mpitrain.train.compiled.sum_plan import NodesPlan, SumPlan
 
 
 class NodeExchange:
-    """The kernel's `NodeExchange` at `address`, and a communicator of the nodes' first ranks. Making one is collective."""
+    """The kernel's `NodeExchange`, at `address`, and a communicator of the nodes' first ranks.
+
+    Making one is collective; the plan must agree on all ranks.
+    """
 
     def __init__(self, ranks: Ranks, communicator: MpiCommunicator, functions: CFunctions, plan: NodesPlan) -> None:
         is_first = ranks.local_rank == 0

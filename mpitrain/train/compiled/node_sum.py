@@ -1,5 +1,4 @@
-"""Adding up among the ranks, inside of the compiled step: through memory that a node's ranks share, and by MPI's own
-functions among several nodes.
+"""Adding up among the ranks inside of the compiled step: in memory that a node's ranks share, by MPI among the nodes.
 
 P  ranks      R  rows that the ranks of a node contribute      n  numbers a row
 """
@@ -75,8 +74,10 @@ class NodeSum:
         self._description.exchange = exchange.address
 
     def seconds(self) -> tuple[float, float, float]:
-        """Return this rank's seconds since it was made: waiting for later ranks of the node, working for the sums, and
-        both among the nodes."""
+        """Return what this rank has spent on the sums since it was made, in seconds.
+
+        Waiting for later ranks of its node, working, and both together where the nodes exchange.
+        """
         ticks, started_s = self._started
         tick_s = (time.perf_counter() - started_s) / max(self._read_clock() - ticks, 1)
         times = self._times
@@ -114,9 +115,7 @@ def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, layout: VirtualRanks, gathe
     return None
 
 
-def _open_over_nodes(
-    ranks: Ranks, communicator: MpiCommunicator, kernel: ctypes.CDLL, own: range
-) -> NodeSum | None:
+def _open_over_nodes(ranks: Ranks, communicator: MpiCommunicator, kernel: ctypes.CDLL, own: range) -> NodeSum | None:
     """Return a sum over several nodes; None where the plan is too large, or a rank cannot find MPI. Collective."""
     functions = find_c_functions()
     answers = ranks.gather_object((ranks.node_rank, len(own), functions is not None))
@@ -125,7 +124,11 @@ def _open_over_nodes(
     num_blocks = plan.across.num_rows
     num_rows = [of_node.num_rows for of_node in plan.within]
     is_possible = all(has_found for *_, has_found in answers)
-    if functions is None or not is_possible or not _fits(kernel, max(*num_rows, num_blocks), max(num_rows) + num_blocks):
+    if (
+        functions is None
+        or not is_possible
+        or not _fits(kernel, max(*num_rows, num_blocks), max(num_rows) + num_blocks)
+    ):
         return None
     first_row = sum(num_rows for node, num_rows, _ in answers[: ranks.rank] if node == ranks.node_rank)
     rows = NodeRows(num_rows[ranks.node_rank], first_row, len(own), num_rows[ranks.node_rank] + num_blocks)
@@ -135,4 +138,11 @@ def _open_over_nodes(
 
 
 def _fits(kernel: ctypes.CDLL, num_rows: int, num_in_memory: int) -> bool:
-    return num_rows <= kernel.most_shared_rows() and kernel.shared_bytes(num_in_memory) <= LARGEST_SHARED_BYTES
+    is_small: bool = kernel.shared_bytes(num_in_memory) <= LARGEST_SHARED_BYTES
+    return is_small and num_rows <= int(kernel.most_shared_rows())
+
+
+def num_at_once(ranks: Ranks) -> float:
+    """Return how many ranks compute at a time: no more than there are cores on their nodes. Collective."""
+    own = min(1.0, ranks.node_cores / ranks.local_world_size)
+    return own * ranks.world_size if ranks.num_nodes == 1 else float(sum(ranks.gather_object(own)))

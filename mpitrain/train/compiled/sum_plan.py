@@ -42,8 +42,10 @@ def tree_additions(num_rows: int) -> Additions:
 
 
 def plan_in_tree(node_of_row: Sequence[int]) -> NodesPlan:
-    """Return the plan whose sums are those of the tree over all R rows, whatever the nodes (numbers from 0) that have
-    them: a block is a subtree of which one node has all rows."""
+    """Return the plan whose total is that of the tree over all R rows, whichever node, counted from 0, has each.
+
+    A block is a largest subtree of which one node has all rows.
+    """
     return _plan(node_of_row, list(_subtrees(node_of_row)), tree_additions(len(node_of_row)))
 
 
@@ -75,10 +77,11 @@ def _plan(node_of_row: Sequence[int], blocks: list[list[int]], additions: Additi
     block_of = {row: number for number, rows in enumerate(blocks) for row in rows}
     within = [_plan_within(node_of_row, node, blocks, block_of, additions) for node in range(num_nodes)]
     across = [(block_of[to], block_of[which]) for to, which in additions if block_of[to] != block_of[which]]
+    total = set(range(len(blocks))) - {which for _, which in across}  # the one that is added to no other
     counts = [len(plan.results) for plan in within]
     doubles = len(blocks) == num_nodes and num_nodes.bit_count() == 1 and across == tree_additions(num_nodes)
     return NodesPlan(
-        within, SumPlan(len(blocks), across, [block_of[0]]),
+        within, SumPlan(len(blocks), across, list(total)),
         [sum(counts[:node]) for node in range(num_nodes + 1)], doubles,
     )  # fmt: skip
 
@@ -88,5 +91,7 @@ def _plan_within(
 ) -> SumPlan:
     own = [row for row, owner in enumerate(node_of_row) if owner == node]
     place = {row: number for number, row in enumerate(own)}
-    inside = [(place[to], place[which]) for to, which in additions if to in place and block_of[to] == block_of.get(which)]
+    inside = [
+        (place[to], place[which]) for to, which in additions if to in place and block_of[to] == block_of.get(which)
+    ]
     return SumPlan(len(own), inside, [place[rows[0]] for rows in blocks if node_of_row[rows[0]] == node])
