@@ -125,7 +125,7 @@ def measure_collective(
     for trial in trials:
         trial.clear()
     candidates = {trial.transport.name: Candidate(trial.call, trial.transport.finish) for trial in trials}
-    clock = CollectiveClock(communicator.barrier, lambda values: _slowest(communicator, values))
+    clock = CollectiveClock(communicator.barrier, lambda values: slowest(communicator, values))
     timings = measure_interleaved(candidates, plan, clock)
     wrong = [before + trial.count_wrong() for before, trial in zip(wrong, trials, strict=True)]
     factor = kind.bus_factor(communicator.size)
@@ -163,7 +163,8 @@ class _Trial:
         self._sent.zero_()
 
 
-def _slowest(communicator: Communicator, values: Sequence[float]) -> list[float]:
+def slowest(communicator: Communicator, values: Sequence[float]) -> list[float]:
+    """Return the ranks' largest values, one by one. Collective."""
     tensor = torch.tensor(values, dtype=torch.float64)
     communicator.all_reduce(tensor, "max")
     return [float(value) for value in tensor]

@@ -17,16 +17,19 @@ _NO_MESSAGE = re.compile(r"qemu-\S+: warning: TCG doesn't support")
 
 
 def run_under_mpi(
-    mpirun: str, num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0, emulator: Sequence[str] = ()
-) -> str:
+    mpirun: str, num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0, emulator: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Run `command` on `num_ranks` ranks and return its standard output.
 
-    Each rank is started by `emulator`, where there is one: what an emulated process starts is not emulated. Raises
+    Each rank is started by `emulator`, where there is one: what an emulated process starts is not emulated; it gets
+    `variables` where the environment does not have them. Raises
     UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError if it fails
     or does not end in `timeout_s` seconds.
     """
     full = [mpirun, "-np", str(num_ranks), *emulator, *command]
-    return run_command(full, num_ranks, timeout_s, EMULATION_VARIABLES if emulator else {})
+    variables = {**(EMULATION_VARIABLES if emulator else {}), **(variables or {})}
+    return run_command(full, num_ranks, timeout_s, variables)
 
 
 def run_command(
