@@ -15,24 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from mpitrain.bench.baselines import DistributedLoop, SingleLoop
-from mpitrain.bench.collectives import slowest
-from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, measure_interleaved
+from mpitrain.bench.collectives import ExchangeLoop
 from mpitrain.bench.step_cases import FEATURES, step_network_of
-from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.mpi.communicator import MpiCommunicator
-from mpitrain.comm.probes.transports import prepare_bare
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.samples import Samples
-from mpitrain.errors import LaunchError, MpitrainError
+from mpitrain.errors import MpitrainError
 from mpitrain.runs.prepare import prepare_on_samples
-from mpitrain.train.engines.standard import EXTRA_ENTRIES
 
 _FEWEST_STEPS = 3
 _LEARNING_RATE = 1e-3
@@ -146,29 +140,6 @@ class EngineLoop:
             self._epoch, self._next_step = self._epoch + 1, 0
             self._engine.start_epoch(self._epoch)
             self._ranks.barrier()  # else the first step would wait for the last rank to be ready
-
-
-class ExchangeLoop:
-    """No steps: messages of the size of an engine's sums to the next rank, as `bench collectives` times "exchange"."""
-
-    def __init__(self, engine: Any, ranks: Ranks) -> None:
-        engine.close()
-        if not isinstance(ranks.cpu, MpiCommunicator):
-            raise mark_agreed(LaunchError("nodes exchange over MPI, which does not connect these ranks"))
-        num_values = sum(parameter.numel() for parameter in engine.parameters) + EXTRA_ENTRIES
-        self._ranks, self._sent = ranks, torch.zeros(num_values)
-        self._received = torch.zeros_like(self._sent)
-        self._call = prepare_bare(ranks.cpu.mpi_comm, "exchange", self._sent, self._received)
-
-    def time_steps(self, num_steps: int) -> list[float]:
-        """See `Timed.time_steps`: a sample of many calls each."""
-        clock = CollectiveClock(self._ranks.barrier, lambda values: slowest(self._ranks.cpu, values))
-        return [
-            sample_s * 1e6 for sample_s in measure_interleaved({"": Candidate(self._call)}, Plan(), clock)[""].samples_s
-        ]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def synthetic_samples(num_samples: int, sample_shape: tuple[int, ...] = (FEATURES,)) -> Samples:
