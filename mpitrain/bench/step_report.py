@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpitrain.bench.output import render_table
-from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
+from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
 
@@ -46,15 +46,24 @@ def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) ->
             (*columns, f"time / {baselines[network]}"),
             [_step_row(result) for result in group],
         )
+        + _bound_lines(group)
         for (network, batch, num_ranks), group in groups.items()
     ]
     return "\n".join([*tables, _machine_line(), *_error_lines(results)]) + "\n"
 
 
+def _bound_lines(group: Sequence[StepResult]) -> str:
+    return "".join(
+        f"{bound.name}: {bound.step_us:.1f} us; one node {bound.one_node_us:.1f} + {EXCHANGES} x exchange "
+        f"{bound.exchange_us:.1f} = {bound.bound_us:.1f} us\n"
+        for bound in bounds_of(group)
+    )
+
+
 def _step_row(result: StepResult) -> list[str]:
     median_us = result.median_us
     return [
-        result.case.engine.name,
+        result.case.name,
         *(_text(time_us) for time_us in (median_us, result.p10_us, result.p90_us)),
         _text(result.spread, ".0%"),
         _text(1e6 / median_us if median_us else None),
@@ -104,7 +113,7 @@ def _error_lines(results: Sequence[StepResult]) -> list[str]:
         if result.error:
             case = result.case
             where = f"{case.network.name}, batch {case.global_batch_size}"
-            engines.setdefault((where, ranks_words(case.num_ranks), result.error), []).append(case.engine.name)
+            engines.setdefault((where, ranks_words(case.num_ranks), result.error), []).append(case.name)
     return [
         f"not measured: {where}, {ranks}, {', '.join(dict.fromkeys(names))}: {error}"
         for (where, ranks, error), names in engines.items()

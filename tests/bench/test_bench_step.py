@@ -222,6 +222,25 @@ def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path:
     assert rows["cnn", "traced-fixed"]["ratio"] > 0
 
 
+def test_believed_nodes_are_measured_beside_one_and_the_bound_is_printed(tmp_path: Path) -> None:
+    engines = ("--engines", "compiled-any,torch-loop", "--networks", "icenet")
+    measured = Measured(tmp_path, "--nodes", "2", "--ranks", "1,2", "--rounds", "1", "--steps", "5", *engines)
+    rows = {(row["ranks"], row["engine"], row["nodes"]): row for row in measured.record["rows"]}
+    assert set(rows) == {
+        (1, "compiled-any", 1), (1, "torch-loop", 1), (2, "compiled-any", 1), (2, "torch-loop", 1),
+        (2, "compiled-any", 2), (2, "exchange", 2),
+    }  # fmt: skip
+    assert all(row["error"] is None and row["median_us"] > 0 for row in rows.values())
+    assert rows[2, "compiled-any", 1]["ratio"] == 1
+    us = [rows[2, "compiled-any", 2]["median_us"], rows[2, "compiled-any", 1]["median_us"],
+          rows[2, "exchange", 2]["median_us"]]  # fmt: skip
+    (line,) = [line for line in measured.done.stdout.splitlines() if line.startswith("compiled-any, 2 nodes: ")]
+    assert line == (
+        f"compiled-any, 2 nodes: {us[0]:.1f} us; one node {us[1]:.1f} + 1.2 x exchange {us[2]:.1f} = "
+        f"{us[1] + 1.2 * us[2]:.1f} us"
+    )
+
+
 @pytest.mark.parametrize("name", ["7-8-8-1+silu", "icenet+dropout", "resnet", "7-8-9-1"])
 def test_a_network_that_is_unknown_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"--networks .*: give icenet, or units of each level"):
@@ -234,8 +253,9 @@ def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
     """The command with launches that are played: each number of ranks once a round, all its cases together."""
     played: list[tuple[int, list[int]]] = []
 
-    def launch_with_made_up_times(mpirun: str, num_ranks: int, command: list[str]) -> str:
+    def launch_with_made_up_times(mpirun: str, num_ranks: int, command: list[str], variables: dict[str, str]) -> str:
         job = json.loads(Path(command[-1]).read_text())
+        assert (variables, job["nodes"]) == ({}, 1)
         batches = [case["batch"] for case in job["cases"]]
         number = len(played) // 2  # the round
         played.append((num_ranks, batches))

@@ -80,7 +80,7 @@ def load_kernel(network: DenseNetwork, instruction_set: str = "native") -> ctype
         ("shared_bytes", count, (count,)),
         ("add_parameters_to_digest", None, (address,)),
         ("sum_slices", None, (address, address, number)),
-        ("add_shared", None, (address, address)),
+        ("add_shared", count, (address, address)),
         ("apply_sum", None, (address, address, number)),
         ("take_steps", count, (address, address, address, count, count, number, number, address)),
         ("add_losses", None, (address, address, count, address)),
