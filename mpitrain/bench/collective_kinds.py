@@ -85,5 +85,10 @@ KINDS = {
             "all_to_all", False, False, False, lambda size: (size - 1) / size,
             lambda num_values, size, rank: _from_each(size, _part(num_values, size, rank)),
         ),
+        # Each rank's whole message to the next rank: what a pair of nodes does in the compiled engine's sums.
+        CollectiveKind(
+            "exchange", False, False, False, lambda size: 1.0,
+            lambda num_values, size, rank: own_values((rank - 1) % size, torch.arange(num_values)),
+        ),
     )
 }  # fmt: skip

@@ -18,9 +18,11 @@ from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing,
 from mpitrain.bench.output import check_writable, format_bytes, render_table, write_bytes, write_json
 from mpitrain.comm.agreement import mark_agreed, on_root
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.probes.transports import Call, Transport, available_transports, start_transports
+from mpitrain.comm.mpi.communicator import MpiCommunicator
+from mpitrain.comm.probes.transports import Call, Transport, available_transports, prepare_bare, start_transports
 from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import LaunchError, UserError
+from mpitrain.train.engines.standard import EXTRA_ENTRIES
 
 _TIMEOUT_S = 120.0
 _VALUE_BYTES = 4  # float32
@@ -167,6 +169,29 @@ def _slowest(communicator: Communicator, values: Sequence[float]) -> list[float]
     tensor = torch.tensor(values, dtype=torch.float64)
     communicator.all_reduce(tensor, "max")
     return [float(value) for value in tensor]
+
+
+class ExchangeLoop:
+    """No steps: messages of the size of an engine's sums to the next rank, as `bench collectives` times "exchange"."""
+
+    def __init__(self, engine: Any, ranks: Ranks) -> None:
+        engine.close()
+        if not isinstance(ranks.cpu, MpiCommunicator):
+            raise mark_agreed(LaunchError("nodes exchange over MPI, which does not connect these ranks"))
+        num_values = sum(parameter.numel() for parameter in engine.parameters) + EXTRA_ENTRIES
+        self._ranks, self._sent = ranks, torch.zeros(num_values)
+        self._received = torch.zeros_like(self._sent)
+        self._call = prepare_bare(ranks.cpu.mpi_comm, "exchange", self._sent, self._received)
+
+    def time_steps(self, num_steps: int) -> list[float]:
+        """Return the times of samples of many messages in microseconds; `num_steps` says nothing. Collective."""
+        clock = CollectiveClock(self._ranks.barrier, lambda values: _slowest(self._ranks.cpu, values))
+        return [
+            sample_s * 1e6 for sample_s in measure_interleaved({"": Candidate(self._call)}, Plan(), clock)[""].samples_s
+        ]
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _raise_if_wrong(results: Sequence[CollectiveResult]) -> None:

@@ -16,13 +16,14 @@ from typing import Any
 
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
-from mpitrain.bench.step_results import StepResult, summarise
+from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_peak
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError, UserError
 from mpitrain.native.benchmark import time_cpp_steps
 from mpitrain.native.build import build_program, program_path
 from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
+from mpitrain.train.compiled.peak import measure_peak
 
 Say = Callable[[str], None]
 Key = tuple[str, str, int, str]
@@ -53,17 +54,18 @@ def measure_steps(
     if program is None:
         cases = [case for case in cases if case.engine.kind != "cpp"]
     recorded: dict[Key, _Recorded] = defaultdict(_Recorded)
+    peak = 0.0
     # Ranks on other nodes see the current folder, and not this node's temporary ones.
     with TemporaryDirectory(prefix="mpitrain_bench_", dir=Path.cwd() if launcher else None) as folder:
         for number in range(num_rounds):
-            for num_ranks in sorted({case.num_ranks for case in cases}):
-                say(f"round {number + 1} of {num_rounds}: {num_ranks} rank{'s' if num_ranks > 1 else ''}")
-                here = [case for case in cases if case.num_ranks == num_ranks]
-                here = rotated(here, number)
+            for launch in sorted({(case.num_ranks, case.num_nodes) for case in cases}):
+                say(f"round {number + 1} of {num_rounds}: {_words(*launch)}")
+                here = rotated([case for case in cases if (case.num_ranks, case.num_nodes) == launch], number)
                 ours = [case for case in here if case.engine.kind != "cpp"]
                 _measure_python(words, ours, longest_s, Path(folder), recorded)
                 _measure_cpp(words, [case for case in here if case.engine.kind == "cpp"], program, recorded)
-    return [_result_of(case, recorded[case.key]) for case in cases]
+            peak = max(peak, _peak())
+    return with_shares_of_peak([_result_of(case, recorded[case.key]) for case in cases], peak)
 
 
 def launcher_words(launcher: str | None) -> str | list[str]:
@@ -83,8 +85,27 @@ def launcher_words(launcher: str | None) -> str | list[str]:
     return words
 
 
+def _peak() -> float:
+    try:
+        return measure_peak()
+    except MissingDependencyError:  # without a compiler all but the compiled step can be measured
+        return 0.0
+
+
 def _result_of(case: StepCase, recorded: _Recorded) -> StepResult:
     return summarise(case, recorded.rounds_us, recorded.error, recorded.spent, recorded.facts)
+
+
+def _words(num_ranks: int, num_nodes: int) -> str:
+    nodes = f" on {num_nodes} nodes, as they believe" if num_nodes > 1 else ""
+    return f"{num_ranks} rank{'s' if num_ranks > 1 else ''}{nodes}"
+
+
+def variables_of_nodes(num_nodes: int) -> dict[str, str]:
+    """Return the variables by which MPICH lets the ranks of one machine believe in several nodes, in blocks."""
+    if num_nodes == 1:
+        return {}
+    return {"MPIR_CVAR_NUM_CLIQUES": str(num_nodes), "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
 
 
 def check_not_launched(environ: Mapping[str, str]) -> None:
@@ -121,9 +142,11 @@ def _measure_python(
     if not cases:
         return
     job_file, results_file = folder / "job.json", folder / "results.json"
-    job = {"longest_s": longest_s, "results": str(results_file), "cases": [_as_job(case) for case in cases]}
+    num_ranks, num_nodes = cases[0].num_ranks, cases[0].num_nodes
+    job = {"longest_s": longest_s, "results": str(results_file), "nodes": num_nodes, "cases": list(map(_as_job, cases))}
     job_file.write_text(json.dumps(job))
-    run_under_mpi(launcher, cases[0].num_ranks, [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)])
+    command = [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)]
+    run_under_mpi(launcher, num_ranks, command, variables=variables_of_nodes(num_nodes))
     for case, answer in zip(cases, json.loads(results_file.read_text()), strict=True):
         here = recorded[case.key]
         _record(here, answer.get("step_us"), answer.get("error"))

@@ -64,7 +64,7 @@ class Engine:
     """One way to compute a training step.
 
     `kind`: ours (with the trainer's settings), a loop of plain PyTorch (in baselines.py: distributed, or in a single
-    process) or cpp (the C++ program's engine and reduction).
+    process), cpp (the C++ program's engine and reduction) or exchange (no step: the message that two nodes exchange).
     `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, their tree), any (one slice a rank, one
     Allreduce) or original (one slice a rank, one Allreduce for each parameter, libtorch's Adam).
     """
@@ -109,6 +109,7 @@ ENGINES = {engine.name: engine for engine in _ENGINES}
 _FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed")
 DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in _FEWER)
 DEFAULT_BASELINE = "compiled-any"
+EXCHANGE = Engine("exchange", "exchange", note="no step: one message of a step's size between two nodes")
 # Of networks that are no plain chains: the compiled step has those with dropout or a norm, the C++ program none.
 OTHER_ENGINES = (
     "compiled-any",
@@ -124,7 +125,10 @@ OTHER_BASELINE = "torch-loop"
 
 @dataclass(frozen=True)
 class StepCase:
-    """One engine on one network at one batch size on one number of ranks."""
+    """One engine on one network at one batch size on one number of ranks.
+
+    `num_nodes`: on how many nodes the ranks believe to be; they are on one machine.
+    """
 
     network: Network
     global_batch_size: int | str
@@ -133,11 +137,17 @@ class StepCase:
     num_samples: int
     num_steps: int
     num_warmup_steps: int
+    num_nodes: int = 1
+
+    @property
+    def name(self) -> str:
+        """The engine, and the nodes where there are several."""
+        return self.engine.name if self.num_nodes == 1 else f"{self.engine.name}, {self.num_nodes} nodes"
 
     @property
     def key(self) -> tuple[str, str, int, str]:
         """What tells this case from all others of a call."""
-        return (self.network.name, str(self.global_batch_size), self.num_ranks, self.engine.name)
+        return (self.network.name, str(self.global_batch_size), self.num_ranks, self.name)
 
     @property
     def settings(self) -> list[str]:

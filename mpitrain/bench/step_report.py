@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpitrain.bench.output import render_table
-from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
+from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
 
@@ -42,25 +42,35 @@ def _is_installed(name: str) -> bool:
 def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) -> str:
     """Return a table for each network, batch and number of ranks, then a line for whatever could not be measured."""
     groups = grouped(results, lambda result: result.case.key[:3])
-    columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s")
+    columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", "of peak")
     tables = [
         render_table(
             f"{network}, batch {batch}, {ranks_words(num_ranks)}",
             (*columns, f"time / {baselines[network]}"),
             [_step_row(result) for result in group],
         )
+        + _bound_lines(group)
         for (network, batch, num_ranks), group in groups.items()
     ]
     return "\n".join([*tables, _machine_line(), *_error_lines(results)]) + "\n"
 
 
+def _bound_lines(group: Sequence[StepResult]) -> str:
+    return "".join(
+        f"{bound.name}: {bound.step_us:.1f} us; one node {bound.one_node_us:.1f} + {EXCHANGES} x exchange "
+        f"{bound.exchange_us:.1f} = {bound.bound_us:.1f} us\n"
+        for bound in bounds_of(group)
+    )
+
+
 def _step_row(result: StepResult) -> list[str]:
     median_us = result.median_us
     return [
-        result.case.engine.name,
+        result.case.name,
         *(_text(time_us) for time_us in (median_us, result.p10_us, result.p90_us)),
         _text(result.spread, ".0%"),
         _text(1e6 / median_us if median_us else None),
+        _text(result.share_of_peak, ".0%"),
         _text(result.ratio, ".2f"),
     ]
 
@@ -113,7 +123,7 @@ def _error_lines(results: Sequence[StepResult]) -> list[str]:
         if result.error:
             case = result.case
             where = f"{case.network.name}, batch {case.global_batch_size}"
-            engines.setdefault((where, ranks_words(case.num_ranks), result.error), []).append(case.engine.name)
+            engines.setdefault((where, ranks_words(case.num_ranks), result.error), []).append(case.name)
     return [
         f"not measured: {where}, {ranks}, {', '.join(dict.fromkeys(names))}: {error}"
         for (where, ranks, error), names in engines.items()

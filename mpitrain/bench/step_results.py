@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from mpitrain.bench.measurement import percentile
-from mpitrain.bench.step_cases import StepCase
+from mpitrain.bench.step_cases import EXCHANGE, StepCase
+from mpitrain.train.compiled.peak import operations_of
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
+EXCHANGES = 1.2
+"""How many exchanges of its message a step on several nodes may take longer than on one."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,10 @@ class StepResult:
 
     `num_steps` is how many the shortest round timed.
     `ratio`: how many times as long as the baseline's step a step takes, the median over the rounds of each round's
-    ratio; None where the baseline is missing. `error`: why there are no times, or fewer. `spent`, of our engines: where
-    the time goes, as `EngineLoop.spent` tells, the medians over the rounds; `facts`: as `EngineLoop.facts` tells.
+    ratio; None where the baseline is missing. `share_of_peak`: the products' operations a second and rank, over the
+    most that a core was measured to do; None for networks that are no chains of dense layers. `error`: why there are
+    no times, or fewer. `spent`, of our engines: where the time goes, as `EngineLoop.spent` tells, the medians over the
+    rounds; `facts`: as `EngineLoop.facts` tells.
     """
 
     case: StepCase
@@ -31,6 +36,7 @@ class StepResult:
     num_steps: int
     error: str | None = None
     ratio: float | None = None
+    share_of_peak: float | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,6 +64,7 @@ class StepResult:
             "global_batch_size": self.case.global_batch_size,
             "ranks": self.case.num_ranks,
             "engine": self.case.engine.name,
+            "nodes": self.case.num_nodes,
             "median_us": median_us,
             "round_medians_us": list(self.round_medians_us),
             "spread": self.spread,
@@ -65,6 +72,7 @@ class StepResult:
             "p90_us": self.p90_us,
             "steps_per_second": 1e6 / median_us if median_us else None,
             "ratio": self.ratio,
+            "share_of_peak": self.share_of_peak,
             "steps_a_round": self.num_steps,
             "warmup_steps": self.case.num_warmup_steps,
             "samples": self.case.num_samples,
@@ -95,9 +103,50 @@ def with_ratios(results: Sequence[StepResult], baselines: Mapping[str, str]) -> 
     base = {
         result.case.key[:3]: result.round_medians_us
         for result in results
-        if result.case.engine.name == baselines[result.case.network.name]
+        if result.case.name == baselines[result.case.network.name]
     }
     return [replace(result, ratio=_ratio(result.round_medians_us, base.get(result.case.key[:3]))) for result in results]
+
+
+def with_shares_of_peak(results: Sequence[StepResult], peak: float) -> list[StepResult]:
+    """Return the results with their shares of `peak`, operations a second of one core; 0 where it is not known."""
+    return [replace(result, share_of_peak=_share_of_peak(result, peak)) for result in results]
+
+
+def _share_of_peak(result: StepResult, peak: float) -> float | None:
+    case, median_us = result.case, result.median_us
+    if not case.network.is_chain or not median_us or not peak:
+        return None
+    batch = case.num_samples if case.global_batch_size == "full" else int(case.global_batch_size)
+    return operations_of(case.network.sizes, batch) / (median_us * 1e-6 * case.num_ranks * peak)
+
+
+@dataclass(frozen=True)
+class NodesBound:
+    """A step on several nodes against one on one node with `EXCHANGES` exchanges of its message, in microseconds."""
+
+    name: str
+    step_us: float
+    one_node_us: float
+    exchange_us: float
+
+    @property
+    def bound_us(self) -> float:
+        """What the step should take at most."""
+        return self.one_node_us + EXCHANGES * self.exchange_us
+
+
+def bounds_of(group: Sequence[StepResult]) -> list[NodesBound]:
+    """Return the bounds of results that share network, batch and ranks, where everything was measured."""
+    medians = {result.case.name: result.median_us for result in group}
+    return [
+        NodesBound(result.case.name, result.median_us, one_node_us, exchange_us)
+        for result in group
+        if result.case.num_nodes > 1
+        and result.median_us is not None
+        and (one_node_us := medians.get(result.case.engine.name)) is not None
+        and (exchange_us := medians.get(f"{EXCHANGE.name}, {result.case.num_nodes} nodes")) is not None
+    ]
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -237,7 +237,7 @@ def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:
     from mpitrain.comm.mpi.communicator import MpiCommunicator
 
     communicator = MpiCommunicator(mpi.COMM_WORLD)
-    node = mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
+    node = communicator.split_by_node()
     # A node is named by its first rank: exact where host names are not, and for uneven layouts too.
     nodes = communicator.all_gather_object(str(node.bcast(communicator.rank)))
     node.Free()

@@ -18,19 +18,20 @@ _NO_MESSAGE = re.compile(r"qemu-\S+: warning: TCG doesn't support")
 
 def run_under_mpi(
     launcher: str | Sequence[str], num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0,
-    emulator: Sequence[str] = (),
+    emulator: Sequence[str] = (), variables: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
     """Run `command` on `num_ranks` ranks and return its standard output.
 
     `launcher`: the path of mpirun, for ranks on this machine; or words such as `srun --mpi=pmi2`, which start ranks on
     other nodes too, whose cores are not known here. Each rank is started by `emulator`, where there is one: what an
-    emulated process starts is not emulated. Raises UserError or LaunchError with the program's own message where its
-    exit code says so, else MpitrainError if it fails or does not end in `timeout_s` seconds.
+    emulated process starts is not emulated; it gets `variables` where the environment does not have them. Raises
+    UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError if it fails
+    or does not end in `timeout_s` seconds.
     """
     words = [launcher, "-np"] if isinstance(launcher, str) else [*launcher, "-n"]
     num_here = num_ranks if isinstance(launcher, str) else 1
     full = [*words, str(num_ranks), *emulator, *command]
-    return run_command(full, num_here, timeout_s, EMULATION_VARIABLES if emulator else {})
+    return run_command(full, num_here, timeout_s, {**(EMULATION_VARIABLES if emulator else {}), **(variables or {})})
 
 
 def run_command(

@@ -141,7 +141,7 @@ class StepMeter:
             self._times.reading + now.reading - spent.reading,
             self._times.waiting + now.waiting - spent.waiting,
             self._times.adding + now.adding - spent.adding,
-            self._times.messages + self._seconds_in_messages() - messages_s,
+            self._times.messages + self._seconds_in_messages() - messages_s + now.messages - spent.messages,
         )
 
     def gather(self) -> StepTiming:

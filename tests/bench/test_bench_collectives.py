@@ -12,13 +12,17 @@ from conftest import launch
 from slowness import cores_are_free
 
 COMMAND = ["-m", "mpitrain", "bench", "collectives"]
-COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "exchange"]
 TRANSPORTS = ["mpi4py", "mpi", "gloo"]
 FIGURES = {
     "collective", "transport", "num_bytes", "median_us", "p10_us", "p90_us", "first_call_us", "num_samples",
     "calls_per_sample", "algbw_gb_s", "busbw_gb_s", "wrong_values",
 }  # fmt: skip
-FACTORS = {"all_reduce": lambda size: 2 * (size - 1) / size, "broadcast": lambda size: 1.0}
+FACTORS = {
+    "all_reduce": lambda size: 2 * (size - 1) / size,
+    "broadcast": lambda size: 1.0,
+    "exchange": lambda size: 1.0,
+}
 
 # The mpi backend leaves one wrong value on the last rank, which runs for the timing do not show.
 WRONG_PROGRAM = """
@@ -105,7 +109,7 @@ def test_every_collective_over_every_transport(tmp_path: Path, num_ranks: int | 
 
 def sizes_of(name: str, size: int) -> list[int]:
     """Bytes of the messages: a value, or one a part, and the multiple of that below 2 KiB."""
-    unit = 4 if name in ("all_reduce", "broadcast") else 4 * size
+    unit = 4 if name in ("all_reduce", "broadcast", "exchange") else 4 * size
     return [unit, 2048 // unit * unit]
 
 

@@ -90,6 +90,7 @@ def test_expected_values_are_what_the_collective_does(name, size):
         "all_gather": lambda rank: torch.cat(sent),
         "reduce_scatter": lambda rank: total.chunk(size)[rank],
         "all_to_all": lambda rank: torch.cat([parts[source][rank] for source in range(size)]),
+        "exchange": lambda rank: sent[rank - 1],
     }
     for rank in range(size):
         assert torch.equal(kind.expected(n, size, rank).double(), done[name](rank))

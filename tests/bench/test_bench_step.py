@@ -16,17 +16,18 @@ from mpitrain.bench.measured.configured import configured_run
 from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count, step_network_of
 from mpitrain.bench.step_job import affordable_steps
-from mpitrain.bench.step_results import scaling_of, summarise, with_ratios
+from mpitrain.bench.step_results import scaling_of, summarise, with_ratios, with_shares_of_peak
 from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
 from mpitrain.config import load_run_config
 from mpitrain.errors import LaunchError, UserError
+from mpitrain.train.compiled.peak import measure_peak, operations_of
 
 TIMEOUT_S = 300.0
 PNG = b"\x89PNG"
 
 
-def case_of(engine: str, batch: int = 64, num_ranks: int = 1) -> StepCase:
+def case_of(engine: str, batch: int | str = 64, num_ranks: int = 1) -> StepCase:
     return StepCase(network_of("icenet"), batch, num_ranks, ENGINES[engine], 1024, 40, 4)
 
 
@@ -46,6 +47,24 @@ def test_medians_spread_and_ratios_of_made_up_figures() -> None:
     assert (row["median_us"], row["steps_per_second"], row["ratio"]) == (50, 20000, 5)
     assert (row["engine"], row["ranks"], row["global_batch_size"], row["error"]) == ("eager-any", 1, 64, None)
     assert results[4].as_json()["error"] == "ended early"
+
+
+def test_share_of_the_peak_of_made_up_figures() -> None:
+    # 7-16-1: 112 + 16 weights, three products of two operations each, and none back to the inputs.
+    assert operations_of((7, 16, 1), 10) == 10 * 2 * (3 * 128 - 112)
+    assert operations_of((5, 3), 1) == 2 * 2 * 15
+    one, two = (summarise(case_of("compiled-any", num_ranks=ranks), [[17.408]], None) for ranks in (1, 2))
+    full = summarise(case_of("compiled-any", "full"), [[17.408]], None)
+    field = StepCase(step_network_of("cnn"), 64, 1, ENGINES["eager-any"], 1024, 40, 4)
+    results = with_shares_of_peak([one, two, full, summarise(field, [[10]], None)], peak=4e9)
+    assert [result.share_of_peak for result in results] == [pytest.approx(0.5), pytest.approx(0.25), 8, None]
+    assert results[0].as_json()["share_of_peak"] == pytest.approx(0.5)
+    assert with_shares_of_peak([one], peak=0)[0].share_of_peak is None
+
+
+def test_the_peak_is_one_of_this_kind_of_machine() -> None:
+    # From one number a cycle at 0.5 GHz, of an emulation, to two vectors of 16 at 10 GHz, two operations each.
+    assert 1e8 < measure_peak() < 2 * 2 * 16 * 10e9
 
 
 def test_speed_up_and_efficiency_of_made_up_figures() -> None:
@@ -203,6 +222,25 @@ def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path:
     assert rows["cnn", "traced-fixed"]["ratio"] > 0
 
 
+def test_believed_nodes_are_measured_beside_one_and_the_bound_is_printed(tmp_path: Path) -> None:
+    engines = ("--engines", "compiled-any,torch-loop", "--networks", "icenet")
+    measured = Measured(tmp_path, "--nodes", "2", "--ranks", "1,2", "--rounds", "1", "--steps", "5", *engines)
+    rows = {(row["ranks"], row["engine"], row["nodes"]): row for row in measured.record["rows"]}
+    assert set(rows) == {
+        (1, "compiled-any", 1), (1, "torch-loop", 1), (2, "compiled-any", 1), (2, "torch-loop", 1),
+        (2, "compiled-any", 2), (2, "exchange", 2),
+    }  # fmt: skip
+    assert all(row["error"] is None and row["median_us"] > 0 for row in rows.values())
+    assert rows[2, "compiled-any", 1]["ratio"] == 1
+    us = [rows[2, "compiled-any", 2]["median_us"], rows[2, "compiled-any", 1]["median_us"],
+          rows[2, "exchange", 2]["median_us"]]  # fmt: skip
+    (line,) = [line for line in measured.done.stdout.splitlines() if line.startswith("compiled-any, 2 nodes: ")]
+    assert line == (
+        f"compiled-any, 2 nodes: {us[0]:.1f} us; one node {us[1]:.1f} + 1.2 x exchange {us[2]:.1f} = "
+        f"{us[1] + 1.2 * us[2]:.1f} us"
+    )
+
+
 @pytest.mark.parametrize("name", ["7-8-8-1+silu", "icenet+dropout", "resnet", "7-8-9-1"])
 def test_a_network_that_is_unknown_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"--networks .*: give icenet, or units of each level"):
@@ -215,8 +253,9 @@ def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
     """The command with launches that are played: each number of ranks once a round, all its cases together."""
     played: list[tuple[int, list[int]]] = []
 
-    def launch_with_made_up_times(mpirun: str, num_ranks: int, command: list[str]) -> str:
+    def launch_with_made_up_times(mpirun: str, num_ranks: int, command: list[str], variables: dict[str, str]) -> str:
         job = json.loads(Path(command[-1]).read_text())
+        assert (variables, job["nodes"]) == ({}, 1)
         batches = [case["batch"] for case in job["cases"]]
         number = len(played) // 2  # the round
         played.append((num_ranks, batches))

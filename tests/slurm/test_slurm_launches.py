@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import sys
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Finished, find_mpirun, losses_of, train
+from conftest import TESTS, Finished, find_mpirun, launch, losses_of, train
 from slowness import assert_within
 from slurm_cluster import SlurmCluster, slurm, wait_until
 
@@ -91,6 +92,20 @@ def test_srun_trains_to_the_same_bits_as_mpirun(
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     assert outcome_of(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("layout", [TWO_AND_TWO, THREE_AND_ONE])
+def test_an_epoch_is_one_call_on_two_nodes(slurm: SlurmCluster, tmp_path: Path, layout: tuple[str, ...]) -> None:
+    program, alone = str(TESTS / "train" / "nodes_sum_program.py"), tmp_path / "alone"
+    alone.mkdir()
+    done = launch([program, str(alone)])
+    assert done.returncode == 0, done.stderr
+    words = ("--mpi=pmi2", *layout, sys.executable, program, str(tmp_path))
+    done = slurm.srun(*words, timeout_s=LAUNCH_TIMEOUT_S, environ={"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"})
+    assert done.returncode == 0, done.stderr
+    facts, (expected,) = (json.loads((folder / "facts.json").read_text())["fixed"] for folder in (tmp_path, alone))
+    assert [(seen["exchanges"], seen["nodes"], seen["calls"]) for seen in facts] == [(True, 2, 3)] * 4
+    assert [(seen["weights"], seen["losses"]) for seen in facts] == [(expected["weights"], expected["losses"])] * 4
 
 
 def test_rank_0_on_the_second_node_is_found(

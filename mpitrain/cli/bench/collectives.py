@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "exchange")
 TRANSPORTS = ("mpi4py", "mpi", "gloo", "nccl")
 
 

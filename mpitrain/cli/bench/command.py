@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mpitrain.bench.step_cases import (
     DEFAULT_ENGINES,
     DEFAULT_SAMPLES,
     ENGINES,
+    EXCHANGE,
     NETWORK_HELP,
     OTHER_BASELINE,
     OTHER_ENGINES,
@@ -59,8 +61,9 @@ def _add_step_action(actions: Any) -> None:
         help="time a training step: our engines, plain PyTorch, and the C++ program",
         description="Time a training step of our engines, of the loop that users of plain PyTorch write, and of the "
         "C++ program, each launched in turn, round after round, on synthetic samples in memory. Run it without mpirun: "
-        f"it starts its own ranks, one thread each. The engines: {engines}. Left out where it serves nothing: what is "
-        "done once an epoch, and the warm-up.",
+        f"it starts its own ranks, one thread each. The engines: {engines}. Of peak: the "
+        "operations of a chain's products, over the most that the ranks' cores were measured to do in fused "
+        "multiply-adds. Left out where it serves nothing: what is done once an epoch, and the warm-up.",
     )
     _add_common(parser, ranks="1,2", network_help=STEP_NETWORK_HELP)
     parser.add_argument(
@@ -69,6 +72,11 @@ def _add_step_action(actions: Any) -> None:
         help=f"({','.join(DEFAULT_ENGINES)}; of networks that are no chains {','.join(OTHER_ENGINES)})",
     )
     parser.add_argument("--batch", default="64", metavar="LIST", help="samples of all ranks together, or full (64)")
+    parser.add_argument(
+        "--nodes", type=at_least(1), default=1, metavar="N",
+        help="time our engines also on N nodes, in which MPICH lets the ranks of this one machine believe, and one "
+        "exchange of a step's message between them: no wire is in it (1)",
+    )  # fmt: skip
     parser.add_argument(
         "--baseline", metavar="NAME", help="whose time the others' are divided by "
         f"({DEFAULT_BASELINE}; of networks that are no chains {OTHER_BASELINE})",
@@ -145,8 +153,8 @@ def _run_step(options: argparse.Namespace) -> int:
 
 
 def step_cases(options: argparse.Namespace) -> list[StepCase]:
-    """Return every engine on every network, batch and number of ranks. Raises UserError."""
-    return [
+    """Return every engine on every network, batch and number of ranks, and those on several nodes. Raises UserError."""
+    cases = [
         _case(options, network, batch, num_ranks, engine, _num_samples(options.samples, batch, network))
         for num_ranks in ranks_of(options.ranks)
         for network in map(step_network_of, options.networks.split(","))
@@ -154,6 +162,11 @@ def step_cases(options: argparse.Namespace) -> list[StepCase]:
         for engine in _engines(options, network)
         if engines_of([_baseline(options, network)])
     ]
+    if options.nodes == 1:
+        return cases
+    here = [case for case in cases if case.engine.kind == "ours" and case.num_ranks >= options.nodes]
+    of_exchange = list({case.key: case for case in (replace(case, engine=EXCHANGE) for case in here)}.values())
+    return [*cases, *(replace(case, num_nodes=options.nodes) for case in [*here, *of_exchange])]
 
 
 def _engines(options: argparse.Namespace, network: Network) -> list[Engine]:

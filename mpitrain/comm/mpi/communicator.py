@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpitrain.comm.communicator import NodeSharedTensor, ReduceOperation, row_bytes_of
+from mpitrain.comm.mpi import node_shared
 from mpitrain.comm.mpi.half_precision import all_reduce_halves
-from mpitrain.comm.mpi.node_shared import open_node_shared_tensor
 from mpitrain.comm.mpi.tensor_memory import HALF_DTYPES, TensorMemory
 from mpitrain.comm.watch.notes import CollectiveNotes, noted
 
@@ -85,7 +85,11 @@ class MpiCommunicator:
 
     def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
         """See `Communicator.node_shared_tensor`."""
-        return open_node_shared_tensor(self, self._comm, shape, dtype)
+        return node_shared.open_node_shared_tensor(self, self._comm, shape, dtype)
+
+    def split_by_node(self) -> MPI.Comm:
+        """Return a communicator of the ranks of this rank's node, in their order. Collective."""
+        return node_shared.split_by_node(self._comm)
 
     @noted
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:

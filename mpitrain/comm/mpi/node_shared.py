@@ -22,13 +22,20 @@ SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108  (a mount, not a place of ours)
 _MEGABYTE = 1e6
 
 
+def split_by_node(mpi_comm: MPI.Intracomm) -> MPI.Comm:
+    """Return the ranks of this rank's node, in their order. Collective."""
+    from mpi4py import MPI
+
+    return mpi_comm.Split_type(MPI.COMM_TYPE_SHARED)
+
+
 def open_node_shared_tensor(
     communicator: Communicator, mpi_comm: MPI.Intracomm, shape: Sequence[int], dtype: torch.dtype
 ) -> NodeSharedTensor:
     """See `Communicator.node_shared_tensor`. Collective."""
     from mpi4py import MPI
 
-    node = mpi_comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node: Any = split_by_node(mpi_comm)
     num_bytes = math.prod(shape) * dtype.itemsize
     own_bytes = num_bytes if node.Get_rank() == 0 else 0
     on_all_ranks(communicator, lambda: _check_room(own_bytes))

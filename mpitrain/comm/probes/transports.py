@@ -30,8 +30,9 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 class Transport:
     """One way: "mpi4py" (bare), "mpi" (our backend of torch.distributed), "gloo" or "nccl".
 
-    `prepare(collective, sent, received)` returns what runs "all_reduce", "broadcast", "all_gather", "reduce_scatter"
-    or "all_to_all" once (Collective). The first two work in place on `received`, from rank 0 the second.
+    `prepare(collective, sent, received)` returns what runs "all_reduce", "broadcast", "all_gather", "reduce_scatter",
+    "all_to_all" or "exchange" once (Collective). The first two work in place on `received`, from rank 0 the second. In
+    the last one each rank sends to the next one, and receives from the one before.
     """
 
     name: str
@@ -79,7 +80,7 @@ def _start(ranks: Ranks, name: str, timeout: datetime.timedelta) -> Transport:
     control, cpu = ranks.cpu, torch.device("cpu")
     if name == "mpi4py" and isinstance(control, MpiCommunicator):
         comm = control.mpi_comm
-        return Transport(name, cpu, lambda *arguments: _prepare_bare(comm, *arguments))
+        return Transport(name, cpu, lambda *arguments: prepare_bare(comm, *arguments))
     device = choose_device("cuda", ranks.local_rank) if name == "nccl" else cpu
     if name == "nccl":
         torch.cuda.set_device(device)
@@ -87,16 +88,19 @@ def _start(ranks: Ranks, name: str, timeout: datetime.timedelta) -> Transport:
     return Transport(name, device, lambda *arguments: _prepare_in_group(group, *arguments))
 
 
-def _prepare_bare(comm: MPI.Intracomm, collective: str, sent: torch.Tensor, received: torch.Tensor) -> Call:
+def prepare_bare(comm: MPI.Intracomm, collective: str, sent: torch.Tensor, received: torch.Tensor) -> Call:
+    """Return `Transport.prepare` of bare mpi4py over `comm`."""
     from mpi4py import MPI
 
     source, target = sent.numpy(), received.numpy()
+    after, before = (comm.Get_rank() + 1) % comm.Get_size(), (comm.Get_rank() - 1) % comm.Get_size()
     calls: dict[str, Call] = {
         "all_reduce": lambda: comm.Allreduce(MPI.IN_PLACE, target),
         "broadcast": lambda: comm.Bcast(target, 0),
         "all_gather": lambda: comm.Allgather(source, target),
         "reduce_scatter": lambda: comm.Reduce_scatter_block(source, target),
         "all_to_all": lambda: comm.Alltoall(source, target),
+        "exchange": lambda: comm.Sendrecv(source, after, recvbuf=target, source=before),
     }
     return calls[collective]
 
@@ -104,11 +108,17 @@ def _prepare_bare(comm: MPI.Intracomm, collective: str, sent: torch.Tensor, rece
 def _prepare_in_group(
     group: dist.ProcessGroup | None, collective: str, sent: torch.Tensor, received: torch.Tensor
 ) -> Call:
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    # Pairs of send and recv would wait for each other over a backend whose send waits.
+    to_next, from_before = (
+        [sent.numel() if other == chosen % size else 0 for other in range(size)] for chosen in (rank + 1, rank - 1)
+    )
     calls: dict[str, Call] = {
         "all_reduce": lambda: dist.all_reduce(received, group=group),
         "broadcast": lambda: dist.broadcast(received, 0, group=group),
         "all_gather": lambda: _all_gather(received, sent, group=group),
         "reduce_scatter": lambda: _reduce_scatter(received, sent, group=group),
         "all_to_all": lambda: dist.all_to_all_single(received, sent, group=group),
+        "exchange": lambda: dist.all_to_all_single(received, sent, from_before, to_next, group=group),
     }
     return calls[collective]

@@ -11,7 +11,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def load_kernel(network: DenseNetwork, instruction_set: str = "native") -> ctype
         ("shared_bytes", count, (count,)),
         ("add_parameters_to_digest", None, (address,)),
         ("sum_slices", None, (address, address, number)),
-        ("add_shared", None, (address, address)),
+        ("add_shared", count, (address, address)),
         ("apply_sum", None, (address, address, number)),
         ("take_steps", count, (address, address, address, count, count, number, number, address)),
         ("add_losses", None, (address, address, count, address)),
@@ -97,18 +97,26 @@ def build_kernel(network: DenseNetwork, instruction_set: str = "native", say: Sa
     fails, or where the cache cannot be written, and ConfigError where this CPU lacks a part of `instruction_set`, which
     is `compute.instruction_set`.
     """
+    return build_source("dense_network", network.macros(), instruction_set, say)
+
+
+def build_source(
+    name: str, macros: Sequence[str] = (), instruction_set: str = "native", say: Say = lambda _: None
+) -> Path:
+    """Return the library of `kernels/NAME.cpp`; see `build_kernel`."""
     compiler, cpu = find_compiler(), detect_cpu()
-    sources = [path.read_text() for path in sorted(_KERNELS.glob("*.[ch]pp"))]
-    flags = [*_FLAGS, *instruction_flags(cpu, instruction_set), *network.macros()]
+    source = _KERNELS / f"{name}.cpp"
+    sources = [path.read_text() for path in (*sorted(_KERNELS.glob("*.hpp")), source)]
+    flags = [*_FLAGS, *instruction_flags(cpu, instruction_set), *macros]
     # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
     identity = "\n".join([*sources, compiler, *flags, build_identity(cpu, instruction_set)])
-    record = cache_folder() / f"dense_network-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    record = cache_folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
     try:
         found = find_kernel(record)
     except ValueError as error:
         say(f"the cache of compiled steps: {error}; it is built anew")
         found = None
-    return found or _compile([compiler, *flags, str(_KERNELS / "dense_network.cpp")], record)
+    return found or _compile([compiler, *flags, str(source)], record)
 
 
 def _compile(command: list[str], record: Path) -> Path:

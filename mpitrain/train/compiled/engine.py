@@ -22,7 +22,7 @@ from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import moment_length
 from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, kept_if_few, packed
 from mpitrain.train.compiled.build import DenseNetwork
-from mpitrain.train.compiled.node_sum import NodeSum, open_node_sum
+from mpitrain.train.compiled.node_sum import NodeSum, num_at_once, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.compiled.running_statistics import KernelRunningStatistics
 from mpitrain.train.compiled.structs import Combination, KernelDraws, KernelStep, OptimizerKind
@@ -58,7 +58,7 @@ class CompiledEngine(StandardEngine):
         num_entries = len(self.optimizer.weights) + moment_length(inputs.model) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._addresses.num_slices, num_entries))
         self._sent = self._partials if gathers else self._partials[:1]
-        # One rank, or ranks that share memory, need nothing from outside of the kernel during a step.
+        # One rank, or ranks that the kernel adds up, need nothing from outside of it during a step.
         self._node_sum: NodeSum | None = None
         self._is_self_contained = False
         if narrow_wire(inputs) is None:
@@ -80,8 +80,7 @@ class CompiledEngine(StandardEngine):
 
     def _fitting_steps(self) -> int:
         products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * self.global_batch_size
-        num_ranks = min(self.ranks.world_size, self.ranks.node_cores)
-        return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_ranks / products)), MOST_STEPS_A_CALL)
+        return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
 
     def _describe_step(self, network: DenseNetwork, combination: Combination) -> None:
         """Tell the kernel all addresses and numbers, which do not change in a run, once."""
@@ -154,13 +153,14 @@ class CompiledEngine(StandardEngine):
                 self._step_address, shared, order, self._addresses.step_stride, min(num_steps, self._most_steps),
                 stop_requested, learning_rate, self._losses.data_ptr(),
             )  # fmt: skip
+            if self._node_sum is not None:
+                self._node_sum.check(num_taken)
         self._running.count(num_taken)
         return StepResult(self._losses[:num_taken].tolist(), bool(self._loss_and_stop[1] > 0))
 
     def spent(self) -> Spent:
         """See `StepEngine.spent`."""
-        waited, worked = self._node_sum.seconds() if self._node_sum is not None else (0.0, 0.0)
-        return Spent(self.seconds_reading, waited, worked)
+        return Spent(self.seconds_reading, *(self._node_sum.seconds() if self._node_sum is not None else ()))
 
     def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Take a step whose sums travel as messages. Collective."""
@@ -180,8 +180,9 @@ class CompiledEngine(StandardEngine):
         total = self._partials if self._is_self_contained else self.reducer.reduce(self._sent)
         if self._node_sum is not None:
             num_bytes = self._partials.shape[1] * self._partials.element_size()
-            with record_function(allreduce_name(num_bytes, "the node's shared memory", self.ranks.reduction)):
-                self._kernel.add_shared(self._step_address, self._node_sum.address)
+            carrier = "the node's shared memory" + (" and MPI" if self.ranks.num_nodes > 1 else "")
+            with record_function(allreduce_name(num_bytes, carrier, self.ranks.reduction)):
+                self._node_sum.check(self._kernel.add_shared(self._step_address, self._node_sum.address))
         with record_function(f"{self.training.optimizer.type} (compiled)"):
             return self._update(total, learning_rate)
 

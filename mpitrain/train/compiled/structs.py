@@ -54,7 +54,36 @@ class KernelDraws(ctypes.Structure):
 class KernelSumTimes(ctypes.Structure):
     """What a rank's sums took, in ticks; the fields are those of `SumTimes` in dense_step.hpp, in their order."""
 
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("waited", "worked", "num_timed", "num_sums"))
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("waited", "worked", "num_timed", "num_sums", "exchanged"))
+
+
+class KernelNodeMessages(ctypes.Structure):
+    """How first ranks of nodes send; the fields are those of `NodeMessages` in node_messages.hpp, in their order."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("send", "receive", "test_all", "statuses", "requests")),
+        *((name, ctypes.c_int64) for name in (
+            "communicator", "byte_type", "handle_bytes", "num_nodes", "node", "error",
+        )),
+    )  # fmt: skip
+
+
+class KernelSumPlan(ctypes.Structure):
+    """Which rows are added to which; the fields are those of `SumPlan` in nodes_sum.hpp, in their order."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("additions", "results")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_additions", "num_results")),
+    )
+
+
+class KernelNodeExchange(ctypes.Structure):
+    """How several nodes add up; the fields are those of `NodeExchange` in nodes_sum.hpp, in their order."""
+
+    _fields_ = (
+        ("messages", KernelNodeMessages), ("within", KernelSumPlan), ("across", KernelSumPlan),
+        ("first_block", ctypes.c_void_p), ("is_first", ctypes.c_int64), ("doubles", ctypes.c_int64),
+    )  # fmt: skip
 
 
 class KernelSharedSum(ctypes.Structure):
@@ -63,13 +92,16 @@ class KernelSharedSum(ctypes.Structure):
     _fields_ = (
         ("meeting", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
-        ("times", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("times", "exchange")),
     )
 
 
 def check_sizes(kernel: ctypes.CDLL) -> None:
     """Raise MpitrainError where the kernel was compiled for other structures than these: it would read wrong memory."""
-    named = ((KernelStep, "Step"), (KernelDraws, "Draws"), (KernelSharedSum, "SharedSum"), (KernelSumTimes, "SumTimes"))
+    named = (
+        (KernelStep, "Step"), (KernelDraws, "Draws"), (KernelSharedSum, "SharedSum"), (KernelSumTimes, "SumTimes"),
+        (KernelNodeExchange, "NodeExchange"),
+    )  # fmt: skip
     for structure, name in named:
         size = getattr(kernel, f"sizeof_{name}")()
         if size != ctypes.sizeof(structure):

@@ -32,6 +32,8 @@ class Spent:
     """For later ranks, inside the engine's own sums."""
     adding: float = 0.0
     """Working for those sums."""
+    messages: float = 0.0
+    """Among the nodes, inside the engine's own sums: work and waiting together."""
 
 
 class StepEngine(Protocol):

@@ -1,6 +1,7 @@
 // What the engine calls: sums over slices, updates, whole steps, and losses of held-out samples.
 //
 //   n parameters      k slices      b rows a slice
+#include "nodes_sum.hpp"
 #include "optimizer_updates.hpp"
 
 namespace {
@@ -34,6 +35,13 @@ void write_partials(const Step& step, const std::int64_t* order, double stop_fla
         for (; num_held > 1; --num_held) add_partial(step.partials, num_held - 2, num_held - 1);
 }
 
+/// Replaces row 0 of this rank's partials by the sum over all ranks. Collective. False after an error of MPI.
+bool add_among_all(const Step& step, const SharedSum& shared) {
+    if (shared.exchange) return add_among_nodes(step, shared);
+    add_among_ranks(step, shared);
+    return true;
+}
+
 void update(const Step& step, Real* total, double learning_rate) {
     average_gradient(step, total);
     if constexpr (has_batch_norm) update_running_statistics<0>(step, total + num_parameters());
@@ -53,6 +61,7 @@ std::int64_t sizeof_Step() { return sizeof(Step); }
 std::int64_t sizeof_Draws() { return sizeof(Draws); }
 std::int64_t sizeof_SharedSum() { return sizeof(SharedSum); }
 std::int64_t sizeof_SumTimes() { return sizeof(SumTimes); }
+std::int64_t sizeof_NodeExchange() { return sizeof(NodeExchange); }
 std::uint64_t clock_ticks() { return ticks(); }
 
 std::int64_t workspace_bytes() { return sizeof(Workspace); }
@@ -65,10 +74,11 @@ void sum_slices(const Step* step, const std::int64_t* order, double stop_flag) {
     write_partials(*step, order, stop_flag);
 }
 
-/// Replaces row 0 of this rank's partials by the sum over the ranks of `shared`. Collective over them.
-void add_shared(const Step* step, const SharedSum* shared) {
+/// Replaces row 0 of this rank's partials by the sum over the ranks of `shared`. Collective over them. Returns 0, or -1
+/// after an error of MPI.
+std::int64_t add_shared(const Step* step, const SharedSum* shared) {
     const IeeeArithmetic here;
-    add_among_ranks(*step, *shared);
+    return add_among_all(*step, *shared) ? 0 : -1;
 }
 
 /// Updates the parameters by total [n + m + 3], the sum over all ranks.
@@ -79,19 +89,18 @@ void apply_sum(const Step* step, Real* total, double learning_rate) {
 
 std::int64_t most_shared_rows() { return largest_tree_rows; }
 std::int64_t shared_bytes(std::int64_t num_rows) {
-    return static_cast<std::int64_t>(sizeof(Meeting)) +
-           2 * num_rows * partial_length * static_cast<std::int64_t>(sizeof(Real));
+    return static_cast<std::int64_t>(sizeof(Meeting)) + num_rows * row_bytes;
 }
 
 /// Takes up to `num_steps` steps, whose orders lie `step_stride` numbers apart, and sets their mean losses. Returns how
-/// many: the last is the first whose loss is not finite, or after which a rank asks to stop.
+/// many: the last is the first whose loss is not finite, or after which a rank asks to stop. After an error of MPI, -1.
 /// `shared` is null for one rank that has all slices; else collective over its ranks.
 std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t step_stride,
                         std::int64_t num_steps, double stop_flag, double learning_rate, double* losses) {
     const IeeeArithmetic here;
     for (std::int64_t taken = 0; taken < num_steps;) {
         write_partials(*step, order + taken * step_stride, stop_flag);
-        if (shared) add_among_ranks(*step, *shared);
+        if (shared && !add_among_all(*step, *shared)) return -1;
         update(*step, step->partials, learning_rate);
         losses[taken] = step->loss_and_stop[0];
         *step->steps_done = ++taken;

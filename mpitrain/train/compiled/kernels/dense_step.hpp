@@ -113,8 +113,11 @@ struct SumTimes {
     std::uint64_t waited;               // for later ranks, in all sums
     std::uint64_t worked;               // copying and adding, in those sums of which it was measured
     std::uint64_t num_timed, num_sums;  // how many those are, of how many
+    std::uint64_t exchanged;            // among the nodes: work and waiting together, in all sums
 };
 constexpr std::uint64_t timed_every = 16;  // two more looks at the clock in each step would be one part in a hundred
+
+struct NodeExchange;
 
 /// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in structs.py, in their order.
 struct SharedSum {
@@ -123,6 +126,7 @@ struct SharedSum {
     std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
     std::int64_t shares_cores;             // whether the ranks outnumber them, see wait_for_end()
     SumTimes* times;
+    NodeExchange* exchange;  // among several nodes, see nodes_sum.hpp; null: there is one
 };
 
 constexpr int largest_tree_rows = 64;

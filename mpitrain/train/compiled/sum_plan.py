@@ -1,0 +1,97 @@
+"""Who adds which rows where the ranks are on several nodes: first what a node has alone, then what the nodes have.
+
+R  rows in the order of the ranks      N  nodes      B  blocks: rows of one node that are added there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+Additions = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """`additions` of rows: (to which, which), in this order; then the rows `results` hold what is asked for."""
+
+    num_rows: int
+    additions: Additions
+    results: list[int]
+
+
+@dataclass(frozen=True)
+class NodesPlan:
+    """How R rows on N nodes are added.
+
+    `within[node]` makes the blocks of a node from its rows, in their order; `across` makes the total from all blocks,
+    which follow their nodes: those of a node begin at `first_block[node]`, of N + 1. `doubles` is true where each node
+    has one block, and they are added in the tree over 2^m nodes: then sums can double in m rounds between pairs.
+    """
+
+    within: list[SumPlan]
+    across: SumPlan
+    first_block: list[int]
+    doubles: bool
+
+
+def tree_additions(num_rows: int) -> Additions:
+    """Return the additions of the tree ((0,1),(2,3)),...; of an odd number the last one waits for the next level."""
+    distances = [1 << level for level in range(max(num_rows - 1, 0).bit_length())]
+    return [(row, row + d) for d in distances for row in range(0, num_rows - d, 2 * d)]
+
+
+def plan_in_tree(node_of_row: Sequence[int]) -> NodesPlan:
+    """Return the plan whose total is that of the tree over all R rows, whichever node, counted from 0, has each.
+
+    A block is a largest subtree of which one node has all rows.
+    """
+    return _plan(node_of_row, list(_subtrees(node_of_row)), tree_additions(len(node_of_row)))
+
+
+def plan_by_node(node_of_row: Sequence[int]) -> NodesPlan:
+    """Return the plan that adds all rows of a node before those of others: one block a node, in another order."""
+    nodes = range(max(node_of_row) + 1)
+    blocks = [[row for row, owner in enumerate(node_of_row) if owner == node] for node in nodes]
+    inside = [(rows[to], rows[which]) for rows in blocks for to, which in tree_additions(len(rows))]
+    across = [(blocks[to][0], blocks[which][0]) for to, which in tree_additions(len(blocks))]
+    return _plan(node_of_row, blocks, [*inside, *across])
+
+
+def _subtrees(node_of_row: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the rows of each largest subtree that is one node's."""
+    num_rows = len(node_of_row)
+    waiting = [(0, 1 << max(num_rows - 1, 0).bit_length())]
+    while waiting:
+        first, size = waiting.pop()
+        rows = list(range(first, min(first + size, num_rows)))
+        if len({node_of_row[row] for row in rows}) > 1:
+            waiting += [(first + size // 2, size // 2), (first, size // 2)]
+        elif rows:
+            yield rows
+
+
+def _plan(node_of_row: Sequence[int], blocks: list[list[int]], additions: Additions) -> NodesPlan:
+    num_nodes = max(node_of_row) + 1
+    blocks = sorted(blocks, key=lambda rows: (node_of_row[rows[0]], rows[0]))
+    block_of = {row: number for number, rows in enumerate(blocks) for row in rows}
+    within = [_plan_within(node_of_row, node, blocks, block_of, additions) for node in range(num_nodes)]
+    across = [(block_of[to], block_of[which]) for to, which in additions if block_of[to] != block_of[which]]
+    total = set(range(len(blocks))) - {which for _, which in across}  # the one that is added to no other
+    counts = [len(plan.results) for plan in within]
+    doubles = len(blocks) == num_nodes and num_nodes.bit_count() == 1 and across == tree_additions(num_nodes)
+    return NodesPlan(
+        within, SumPlan(len(blocks), across, list(total)),
+        [sum(counts[:node]) for node in range(num_nodes + 1)], doubles,
+    )  # fmt: skip
+
+
+def _plan_within(
+    node_of_row: Sequence[int], node: int, blocks: list[list[int]], block_of: dict[int, int], additions: Additions
+) -> SumPlan:
+    own = [row for row, owner in enumerate(node_of_row) if owner == node]
+    place = {row: number for number, row in enumerate(own)}
+    inside = [
+        (place[to], place[which]) for to, which in additions if to in place and block_of[to] == block_of.get(which)
+    ]
+    return SumPlan(len(own), inside, [place[rows[0]] for rows in blocks if node_of_row[rows[0]] == node])
