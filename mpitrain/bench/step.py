@@ -143,7 +143,9 @@ def _measure_python(
         return
     job_file, results_file = folder / "job.json", folder / "results.json"
     num_ranks, num_nodes = cases[0].num_ranks, cases[0].num_nodes
-    job = {"longest_s": longest_s, "results": str(results_file), "nodes": num_nodes, "cases": list(map(_as_job, cases))}
+    # Where a cluster's launcher starts them, on as many nodes as it likes.
+    nodes = num_nodes if isinstance(launcher, str) else None
+    job = {"longest_s": longest_s, "results": str(results_file), "nodes": nodes, "cases": list(map(_as_job, cases))}
     job_file.write_text(json.dumps(job))
     command = [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)]
     run_under_mpi(launcher, num_ranks, command, variables=variables_of_nodes(num_nodes))

@@ -80,7 +80,7 @@ class EngineLoop:
 
     def _now(self, num_steps: int, total_s: float = 0.0) -> RankTimes:
         spent = self._engine.spent()
-        messages_s = sum(notes.seconds for notes in self._notes)
+        messages_s = sum(notes.seconds for notes in self._notes) + spent.messages
         return RankTimes(num_steps, total_s, spent.reading, spent.waiting, spent.adding, messages_s)
 
     def _turn_epoch(self, start: RankTimes) -> RankTimes:
