@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.errors import LaunchError, MpitrainError, UserError
@@ -43,20 +46,38 @@ def run_command(
     Its exit code must be one of `accepted_codes`. Raises as `run_under_mpi` does.
     """
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            env={**(variables or {}), **_environment(num_ranks)},
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        with _leaving_nothing_behind():
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                env={**(variables or {}), **_environment(num_ranks)},
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raise MpitrainError(f"no end after {timeout_s:g} s: {' '.join(command)}") from error
     if done.returncode not in accepted_codes:
         raise _error_of(done, command)
     return done.stdout
+
+
+@contextmanager
+def _leaving_nothing_behind() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit here, so that the process ends what it has started: else that would run on."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def json_line_of(output: str) -> str:

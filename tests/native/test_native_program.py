@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import find_mpirun, launcher_environment
 
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 from mpitrain.native.program import run_under_mpi
+
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +55,34 @@ def test_a_silent_failure_names_the_command() -> None:
 def test_no_end_in_time_is_an_error() -> None:
     with pytest.raises(MpitrainError, match=r"no end after 1 s: .*mpirun -np 1 "):
         run("import time; time.sleep(20)", 1, timeout_s=1.0)
+
+
+_STARTS_RANKS = """
+import sys
+from mpitrain.native.program import run_under_mpi
+from mpitrain.native.toolchain import find_mpirun
+wait = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close(); time.sleep(600)"
+run_under_mpi(find_mpirun(), 2, [sys.executable, "-c", wait, sys.argv[1]])
+"""
+
+
+def test_what_was_started_ends_with_a_process_that_is_told_to(tmp_path: Path) -> None:
+    starting = subprocess.Popen([sys.executable, "-c", _STARTS_RANKS, str(tmp_path)])
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    starting.terminate()
+    assert starting.wait(timeout=TIMEOUT_S) == 128 + signal.SIGTERM
+    wait_until(lambda: not any(is_alive(int(path.name)) for path in tmp_path.iterdir()))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
