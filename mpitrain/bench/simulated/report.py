@@ -34,7 +34,10 @@ def render_outcome(outcome: Outcome, cluster: Cluster | None) -> str:
             f"note: on more than {MOST_ROWS} nodes, or ranks a node, the engine sends messages among all ranks instead"
         )
     if cluster is not None:
-        parts += [f"simulated {run.name}: {with_memory(cluster, costs).describe()}" for run, costs in outcome.costs]
+        source = "as measured on 2 ranks here" if cluster.memory_bandwidth_gb_s is None else "as described"
+        parts += [
+            f"simulated {run.name}: {with_memory(cluster, costs).describe()} {source}" for run, costs in outcome.costs
+        ]
     return (
         "\n".join([*parts, "computing as measured here on one rank, without any other load; no rank is ever late"])
         + "\n"
