@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,23 @@ def test_curves_to_4096_ranks_and_the_error_beside_real_steps(
     # 4000 bytes in 0.5 us
     assert "network 2 us, 4 GB/s; memory 0.1 us, 8 GB/s as measured on 2 ranks here" in printed
     assert re.search(r"icenet, compiled-fixed +strong +1 +200\.0 +112\.4 +-44 %", printed)
+
+
+def test_where_two_ranks_add_by_messages_the_memory_is_assumed_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def by_messages(cases: Sequence[StepCase], *_: Any) -> list[StepResult]:
+        return [replace(one, spent={**one.spent, "adding_us": 0.0}) for one in made_up(cases)]
+
+    monkeypatch.setattr(prediction, "measure_steps", by_messages)
+    flags = ["--networks", "icenet", "--ranks", "1,16", "--batch", "16"]
+    assert main(["bench", "simulate", "--cluster", str(described(tmp_path, CLUSTER)), *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "note: icenet, compiled-fixed: engine compiled adds 4000 B by messages among all ranks; what is" in printed
+    assert "memory 0.1 us, 10 GB/s as assumed: give node.memory_bandwidth_gb_s" in printed
+    text = CLUSTER.replace("cores: 8", "cores: 8, memory_bandwidth_gb_s: 20")
+    assert main(["bench", "simulate", "--cluster", str(described(tmp_path, text)), *flags]) == 0
+    assert "memory 0.1 us, 20 GB/s as described" in capsys.readouterr().out
 
 
 def test_the_command_measures_and_simulates_a_users_settings(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from mpitrain.bench.step_cases import ScaledRun, StepCase
 SCALINGS = ("strong", "weak")
 _NUMBER_BYTES = 4  # simulated_step.cpp sends float32
 VALIDATION_RANKS = (1, 2, 4, 8)
+ASSUMED_MEMORY_BANDWIDTH_GB_S = 10.0
 Say = Callable[[str], None]
 
 
@@ -139,8 +140,8 @@ def _simulated(simulator: Simulator, cluster: Cluster, point: Point, costs: Cost
 
 
 def with_memory(cluster: Cluster, costs: Costs) -> Cluster:
-    """Return the cluster with the memory bandwidth as measured here, where the description has none."""
-    measured_gb_s = costs.row_bytes / max(costs.row_s, 1e-12) * 1e-9
+    """Return the cluster with a memory bandwidth: as described, else as measured here, else an assumed one."""
+    measured_gb_s = costs.row_bytes / costs.row_s * 1e-9 if costs.adds_in_memory else ASSUMED_MEMORY_BANDWIDTH_GB_S
     return replace(cluster, memory_bandwidth_gb_s=cluster.memory_bandwidth_gb_s or measured_gb_s)
 
 

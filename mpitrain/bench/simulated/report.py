@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mpitrain.bench.output import render_table
+from mpitrain.bench.output import format_bytes, render_table
 from mpitrain.bench.simulated.cluster import Cluster
 from mpitrain.bench.simulated.prediction import SCALINGS, Outcome, Simulated, half_communication, with_memory
+from mpitrain.bench.simulated.workloads import Costs
 from mpitrain.bench.step_report import SCALING_WORDS
 from mpitrain.bench.step_results import grouped
 from mpitrain.observe.figures import GUIDE_COLOUR, new_panels, render_png
 
 _DOTS_PER_INCH = 100
 MOST_ROWS = 64  # that the compiled engine adds inside of its step: `largest_tree_rows` in dense_step.hpp
-_OTHER_ENGINE = (
-    "note: {name}: engine {engine} adds its rows by messages among all ranks; what is simulated is the compiled engine"
+_BY_MESSAGES = (
+    "note: {name}: engine {engine} adds {num_bytes} by messages among all ranks; what is simulated is adding in the "
+    "nodes' memory"
 )
 
 
@@ -27,21 +29,30 @@ def render_outcome(outcome: Outcome, cluster: Cluster | None) -> str:
         parts.append(_curve(f"simulated: {run}, {SCALING_WORDS[scaling]}", results))
     if outcome.validated:
         parts.append(_validation(outcome.validated))
-    parts += [_OTHER_ENGINE.format(name=run.name, engine=costs.engine)
-              for run, costs in outcome.costs if costs.engine != "compiled"]  # fmt: skip
+    parts += [
+        _BY_MESSAGES.format(name=run.name, engine=costs.engine, num_bytes=format_bytes(costs.row_bytes))
+        for run, costs in outcome.costs
+        if not costs.adds_in_memory
+    ]
     if any(one.num_nodes > MOST_ROWS or one.point.num_ranks // one.num_nodes > MOST_ROWS for one in outcome.predicted):
         parts.append(
             f"note: on more than {MOST_ROWS} nodes, or ranks a node, the engine sends messages among all ranks instead"
         )
     if cluster is not None:
-        source = "as measured on 2 ranks here" if cluster.memory_bandwidth_gb_s is None else "as described"
         parts += [
-            f"simulated {run.name}: {with_memory(cluster, costs).describe()} {source}" for run, costs in outcome.costs
+            f"simulated {run.name}: {with_memory(cluster, costs).describe()} {_source(cluster, costs)}"
+            for run, costs in outcome.costs
         ]
     return (
         "\n".join([*parts, "computing as measured here on one rank, without any other load; no rank is ever late"])
         + "\n"
     )
+
+
+def _source(cluster: Cluster, costs: Costs) -> str:
+    if cluster.memory_bandwidth_gb_s is not None:
+        return "as described"
+    return "as measured on 2 ranks here" if costs.adds_in_memory else "as assumed: give node.memory_bandwidth_gb_s"
 
 
 def _series(result: Simulated) -> tuple[str, str]:

@@ -27,12 +27,20 @@ class Workload:
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured of a run: seconds of computing, the bytes that a rank adds, seconds to copy or add these."""
+    """What was measured of a run: seconds of computing, the bytes that a rank adds, seconds to copy or add these.
+
+    `row_s` is 0 where two ranks here do not add in memory that they share, but by messages.
+    """
 
     computing_s: Mapping[Workload, float]
     row_bytes: int
     row_s: float
     engine: str
+
+    @property
+    def adds_in_memory(self) -> bool:
+        """Whether ranks of a node add in its memory, which is what is simulated."""
+        return self.row_s > 0
 
 
 def workload_of(batch_size: int, num_ranks: int, num_virtual_ranks: int) -> Workload:
