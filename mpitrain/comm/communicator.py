@@ -97,6 +97,9 @@ class Communicator(Protocol):
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
 
+    def make_progress(self) -> None:
+        """Let the library send and receive what is under way. Not collective."""
+
     def abort(self, exit_code: int) -> None:
         """End every process of the job, at once, from this rank alone. Not collective; does not return."""
 

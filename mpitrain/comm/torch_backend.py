@@ -111,6 +111,9 @@ class TorchCommunicator:
         """See `Communicator.barrier`."""
         dist.barrier(group=self._group)
 
+    def make_progress(self) -> None:
+        """See `Communicator.make_progress`: gloo has threads of its own."""
+
     def be_patient(self) -> None:
         """See `Communicator.be_patient`: gloo's ranks always wait asleep."""
 

@@ -108,6 +108,27 @@ def test_an_epoch_is_one_call_on_two_nodes(slurm: SlurmCluster, tmp_path: Path, 
     assert [(seen["weights"], seen["losses"]) for seen in facts] == [(expected["weights"], expected["losses"])] * 4
 
 
+def test_collectives_are_measured_between_two_nodes(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Here MPICH sends over TCP, and only while it is called: rank 0 must not wait for others outside of it."""
+    words = (
+        "bench",
+        "collectives",
+        "--collectives",
+        "exchange",
+        "--max-bytes",
+        "64",
+        "--rounds",
+        "1",
+        "--json",
+        "f.json",
+    )
+    done = slurm.srun("--mpi=pmi2", "-N2", "-n2", sys.executable, "-m", "mpitrain", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "f.json").read_text())
+    assert (record["num_ranks"], record["num_nodes"]) == (2, 2)
+    assert {result["transport"] for result in record["results"]} == {"mpi4py", "mpi", "gloo"}
+
+
 def test_rank_0_on_the_second_node_is_found(
     slurm: SlurmCluster, tiny: list[str], expected: Outcome, tmp_path: Path
 ) -> None:

@@ -133,6 +133,10 @@ class MpiCommunicator:
             while not arrival.Test():
                 time.sleep(_SECONDS_ASLEEP)
 
+    def make_progress(self) -> None:
+        """See `Communicator.make_progress`."""
+        self._comm.Iprobe()
+
     def be_patient(self) -> None:
         """See `Communicator.be_patient`."""
         self.is_patient = True

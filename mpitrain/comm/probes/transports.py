@@ -13,7 +13,7 @@ import torch.distributed as dist
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tcp.meeting import open_store_over, use_loopback_for_gloo
+from mpitrain.comm.tcp.meeting import meet_at, open_store_over, use_loopback_for_gloo
 from mpitrain.comm.tensors import choose_device
 from mpitrain.errors import LaunchError
 
@@ -73,6 +73,7 @@ def start_transports(ranks: Ranks, names: Sequence[str], timeout_s: float) -> li
         register_mpi_backend(control.mpi_comm)
         store = open_store_over(control, timeout, ranks.num_nodes == 1)
         dist.init_process_group(BACKEND_NAME, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
+        meet_at(store, control, "started")
     return [_start(ranks, name, timeout) for name in names]
 
 

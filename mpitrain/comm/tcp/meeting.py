@@ -48,10 +48,23 @@ def _store_at(
     *, is_sealed: bool, waits: bool,
 ) -> dist.Store:  # fmt: skip
     listener, address, port, secret = offer
-    store = _tcp_store(address, port, communicator.size, listener, communicator.rank == 0, timeout, waits)
+    store = _tcp_store(address, port, communicator.size, listener, communicator.rank == 0, timeout, waits=False)
     if waits:
-        communicator.barrier()
+        meet_at(store, communicator, "opened")
     return SealedStore(store, secret) if is_sealed else store
+
+
+def meet_at(store: dist.Store, communicator: Communicator, moment: str) -> None:
+    """Wait until all ranks have come to `moment`, and no message between them is on its way. Collective.
+
+    An MPI library may send only while it is called: a rank that waited in the store for others, as torch does next,
+    could wait for those that wait for its message.
+    """
+    communicator.barrier()
+    place = f"mpitrain/{moment}"
+    store.add(place, 1)
+    while store.add(place, 0) < communicator.size:
+        communicator.make_progress()
 
 
 def open_store_at(
@@ -64,7 +77,7 @@ def open_store_at(
     host, port = meeting_point[0] if is_served else address_to_meet(meeting_point[0]), meeting_point[1]
     is_master = rank == 0 and not is_served
     listener = _listen_at(host, port) if is_master else None
-    store = _tcp_store(host, port, world_size, listener, is_master, timeout, True)
+    store = _tcp_store(host, port, world_size, listener, is_master, timeout, waits=True)
     secret = os.environ.get(SECRET_VARIABLE, "")
     # NCCL's own threads would read a sealed store, and have to wait for Python.
     return SealedStore(store, secret.encode()) if secret and not torch.cuda.is_available() else store
