@@ -83,6 +83,12 @@ def test_a_block_is_the_largest_subtree_of_a_node(node_of_row, num_blocks, doubl
     assert (plan.across.num_rows, plan.doubles) == (num_blocks, doubles)
 
 
+def test_where_sums_double_memory_does_not_grow_with_the_nodes():
+    for num_nodes in (2, 128, 1024):
+        assert plan_in_tree([node for node in range(num_nodes) for _ in range(4)]).num_rows_exchanged == 2
+    assert plan_in_tree([0, 0, 0, 1]).num_rows_exchanged == 3
+
+
 def test_of_an_odd_number_the_last_row_waits():
     assert tree_additions(1) == []
     assert tree_additions(5) == [(0, 1), (2, 3), (0, 2), (0, 4)]

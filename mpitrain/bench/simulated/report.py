@@ -34,10 +34,8 @@ def render_outcome(outcome: Outcome, cluster: Cluster | None) -> str:
         for run, costs in outcome.costs
         if not costs.adds_in_memory
     ]
-    if any(one.num_nodes > MOST_ROWS or one.point.num_ranks // one.num_nodes > MOST_ROWS for one in outcome.predicted):
-        parts.append(
-            f"note: on more than {MOST_ROWS} nodes, or ranks a node, the engine sends messages among all ranks instead"
-        )
+    if any(one.point.num_ranks // one.num_nodes > MOST_ROWS for one in outcome.predicted):
+        parts.append(f"note: with more than {MOST_ROWS} ranks a node the engine sends messages among all ranks instead")
     if cluster is not None:
         parts += [
             f"simulated {run.name}: {with_memory(cluster, costs).describe()} {_source(cluster, costs)}"

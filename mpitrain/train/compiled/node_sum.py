@@ -121,17 +121,17 @@ def _open_over_nodes(ranks: Ranks, communicator: MpiCommunicator, kernel: ctypes
     answers = ranks.gather_object((ranks.node_rank, len(own), functions is not None))
     node_of_row = [node for node, num_rows, _ in answers for _ in range(num_rows)]
     plan = plan_by_node(node_of_row) if ranks.reduction == "any" else plan_in_tree(node_of_row)
-    num_blocks = plan.across.num_rows
+    num_exchanged = plan.num_rows_exchanged
     num_rows = [of_node.num_rows for of_node in plan.within]
     is_possible = all(has_found for *_, has_found in answers)
     if (
         functions is None
         or not is_possible
-        or not _fits(kernel, max(*num_rows, num_blocks), max(num_rows) + num_blocks)
+        or not _fits(kernel, max(*num_rows, num_exchanged), max(num_rows) + num_exchanged)
     ):
         return None
     first_row = sum(num_rows for node, num_rows, _ in answers[: ranks.rank] if node == ranks.node_rank)
-    rows = NodeRows(num_rows[ranks.node_rank], first_row, len(own), num_rows[ranks.node_rank] + num_blocks)
+    rows = NodeRows(num_rows[ranks.node_rank], first_row, len(own), num_rows[ranks.node_rank] + num_exchanged)
     node_sum = NodeSum(ranks, kernel, rows)
     node_sum.add_nodes(NodeExchange(ranks, communicator, functions, plan))
     return node_sum

@@ -34,6 +34,11 @@ class NodesPlan:
     first_block: list[int]
     doubles: bool
 
+    @property
+    def num_rows_exchanged(self) -> int:
+        """How many rows the exchange needs on each node: all blocks, or the sum and what comes in, whatever N is."""
+        return 2 if self.doubles else self.across.num_rows
+
 
 def tree_additions(num_rows: int) -> Additions:
     """Return the additions of the tree ((0,1),(2,3)),...; of an odd number the last one waits for the next level."""
