@@ -97,5 +97,5 @@ def restarted(
     if config != known.model_copy(update={"seed": config.seed, "output": config.output}):
         return None
     draw_first_weights(ended.model, config.seed)
-    engine.restart(config, dataset.microbatches(ended.plan, config.seed, config.shuffle))
+    engine.restart(config, lambda: dataset.microbatches(ended.plan, config.seed, config.shuffle))
     return replace(ended, config=config, settings={**ended.settings, "seed": config.seed})

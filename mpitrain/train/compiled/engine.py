@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -120,12 +120,16 @@ class CompiledEngine(StandardEngine):
         self._step_address = ctypes.addressof(self._step)
         self.weights_digest.added_by(functools.partial(self._kernel.add_parameters_to_digest, self._step_address))
 
-    def restart(self, config: RunConfig, batches: Sequence[SliceSource]) -> None:
+    def restart(self, config: RunConfig, open_batches: Callable[[], Sequence[SliceSource]]) -> None:
         """Begin a run of another seed, of one rank, whose first weights are in the model: the bits of an engine anew.
 
-        `batches` are those of the same samples in memory, in another order.
+        `open_batches` returns those of the same samples in memory, in another order.
         """
-        self.inputs = replace(self.inputs, config=config, batches=batches)
+        # The orders of the last run go first: each of them holds as many numbers as there are samples.
+        self.inputs = replace(self.inputs, config=config, batches=())
+        del self._addresses
+        batches = open_batches()
+        self.inputs = replace(self.inputs, batches=batches)
         self.optimizer.forget()
         self._addresses = batch_addresses(batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
         self._step.addresses = self._addresses.table.data_ptr()
