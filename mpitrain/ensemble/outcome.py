@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -48,6 +50,36 @@ class Outcome:
     def from_json(cls, text: str) -> Outcome:
         """Return the outcome that `to_json` gave. Raises ValueError or TypeError for other text."""
         return cls(**json.loads(text))
+
+
+MOST_LONE_FAILURES = 2
+
+
+class LoneFailures:
+    """How often a member has failed on some ranks of its group while others waited, which ends all ranks of the world.
+
+    Kept in its folder, one file a world: after `MOST_LONE_FAILURES` a resumed ensemble goes on without it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Count what earlier worlds have left."""
+        self._folder = folder
+        self._number = next(number for number in itertools.count() if not self._path(number).exists())
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"failed_on_some_ranks-{number + 1}.txt"
+
+    def note(self, message: str) -> None:
+        """Leave one for this world, whichever ranks do. Where it cannot be written, the member is tried again."""
+        with contextlib.suppress(OSError):
+            self._path(self._number).write_text(f"{message}\n")
+
+    def outcome_of(self, number: int, rung: int) -> Outcome | None:
+        """Return what became of member `number` on `rung` if it has failed so too often; else None."""
+        if self._number < MOST_LONE_FAILURES:
+            return None
+        message = self._path(self._number - 1).read_text().strip()
+        return Outcome(number, rung, "failed", message=f"{message} (on some of its ranks, {self._number} times)")
 
 
 Known = dict[tuple[int, int], Outcome]

@@ -14,7 +14,7 @@ from mpitrain.ensemble.beginning import (
     plan_ensemble,
     prepare_folder,
 )
-from mpitrain.ensemble.outcome import Ended, Known, Outcome, read_outcomes
+from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcomes
 from mpitrain.ensemble.plan.estimate import Estimator, costs_of, render_dry_run
 from mpitrain.ensemble.plan.members import EnsemblePlan
 from mpitrain.ensemble.plan.search import Search, plan_search
@@ -57,12 +57,23 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
 def _known_outcomes(plan: EnsemblePlan, search: Search) -> Known:
     """Return what a resumed ensemble has done already."""
     found = {member.number: read_outcomes(plan.folder_of(member)) for member in plan.members}
-    return {
+    known = {
         (number, rung): outcome
         for number, outcomes in found.items()
         for rung, outcome in outcomes.items()
         if rung < len(search.rungs) and (outcome.is_failure or _is_whole(plan, outcome))
     }
+    return known | _failed_on_some_ranks(plan, known)
+
+
+def _failed_on_some_ranks(plan: EnsemblePlan, known: Known) -> Known:
+    """Return the members that have ended all ranks too often, each on the rung after those that it has reached."""
+    found: Known = {}
+    for member in plan.members:
+        rung = len([number for number, _ in known if number == member.number])
+        failed = LoneFailures(plan.folder_of(member)).outcome_of(member.number, rung)
+        found |= {} if failed is None else {(member.number, rung): failed}
+    return found
 
 
 def _is_whole(plan: EnsemblePlan, outcome: Outcome) -> bool:

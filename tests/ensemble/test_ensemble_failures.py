@@ -62,6 +62,23 @@ def test_a_failure_that_others_wait_for_ends_the_world_and_a_resume_goes_on(
     assert [row["status"] for row in table_of(tmp_path / "ens")] == ["done", "done"]
 
 
+def test_a_member_that_ends_all_ranks_twice_is_left_out_and_the_table_says_why(
+    tmp_path: Path, words: list[str]
+) -> None:
+    words = [word.replace("nets:Bad,nets:Good", "nets:Good,nets:BadOnOneRank") for word in words]
+    assert ensemble(2, tmp_path / "ens", *words, cwd=tmp_path).returncode != 0
+    for is_second in (True, False):
+        resume = ["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'ens'}", "--resume"]
+        done = launch(resume, 2, tmp_path)
+        assert (done.returncode != 0) == is_second, done.stderr
+    good, bad = table_of(tmp_path / "ens")
+    assert (good["status"], bad["status"]) == ("done", "failed")
+    assert bad["message"] == "RuntimeError: thickness below zero (on some of its ranks, 2 times)"
+    alone = ensemble(None, tmp_path / "good", *[word.replace(",nets:BadOnOneRank", "") for word in words], cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    assert hashes_of(tmp_path / "good") == [good["weights_sha256"]]
+
+
 def test_a_report_without_any_loss_is_still_a_report(tmp_path: Path):
     """All members fail before their first epoch: the table says why, in one line on the terminal."""
     words = ["ensemble.members=2", "variables.input_variables=[nowhere]", "model.hidden_size=4"]

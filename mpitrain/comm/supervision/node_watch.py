@@ -178,11 +178,13 @@ class NodeWatch:
 
     def _start_supervisor(self) -> None:
         assert self._folder is not None
+        # Seen before the lock is held: a rank that finds it taken may speak at once, and must have been heard.
+        left_over = [path for path in (self._folder / name for name in (SPOKEN, SAID, "waiting")) if path.exists()]
         lock = os.open(self._folder / "supervisor", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if "is_first" not in self._order:
-                _remove_left_over(self._folder, self.rank)
+                _remove_left_over(self._folder, self.rank, left_over)
             _spawn({**self._order, "folder": str(self._folder), "lock": lock}, lock)
         except OSError:  # another rank's supervisor holds it
             pass
@@ -325,13 +327,11 @@ def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
     return not re.match(r"127\.|localhost$|::1$|$", environ.get("MASTER_ADDR", ""))
 
 
-def _remove_left_over(folder: Path, own_rank: int) -> None:
+def _remove_left_over(folder: Path, own_rank: int, left_over: Sequence[Path]) -> None:
     """Remove what a launch of the same name left, which was killed with its supervisor."""
-    for rank, note in read_notes(folder).items():
-        if rank != own_rank and has_ended(note["pid"], note["born"]):
-            (folder / f"rank-{rank:06d}.json").unlink(missing_ok=True)
-    for name in (SPOKEN, SAID, "waiting"):
-        (folder / name).unlink(missing_ok=True)
+    ended = [rank for rank, note in read_notes(folder).items() if has_ended(note["pid"], note["born"])]
+    for path in (*left_over, *(folder / f"rank-{rank:06d}.json" for rank in ended if rank != own_rank)):
+        path.unlink(missing_ok=True)
 
 
 def _spawn(order: Mapping[str, Any], lock: int) -> None:

@@ -8,6 +8,7 @@ import time
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.claims import Claims
 from mpitrain.comm.ranks import Ranks
+from mpitrain.errors import MpitrainError
 
 # A rank that computes may come so much later than the first; one that waits in a collective never comes.
 _LONGEST_WAIT_S = 10.0
@@ -17,6 +18,12 @@ _POLL_S = 0.005
 def may_go_on(group: Ranks, claims: Claims, task: str, error: Exception) -> bool:
     """Tell whether `group` can go on after `error` in `task`: all its ranks have it, and none waits for another."""
     return group.world_size == 1 or is_agreed(error) or _all_failed_alike(group, claims, task)
+
+
+def describe(error: Exception) -> str:
+    """Return one line that says what a member has failed with; another's code may raise anything."""
+    kind = "" if isinstance(error, MpitrainError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".splitlines()[0]
 
 
 def _all_failed_alike(group: Ranks, claims: Claims, task: str) -> bool:

@@ -9,16 +9,16 @@ from mpitrain.comm.claims import Claims, open_claims
 from mpitrain.comm.groups import split_into_groups, split_into_nodes
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import started_tensors
-from mpitrain.ensemble.outcome import Ended, Known, Outcome, read_outcomes, write_outcomes
+from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcomes, write_outcomes
 from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, num_groups_for
 from mpitrain.ensemble.plan.search import Search
-from mpitrain.ensemble.training.failures import may_go_on
+from mpitrain.ensemble.training.failures import describe, may_go_on
 from mpitrain.ensemble.training.hand_out import HandOut, SharedStop, Task
 from mpitrain.ensemble.training.member_data import read_for_members
 from mpitrain.ensemble.training.member_files import ModelFiles
 from mpitrain.ensemble.training.member_fit import MemberTools
 from mpitrain.ensemble.training.member_run import train_member
-from mpitrain.errors import MpitrainError, StoppedError, TrainingError
+from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.stop_request import listen_for_stop
 
 
@@ -100,20 +100,21 @@ class _Worker:
         member = task.member
         if member.config is None:
             return Outcome(member.number, task.rung, "failed", message=member.problem)
+        lone_failures = LoneFailures(self.plan.folder_of(member))
         try:
             return train_member(member, member.config, self.search.rungs[task.rung], task.rung, self.tools)
         except StoppedError:
             return None
         except TrainingError as error:
-            self._check_all_know(error, task)
+            self._check_all_know(error, task, lone_failures)
             return Outcome(member.number, task.rung, "diverged", message=str(error))
         except Exception as error:  # a user's own network may raise anything
-            self._check_all_know(error, task)
-            kind = "" if isinstance(error, MpitrainError) else f"{type(error).__name__}: "
-            return Outcome(member.number, task.rung, "failed", message=f"{kind}{error}".splitlines()[0])
+            self._check_all_know(error, task, lone_failures)
+            return Outcome(member.number, task.rung, "failed", message=describe(error))
 
-    def _check_all_know(self, error: Exception, task: Task) -> None:
+    def _check_all_know(self, error: Exception, task: Task, lone_failures: LoneFailures) -> None:
         """Raise `error` again where other ranks of the group may wait for this one: then the world must end."""
         name = f"{task.member.number} {task.rung}"
         if not may_go_on(self.tools.group, self.hand_out.claims, name, error):
+            lone_failures.note(describe(error))
             raise error
