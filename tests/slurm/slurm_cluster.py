@@ -26,12 +26,15 @@ SYSTEM_PATH = "/usr/sbin:/sbin"
 # Over UCX, MPICH publishes 4096 bytes of its heap as its address, some lines of which grow beyond the 1024 bytes that
 # Slurm's PMI2 reads of a line: the ranks then never meet. An address of libfabric is short.
 SHORT_ADDRESSES = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+# MPICH names its files in shared memory after job and step, and refuses to start where another cluster's are left.
+FIRST_JOBS = 1_000_000
 _CLUSTER: pytest.StashKey[SlurmCluster] = pytest.StashKey()
 
 CONFIGURATION = """\
 ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={control_port}
+FirstJobId={first_job}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -121,6 +124,7 @@ class SlurmCluster:
         control_port, *node_ports = _free_ports(1 + NUM_NODES)
         self.configuration.write_text(CONFIGURATION.format(
             name=f"tests{os.getpid()}", host=host, control_port=control_port, folder=self.folder,
+            first_job=1 + secrets.randbelow(FIRST_JOBS),
             node_ports=",".join(map(str, node_ports)), cpus=CPUS_PER_NODE,
         ))  # fmt: skip
         # Without a cgroup plugin: containers seldom let one make cgroups, and linuxproc tracks the processes.
