@@ -26,6 +26,7 @@ from start_faults import (
     run_cell,
 )
 
+from mpitrain.comm.supervision import node_watch
 from mpitrain.comm.supervision.start_report import Start, describe_end, describe_lost
 from mpitrain.comm.supervision.time_limit import start_limit_s
 from mpitrain.errors import LaunchError
@@ -180,3 +181,23 @@ def test_ranks_that_ended_together_are_named_together() -> None:
     assert ", rank 3 on n3 (process 13) and 2 more ended without a word at the same" in describe_lost(
         notes, list(notes)
     )
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_words_of_this_launch_outlive_the_beginning_of_its_supervision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A rank that finds the lock taken may speak before its holder has cleared an earlier launch's words."""
+    folder = tmp_path / "start"
+    folder.mkdir()
+    if when == "before":
+        (folder / node_watch.SPOKEN).touch()
+
+    def lock_while_another_speaks(*_: object) -> None:
+        (folder / node_watch.SPOKEN).touch()
+
+    monkeypatch.setattr(node_watch, "_spawn", lambda *_: None)
+    if when == "while":
+        monkeypatch.setattr(node_watch.fcntl, "flock", lock_while_another_speaks)
+    node_watch.NodeWatch(folder, 1).enter(node_watch.IMPORTING)
+    assert (folder / node_watch.SPOKEN).exists() == (when == "while")
