@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import launch
 from test_ensemble_runs import ensemble, hashes_of, table_of
+
+from mpitrain.comm.watch.notes import CollectiveNotes
+from mpitrain.ensemble.outcome import LoneFailures
+from mpitrain.ensemble.training import worker
+from mpitrain.ensemble.training.hand_out import Task
 
 NETWORKS = """
 import os, torch
@@ -77,6 +84,22 @@ def test_a_member_that_ends_all_ranks_twice_is_left_out_and_the_table_says_why(
     alone = ensemble(None, tmp_path / "good", *[word.replace(",nets:BadOnOneRank", "") for word in words], cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
     assert hashes_of(tmp_path / "good") == [good["weights_sha256"]]
+
+
+@pytest.mark.parametrize("collective", [None, "all_reduce"])
+def test_a_member_is_not_blamed_for_ranks_that_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collective: str | None
+) -> None:
+    monkeypatch.setattr(worker, "may_go_on", lambda *_: False)
+    communicator: Any = SimpleNamespace(notes=CollectiveNotes())
+    communicator.notes.collective = collective
+    tools: Any = SimpleNamespace(group=SimpleNamespace(cpu=communicator, tensors=communicator))
+    none: Any = None
+    one = worker._Worker(none, none, SimpleNamespace(claims=None), tools, none)  # type: ignore[arg-type]
+    member: Any = SimpleNamespace(number=0)
+    with pytest.raises(RuntimeError, match="reset by peer"):
+        one._check_all_know(RuntimeError("reset by peer"), Task(member, 0), LoneFailures(tmp_path))
+    assert len(list(tmp_path.iterdir())) == (collective is None)
 
 
 def test_a_report_without_any_loss_is_still_a_report(tmp_path: Path):

@@ -20,6 +20,11 @@ def may_go_on(group: Ranks, claims: Claims, task: str, error: Exception) -> bool
     return group.world_size == 1 or is_agreed(error) or _all_failed_alike(group, claims, task)
 
 
+def is_in_collective(group: Ranks) -> bool:
+    """Tell whether this rank has failed in a collective: then another one, or what connects them, may be lost."""
+    return any(notes.collective is not None for notes in (group.cpu.notes, group.tensors.notes))
+
+
 def describe(error: Exception) -> str:
     """Return one line that says what a member has failed with; another's code may raise anything."""
     kind = "" if isinstance(error, MpitrainError) else f"{type(error).__name__}: "
@@ -41,5 +46,4 @@ def _all_failed_alike(group: Ranks, claims: Claims, task: str) -> bool:
         if time.monotonic() >= deadline_s:
             return False
         time.sleep(_POLL_S)
-    is_inside = any(one.collective is not None for one in notes)
-    return not is_inside and all(claims.get(name) == position for name in names)
+    return not is_in_collective(group) and all(claims.get(name) == position for name in names)

@@ -12,7 +12,7 @@ from mpitrain.comm.tensors import started_tensors
 from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcomes, write_outcomes
 from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, num_groups_for
 from mpitrain.ensemble.plan.search import Search
-from mpitrain.ensemble.training.failures import describe, may_go_on
+from mpitrain.ensemble.training.failures import describe, is_in_collective, may_go_on
 from mpitrain.ensemble.training.hand_out import HandOut, SharedStop, Task
 from mpitrain.ensemble.training.member_data import read_for_members
 from mpitrain.ensemble.training.member_files import ModelFiles
@@ -116,5 +116,6 @@ class _Worker:
         """Raise `error` again where other ranks of the group may wait for this one: then the world must end."""
         name = f"{task.member.number} {task.rung}"
         if not may_go_on(self.tools.group, self.hand_out.claims, name, error):
-            lone_failures.note(describe(error))
+            if not is_in_collective(self.tools.group):  # else it is not the member's fault that ranks were lost
+                lone_failures.note(describe(error))
             raise error
