@@ -97,13 +97,19 @@ def waiting(ranks, late_rank):
     return seen
 
 
-def body(ranks):
-    facts = {}
+def noting_in(facts, ranks):
+    """What notes under a name what each rank sees, with tensors open for a reduction."""
 
     def note(name, see, reduction="fixed"):
         with open_tensors(ranks, load_run_config(None, [f"training.reduction={reduction}"]).config):
             facts[name] = ranks.gather_object(see(ranks))
 
+    return note
+
+
+def body(ranks):
+    facts = {}
+    note = noting_in(facts, ranks)
     last = ranks.world_size - 1
     note("fixed", lambda ranks: Run(ranks).epochs())
     note("fixed, one by one", lambda ranks: Run(ranks).epochs(most=1))

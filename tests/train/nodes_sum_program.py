@@ -12,12 +12,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from unittest import mock
 
-from node_sum_program import RATE, Run, no_shared_memory, stopped, waiting
+from node_sum_program import RATE, Run, no_shared_memory, noting_in, stopped, waiting
 
 from mpitrain.comm.mpi import node_shared
 from mpitrain.comm.start import run_on_all_ranks
-from mpitrain.comm.tensors import open_tensors
-from mpitrain.config import load_run_config
 from mpitrain.train.compiled import node_sum
 
 LAYERS = ("model.dropout=0.2", "model.batch_norm=true")
@@ -72,11 +70,7 @@ def _no_datatype():
 
 def body(ranks):
     facts = {}
-
-    def note(name, see, reduction="fixed"):
-        with open_tensors(ranks, load_run_config(None, [f"training.reduction={reduction}"]).config):
-            facts[name] = ranks.gather_object(see(ranks))
-
+    note = noting_in(facts, ranks)
     last = ranks.world_size - 1
     note("fixed", epochs)
     note("fixed, one by one", lambda ranks: epochs(ranks, most=1))
