@@ -5,7 +5,6 @@ import torch
 from played_runs import MLP, RATE, Run, fitted_hashes, in_turns, one_step, points, record_sent, run_alone, runs
 from torch import nn
 
-from mpitrain.data.dataset.batches import join_slices
 from mpitrain.errors import StoppedError
 from mpitrain.models.batch_norm import batch_norm_layers, to_exportable
 
@@ -48,7 +47,7 @@ def test_synchronised_moments_are_torch_s_over_the_whole_batch(num_samples):
     assert run.engine.steps_per_epoch == -(-num_samples // 32)
     for step in range(run.engine.steps_per_epoch):
         plain = torchs_own(run)
-        inputs, targets = real_rows(join_slices(run.engine.slices(step)))
+        inputs, targets = real_rows(run.engine.joined_slice(step))
         (summed_loss(plain, inputs, targets) / targets.numel()).backward()
         one_step(run.engine, step, RATE)
         torch.testing.assert_close(run.gradient(), flat_gradient(plain), rtol=1e-10, atol=1e-13)

@@ -5,7 +5,7 @@ B  global batch size      V  virtual ranks      b = B / V  rows a slice      F  
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -199,14 +199,6 @@ class EpochOrder:
     def rows(self, step: int) -> torch.Tensor:
         """Return the sample numbers of slice `step` (b,)."""
         return self._order[step * self._plan.slice_rows : (step + 1) * self._plan.slice_rows]
-
-
-def join_slices(slices: Sequence[Slice]) -> Slice:
-    """Return one slice of all rows; it carries the first one's virtual rank."""
-    if len(slices) == 1:
-        return slices[0]
-    columns = zip(*((piece.inputs, piece.targets, piece.weights) for piece in slices), strict=True)
-    return Slice(slices[0].virtual_rank, *(torch.cat(column) for column in columns))
 
 
 def split_slice(piece: Slice, num_parts: int) -> list[Slice]:

@@ -5,8 +5,7 @@ k  slices of this rank      b  rows a slice
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -14,10 +13,8 @@ from mpitrain.data.dataset.batches import (
     EvaluationSource,
     SampleBlocks,
     Slice,
-    SliceSource,
-    VirtualRankBatches,
-    VirtualRankSamples,
 )
+from mpitrain.data.dataset.step_slices import StepSlices, StepSlicesInMemory
 from mpitrain.data.streaming.microbatches import StreamedSlices
 
 _MOST_KEPT_SAMPLES = 4096
@@ -30,33 +27,24 @@ class EpochAddresses:
     are one slice of k b rows.
     """
 
-    def __init__(
-        self, sources: Sequence[VirtualRankBatches], slice_rows: int, steps_per_epoch: int, joins: bool
-    ) -> None:
-        self._sources = sources
-        samples = [source.samples for source in sources]
-        self._offsets = _first_rows(samples) if joins else [0] * len(sources)
-        # [step][slice][row], so that the slices of a step, joined or not, follow one another.
-        self._order = torch.zeros((steps_per_epoch, len(sources), slice_rows), dtype=torch.int64)
-        self.slice_stride, self.step_stride = slice_rows, len(sources) * slice_rows
-        self.num_slices, self.slice_rows = (1, self.step_stride) if joins else (len(sources), slice_rows)
-        self.table = torch.tensor([addresses_of(one) for one in samples[: self.num_slices]])
-
-    def start_epoch(self) -> None:
-        """Lay out the order of the epoch that the sources have begun."""
-        for column, (source, offset) in enumerate(zip(self._sources, self._offsets, strict=True)):
-            self._order[:, column] = source.epoch_rows() + offset
+    def __init__(self, slices: StepSlicesInMemory, joins: bool) -> None:
+        self._slices = slices
+        _, num_slices, self.slice_stride = slices.order.shape
+        self.step_stride = num_slices * self.slice_stride
+        self.num_slices, self.slice_rows = (1, self.step_stride) if joins else (num_slices, self.slice_stride)
+        self.table = torch.tensor([[column.data_ptr() for column in slices.columns]] * self.num_slices)
 
     def order_address(self, step: int) -> int:
         """Return the address of the order of step number `step`; that of the next one is `step_stride` numbers on."""
-        return self._order.data_ptr() + self._order.itemsize * step * self.step_stride
+        order = self._slices.lay_out()
+        return order.data_ptr() + order.itemsize * step * self.step_stride
 
 
 class StepAddresses:
     """Slices that come from elsewhere, file after file: a table of addresses that is set anew for each step."""
 
-    def __init__(self, sources: Sequence[SliceSource], slice_rows: int) -> None:
-        self._sources = sources
+    def __init__(self, slices: StepSlices, slice_rows: int) -> None:
+        self._slices, sources = slices, slices.sources
         self.num_slices, self.slice_rows, self.slice_stride = len(sources), slice_rows, 0
         self.step_stride = 0  # one step at a time
         self._order = torch.arange(slice_rows)
@@ -65,29 +53,22 @@ class StepAddresses:
         self._streams = [source for source in sources if isinstance(source, StreamedSlices)]
         self._rows = self.table.numpy()  # the same memory
 
-    def start_epoch(self) -> None:
-        """Nothing is laid out ahead."""
-
     def order_address(self, step: int) -> int:
         """Fetch the slices of step number `step`, and return the address of their order."""
         if len(self._streams) == self.num_slices:
             self._rows[:] = [source.addresses(step) for source in self._streams]
             return self._order.data_ptr()
-        slices = [source.slice(step) for source in self._sources]
-        self._held = [packed(piece) for piece in slices]
+        self._held = [packed(piece) for piece in self._slices.apart(step)]
         # In place: the kernel knows this table by its address.
         self.table.copy_(torch.tensor([addresses_of(piece) for piece in self._held]))
         return self._order.data_ptr()
 
 
-def batch_addresses(
-    sources: Sequence[SliceSource], slice_rows: int, steps_per_epoch: int, joins: bool
-) -> EpochAddresses | StepAddresses:
-    """Return where the rows of an engine's batches lie; slices from files are never joined."""
-    in_memory = [source for source in sources if isinstance(source, VirtualRankBatches)]
-    if len(in_memory) < len(sources):
-        return StepAddresses(sources, slice_rows)
-    return EpochAddresses(in_memory, slice_rows, steps_per_epoch, joins)
+def batch_addresses(slices: StepSlices, slice_rows: int, joins: bool) -> EpochAddresses | StepAddresses:
+    """Return where the rows of `slices` lie; those from files are never joined."""
+    if isinstance(slices, StepSlicesInMemory):
+        return EpochAddresses(slices, joins)
+    return StepAddresses(slices, slice_rows)
 
 
 class _KeptBlocks:
@@ -113,23 +94,6 @@ def packed(piece: Slice) -> Slice:
     return Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())
 
 
-def addresses_of(rows: VirtualRankSamples | Slice) -> list[int]:
+def addresses_of(rows: Slice) -> list[int]:
     """Return the addresses of inputs, targets and weights."""
-    if isinstance(rows, Slice):
-        tensors = (rows.inputs, rows.targets, rows.weights)
-    else:
-        tensors = (rows.padded_inputs, rows.padded_targets, rows.padded_weights)
-    return [tensor.data_ptr() for tensor in tensors]
-
-
-def _first_rows(samples: Sequence[VirtualRankSamples]) -> list[int]:
-    """Return where each virtual rank's rows begin in the memory that all of them share, counted in rows."""
-    if all(one.places is not None and one.padded_inputs is samples[0].padded_inputs for one in samples):
-        return [0] * len(samples)  # the rows are those of tensors that all of them share
-    own = [0]
-    for before, after in itertools.pairwise(samples):
-        own.append(own[-1] + len(before) + 1)
-        expected = before.padded_inputs.data_ptr() + before.padded_inputs.nbytes
-        if after.padded_inputs.data_ptr() != expected:
-            raise ValueError("the virtual ranks' samples do not lie behind one another in memory")
-    return own
+    return [tensor.data_ptr() for tensor in (rows.inputs, rows.targets, rows.weights)]

@@ -18,9 +18,17 @@ from torch.profiler import record_function
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
+from mpitrain.data.dataset.step_slices import open_step_slices
 from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import moment_length
-from mpitrain.train.compiled.addresses import EpochAddresses, addresses_of, batch_addresses, kept_if_few, packed
+from mpitrain.train.compiled.addresses import (
+    EpochAddresses,
+    StepAddresses,
+    addresses_of,
+    batch_addresses,
+    kept_if_few,
+    packed,
+)
 from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, num_at_once, open_node_sum
 from mpitrain.train.compiled.optimizer import KernelOptimizer
@@ -53,7 +61,7 @@ class CompiledEngine(StandardEngine):
         self._kernel, layout = kernel, inputs.virtual_ranks
         # Where the layout is uneven every partial travels; else a rank's subtree, or its plain sum, is one row.
         gathers = not self.joins_slices and not layout.is_even
-        self._addresses = batch_addresses(inputs.batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
+        self._addresses = self._open_addresses()
         self.joins_slices = self._addresses.num_slices < len(inputs.batches)  # slices from files are never joined
         num_entries = len(self.optimizer.weights) + moment_length(inputs.model) + EXTRA_ENTRIES
         self._partials = self.optimizer.weights.new_zeros((self._addresses.num_slices, num_entries))
@@ -77,6 +85,9 @@ class CompiledEngine(StandardEngine):
     def make_weights_digest(self) -> KernelDigest:
         """See `StandardEngine.make_weights_digest`."""
         return KernelDigest()
+
+    def _open_addresses(self) -> EpochAddresses | StepAddresses:
+        return batch_addresses(self.step_slices, self.plan.slice_rows, self.joins_slices)
 
     def _fitting_steps(self) -> int:
         products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * self.global_batch_size
@@ -127,17 +138,16 @@ class CompiledEngine(StandardEngine):
         """
         # The orders of the last run go first: each of them holds as many numbers as there are samples.
         self.inputs = replace(self.inputs, config=config, batches=())
-        del self._addresses
-        batches = open_batches()
-        self.inputs = replace(self.inputs, batches=batches)
+        del self._addresses, self.step_slices
+        self.inputs = replace(self.inputs, batches=open_batches())
         self.optimizer.forget()
-        self._addresses = batch_addresses(batches, self.plan.slice_rows, self.steps_per_epoch, self.joins_slices)
+        self.step_slices = open_step_slices(self.inputs.batches)
+        self._addresses = self._open_addresses()
         self._step.addresses = self._addresses.table.data_ptr()
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `StepEngine.start_epoch`."""
         super().start_epoch(epoch, first_step)
-        self._addresses.start_epoch()
         self._draws.epoch_key = int(keyed_words((self.inputs.config.seed, Stream.STEP, epoch), 1)[0])
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:

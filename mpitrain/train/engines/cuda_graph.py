@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice, join_slices
+from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EagerEngine, clip
@@ -34,7 +34,7 @@ class CudaGraphEngine(EagerEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        piece = join_slices(self.slices(first_step))
+        piece = self.joined_slice(first_step)
         if self._graph is None:
             self._graph = self._record(piece)
         for fixed, given in zip(self._memory, (piece.inputs, piece.targets, piece.weights), strict=True):

@@ -12,7 +12,7 @@ import torch
 
 from mpitrain.comm.data_parallel import distributed_data_parallel
 from mpitrain.comm.reduction import LibraryReducer, Reducer
-from mpitrain.data.dataset.batches import Slice, join_slices, split_slice
+from mpitrain.data.dataset.batches import Slice, split_slice
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult
@@ -41,7 +41,7 @@ class DdpEngine(AutogradEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        piece = join_slices(self.slices(first_step))
+        piece = self.joined_slice(first_step)
         self.weights_digest.add_in_step()
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
         # Where gradients are views of DDP's buckets they must not be given away.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice, join_slices, split_slice
+from mpitrain.data.dataset.batches import Slice, split_slice
 from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs
@@ -35,9 +35,9 @@ class EagerEngine(AutogradEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        pieces = self.slices(first_step)
+        pieces = [self.joined_slice(first_step)] if self.joins_slices else self.slices(first_step)
         self.weights_digest.add_in_step()
-        self._write_partials([join_slices(pieces)] if self.joins_slices else pieces, first_step)
+        self._write_partials(pieces, first_step)
         self._partials[:, -1] = float(stop_requested)
         self.loss_sums[: len(self._partials)] += self._partials[:, -EXTRA_ENTRIES:-1]
         total = self.reducer.reduce(self._partials)

@@ -5,10 +5,10 @@ V  virtual ranks      k  slices of this rank
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,12 +18,15 @@ from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, NarrowWire
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
+from mpitrain.data.dataset.step_slices import open_step_slices
 from mpitrain.train.engines.agreement import are_equal, columns_of
 from mpitrain.train.engines.contract import Spent, StepEngine
 from mpitrain.train.engines.profiled import NamedReducer
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.losses import WeightedLoss, loss_of, target_weights_of
 from mpitrain.train.optimizers import build_optimizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class StandardEngine(StepEngine):
         self.plan, self.ranks, self.training = inputs.plan, inputs.ranks, inputs.config.training
         self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
         self.loss = loss_of(self.training.loss_function, inputs.model, inputs.target_weights)
+        self.step_slices = open_step_slices(inputs.batches)
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.weights_digest = self.make_weights_digest()
@@ -94,15 +98,22 @@ class StandardEngine(StepEngine):
         """See `StepEngine.start_epoch`."""
         self.epoch = epoch
         self.loss_sums.zero_()
-        for source in self.inputs.batches:
-            source.start_epoch(epoch, first_step)
+        self.step_slices.start_epoch(epoch, first_step)
 
     def slices(self, step: int) -> list[Slice]:
         """Return the owned virtual ranks' slices of a step."""
+        return self.timed(self.step_slices.apart, step)
+
+    def joined_slice(self, step: int) -> Slice:
+        """Return the owned virtual ranks' slices of a step as one."""
+        return self.timed(self.step_slices.joined, step)
+
+    def timed(self, read: Callable[..., T], *arguments: Any) -> T:
+        """Return what `read` returns, whose time is that of reading."""
         started_s = perf_counter()
-        pieces = [source.slice(step) for source in self.inputs.batches]
+        result = read(*arguments)
         self.seconds_reading += perf_counter() - started_s
-        return pieces
+        return result
 
     def spent(self) -> Spent:
         """See `StepEngine.spent`."""

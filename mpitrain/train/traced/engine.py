@@ -9,12 +9,12 @@ V  virtual ranks      k  microbatches of a tile      b  rows of one      n  para
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice, join_slices
+from mpitrain.data.dataset.batches import Slice
 from mpitrain.train.compiled.optimizer import KernelOptimizer
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import clip
@@ -49,12 +49,8 @@ class TracedEngine(StandardEngine):
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
         self.weights_digest.add_in_step()
-        pieces = self.slices(first_step)
-        if self.joins_slices:
-            pieces = [join_slices(pieces)]
-        if self._tiles is None:
-            self._tiles = self._plan_tiles(pieces[0])
-        partials = torch.cat([self._rows_of(tile, pieces, first_step) for tile in self._tiles])
+        rows = list(self._rows_of_tiles(first_step))
+        partials = rows[0] if len(rows) == 1 else torch.cat(rows)
         partials[:, -1] = float(stop_requested)
         self.loss_sums[: len(partials)] += partials[:, -EXTRA_ENTRIES:-1]
         total = self.reducer.reduce(partials)
@@ -72,12 +68,23 @@ class TracedEngine(StandardEngine):
         firsts = range(owned.start - owned.start % size, owned.stop, size)
         return [Tile(self._gradient, example, first, size, owned) for first in firsts]
 
-    def _rows_of(self, tile: Tile, pieces: Sequence[Slice], step_in_epoch: int) -> torch.Tensor:
+    def _rows_of_tiles(self, step_in_epoch: int) -> Iterator[torch.Tensor]:
+        """Yield each tile's rows (c, n + 3), in the order of the microbatches."""
+        if self.joins_slices:
+            whole = self.joined_slice(step_in_epoch)
+            self._tiles = self._tiles or self._plan_tiles(whole)
+            joined = Slice(whole.virtual_rank, whole.inputs[None], whole.targets[None], whole.weights[None])
+            yield self._rows_of(self._tiles[0], joined, step_in_epoch)
+            return
+        for tile in self._tiles or ():
+            yield self._rows_of(tile, self.timed(self.step_slices.stacked, step_in_epoch, tile.own), step_in_epoch)
+
+    def _rows_of(self, tile: Tile, microbatches: Slice, step_in_epoch: int) -> torch.Tensor:
         with kept_random_state(self.ranks.device, self._gradient.draws_numbers):
             if self._gradient.draws_numbers:
                 number = self.ranks.rank if self.joins_slices else tile.first
                 seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, number)
-            return tile.rows(pieces)
+            return tile.rows(microbatches)
 
 
 def tile_size(example: Slice, num_parameters: int, num_microbatches: int) -> int:
@@ -98,7 +105,7 @@ class Tile:
         self.first = first
         inside = range(max(first, owned.start), min(first + size, owned.stop))
         # Of this rank's microbatches, and of the tile's.
-        self._own = slice(inside.start - owned.start, inside.stop - owned.start)
+        self.own = slice(inside.start - owned.start, inside.stop - owned.start)
         self._places = slice(inside.start - first, inside.stop - first)
         whole = random_microbatches(example, size)
         self._compute = gradient.compile(whole)
@@ -107,13 +114,11 @@ class Tile:
         is_whole = len(inside) == size
         self._memory = () if is_whole else tuple(torch.zeros_like(tensor) for tensor in _data_of(whole))
 
-    def rows(self, pieces: Sequence[Slice]) -> torch.Tensor:
-        """Return the rows (c, n + 3) of the c owned microbatches, of all of this rank's `pieces`."""
-        columns = zip(*map(_data_of, pieces[self._own]), strict=True)
-        stacked = [torch.stack(column) for column in columns]
+    def rows(self, microbatches: Slice) -> torch.Tensor:
+        """Return the rows (c, n + 3) of the c owned `microbatches` (c, b, ...)."""
         if not self._memory:
-            return self._compute(*stacked)
-        for memory, own in zip(self._memory, stacked, strict=True):
+            return self._compute(*_data_of(microbatches))
+        for memory, own in zip(self._memory, _data_of(microbatches), strict=True):
             memory[self._places] = own
         return self._compute(*self._memory)[self._places]
 
