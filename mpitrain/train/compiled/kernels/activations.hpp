@@ -22,7 +22,7 @@ template <Activation kind>
 Real slope(Real z, Real y) {
     if constexpr (kind == sigmoid) return y * (1 - y);
     if constexpr (kind == tanh) return 1 - y * y;
-    if constexpr (kind == relu) return z > 0 ? 1 : 0;
+    if constexpr (kind == relu) return y > 0 ? 1 : 0;  // as of z
     if constexpr (kind == gelu) {
         const Real density = exponential(Real(-0.5) * z * z) * Real(0.39894228040143267794);
         return Real(0.5) * (1 + error_function(z * Real(0.70710678118654752440))) + z * density;
@@ -33,5 +33,11 @@ Real slope(Real z, Real y) {
     }
     return 1;
 }
+
+/// Whether the derivative needs z.
+constexpr bool slope_needs_sum(Activation kind) { return kind == gelu || kind == silu; }
+
+Vector rectified(Vector z) { return z < Vector{} ? Vector{} : z; }
+Vector slope_of_rectified(Vector y) { return y > Vector{} ? spread(1) : Vector{}; }
 
 }  // namespace

@@ -50,6 +50,10 @@ static_assert(!(has_batch_norm && has_layer_norm), "a layer has one norm");
 constexpr bool has_residual = RESIDUAL > 0;
 /// Whether a layer adds its inputs to its outputs: every hidden one after the first.
 constexpr bool is_residual(int l) { return has_residual && l > 0 && l < num_layers - 1; }
+/// Whether a layer's activation and its derivative are taken inside of the products before and after them.
+constexpr bool is_rectified_inside(int l) {
+    return l < num_layers - 1 && hidden_activation == relu && !has_norm && !has_dropout && !is_residual(l);
+}
 /// Whether a layer's outputs, which the next one reads, are others than its activations.
 constexpr bool keeps_active(int l) { return l < num_layers - 1 && (has_dropout || is_residual(l)); }
 
@@ -98,13 +102,25 @@ Real loss_slope(Real error) {
     return 2 * error;
 }
 
+/// Whether rows of a layer's weights are whole vectors: the products read them where they are, and write the gradient
+/// where it shall be.
+constexpr bool has_whole_rows(int l) { return width(sizes[l]) == sizes[l]; }
+/// Whether the gradient is computed as [I][width(J)], which is less than [J][width(I)] where a layer has few inputs.
+constexpr bool is_gradient_transposed(int l) { return sizes[l] * width(sizes[l + 1]) < sizes[l + 1] * width(sizes[l]); }
+/// How many parameters come before those of layer l.
+constexpr int parameters_before(int l) {
+    int total = 0;
+    for (int below = 0; below < l; ++below) total += sizes[below + 1] * (sizes[below] + (has_norm ? 3 : 1));
+    return total;
+}
+
 /// Weights in the layouts that the products read, and the gradient in the layout that they write; zero padding stays
 /// zero.
 struct Layer {
     Real forward[widest()][widest()];   // [I][width(J)]
     Real backward[widest()][widest()];  // [J][width(I)]
     Real bias[widest()];
-    Real weight_gradient[widest()][widest()];  // [J][width(I)]
+    Real weight_gradient[widest()][widest()];  // [J][width(I)], or transposed
     Real bias_gradient[widest()];
     // Of a norm: its parameters and their gradients, and one over the standard deviation, of each unit or of each row.
     Real norm_scale[widest()], norm_offset[widest()];
@@ -131,44 +147,70 @@ struct Workspace {
     Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];  // what dropout multiplies each unit by
     Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows][widest()];  // the activations before that
     Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];                 // by a norm, not yet scaled
-    Real row_counts[tile_rows];  // 1 for a sample, 0 for padding
-    Real moments[only_if(has_batch_norm, num_moments())];
-    const Real* running;                                       // mean and variance of each hidden layer with batch norm
+    Real row_counts[tile_rows];                                // 1 for a sample, 0 for padding
     Real input_mean[widest()], input_factor[widest()];         // one over the standard deviation
     Real through[only_if(has_residual, tile_rows)][widest()];  // derivatives by the outputs of the layer above
+    // What is not read in whole vectors comes last, so that all else begins where a cache line does.
+    Real moments[only_if(has_batch_norm, num_moments())];
+    const Real* running;     // mean and variance of each hidden layer with batch norm
+    const Real* parameters;  // all layers'
+    Real* gradient;          // where it shall be
 };
 
+/// Lays out the weights of layer l and those above; `parameters`, all layers', must then stay where they are.
+template <int l = 0>
 void spread_weights(Workspace& work, const Real* parameters) {
-    for (int l = 0; l < num_layers; ++l) {
-        const int I = sizes[l], J = sizes[l + 1];
-        Layer& layer = work.layers[l];
-        for (int j = 0; j < J; ++j) {
-            std::memcpy(layer.backward[j], parameters + j * I, sizeof(Real) * static_cast<std::size_t>(I));
-        }
-        transpose(parameters, J, I, layer.forward);
-        parameters += I * J;
-        std::memcpy(layer.bias, parameters, sizeof(Real) * static_cast<std::size_t>(J));
-        parameters += J;
-        if (!has_norm || l == num_layers - 1) continue;
-        std::memcpy(layer.norm_scale, parameters, sizeof(Real) * static_cast<std::size_t>(J));
-        std::memcpy(layer.norm_offset, parameters + J, sizeof(Real) * static_cast<std::size_t>(J));
-        parameters += 2 * J;
+    constexpr int I = sizes[l], J = sizes[l + 1];
+    Layer& layer = work.layers[l];
+    const Real* own = parameters + parameters_before(l);
+    for (int j = 0; j < J && !has_whole_rows(l); ++j) std::memcpy(layer.backward[j], own + j * I, sizeof(Real) * I);
+    transpose<J, I>(own, layer.forward);
+    own += I * J;
+    std::memcpy(layer.bias, own, sizeof(Real) * J);
+    if constexpr (has_norm && l < num_layers - 1) {
+        std::memcpy(layer.norm_scale, own + J, sizeof(Real) * J);
+        std::memcpy(layer.norm_offset, own + 2 * J, sizeof(Real) * J);
     }
+    work.parameters = parameters;
+    if constexpr (l + 1 < num_layers) spread_weights<l + 1>(work, parameters);
 }
 
-void gather_gradients(const Workspace& work, Real* gradient) {
-    for (int l = 0; l < num_layers; ++l) {
-        const int I = sizes[l], J = sizes[l + 1];
-        for (int j = 0; j < J; ++j, gradient += I)
-            std::memcpy(gradient, work.layers[l].weight_gradient[j], sizeof(Real) * static_cast<std::size_t>(I));
-        std::memcpy(gradient, work.layers[l].bias_gradient, sizeof(Real) * static_cast<std::size_t>(J));
-        gradient += J;
-        if (!has_norm || l == num_layers - 1) continue;
-        std::memcpy(gradient, work.layers[l].norm_scale_gradient, sizeof(Real) * static_cast<std::size_t>(J));
-        std::memcpy(gradient + J, work.layers[l].norm_offset_gradient, sizeof(Real) * static_cast<std::size_t>(J));
-        gradient += 2 * J;
+/// The weights of layer l, row after row [J][I], and how far apart the rows lie.
+template <int l>
+const Real* rows_of_weights(const Workspace& work) {
+    return has_whole_rows(l) ? work.parameters + parameters_before(l) : work.layers[l].backward[0];
+}
+template <int l>
+constexpr int weights_row = has_whole_rows(l) ? sizes[l] : widest();
+
+/// Where a layer's gradient is computed.
+template <int l>
+Real* gradient_of_weights(Workspace& work) {
+    return has_whole_rows(l) ? work.gradient + parameters_before(l) : work.layers[l].weight_gradient[0];
+}
+
+/// Puts the gradients of layer l and those above, as far as they were computed elsewhere, where they shall be.
+template <int l = 0>
+void gather_gradients(const Workspace& work) {
+    constexpr int I = sizes[l], J = sizes[l + 1];
+    const Layer& layer = work.layers[l];
+    Real* gradient = work.gradient + parameters_before(l);
+    if constexpr (is_gradient_transposed(l)) {
+        transpose_back<I, J>(layer.weight_gradient, gradient);
+    } else if constexpr (!has_whole_rows(l)) {
+        for (int j = 0; j < J; ++j) std::memcpy(gradient + j * I, layer.weight_gradient[j], sizeof(Real) * I);
     }
-    if constexpr (has_batch_norm) std::memcpy(gradient, work.moments, sizeof(work.moments));
+    gradient += I * J;
+    std::memcpy(gradient, layer.bias_gradient, sizeof(Real) * J);
+    if constexpr (has_norm && l < num_layers - 1) {
+        std::memcpy(gradient + J, layer.norm_scale_gradient, sizeof(Real) * J);
+        std::memcpy(gradient + 2 * J, layer.norm_offset_gradient, sizeof(Real) * J);
+    }
+    if constexpr (l + 1 < num_layers) {
+        gather_gradients<l + 1>(work);
+    } else if constexpr (has_batch_norm) {
+        std::memcpy(work.gradient + num_parameters(), work.moments, sizeof(work.moments));
+    }
 }
 
 /// Layer l, of one or two outputs: a vector along the outputs would be nearly empty, so along the inputs, then the
@@ -181,7 +223,8 @@ void forward_narrow_layer(Workspace& work, int R) {
         Real before[tile_rows], after[tile_rows];
         const int num_rows = (R + register_lanes - 1) / register_lanes * register_lanes;
         for (int r = 0; r < num_rows; r += register_lanes)
-            dots(work.after[l][r], stride, work.layers[l].backward[j], width(I), work.layers[l].bias[j], before + r);
+            dots(work.after[l][r], stride, rows_of_weights<l>(work) + j * weights_row<l>, width(I),
+                 work.layers[l].bias[j], before + r);
         for (int r = 0; r < num_rows; ++r) after[r] = activate<kind>(before[r]);
         for (int r = 0; r < R; ++r) work.before[l + 1][r][j] = before[r], work.after[l + 1][r][j] = after[r];
     }
@@ -219,10 +262,12 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
     if constexpr (J <= 2 && !(is_hidden && (has_norm || has_dropout || has_residual))) {
         forward_narrow_layer<l, kind>(work, R);
     } else {
-        Real(*z)[stride] = work.before[l + 1];
+        Real(*z)[stride] = slope_needs_sum(kind) ? work.before[l + 1] : work.after[l + 1];
         Real(*y)[stride] = work.after[l + 1];
         Layer& layer = work.layers[l];
-        multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride);
+        const auto finish = [](Vector sums, int, int) { return is_rectified_inside(l) ? rectified(sums) : sums; };
+        multiply<I>(R, width(J), I, work.after[l][0], stride, 1, layer.forward[0], stride, layer.bias, 0, z[0], stride,
+                    finish);
         if constexpr (is_hidden && has_layer_norm)
             normalise_rows<J>(z, R, layer.norm_scale, layer.norm_offset, work.normalised[l + 1], layer.reciprocal_std);
         if constexpr (is_hidden && has_batch_norm) {
@@ -234,12 +279,9 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
                 normalise_by<J>(running, z, R, layer.norm_scale, layer.norm_offset);
             }
         }
-        for (int r = 0; r < R; ++r) {
-            if constexpr (kind == identity) {
-                std::memcpy(y[r], z[r], sizeof(Real) * J);
-            } else {
+        if constexpr (kind != identity && !is_rectified_inside(l)) {
+            for (int r = 0; r < R; ++r)
                 for (int j = 0; j < J; ++j) y[r][j] = activate<kind>(z[r][j]);
-            }
         }
         if constexpr (is_hidden && has_dropout) {
             if (pass.is_training) drop_units<l>(work, R, pass);
@@ -256,29 +298,34 @@ void backward_layer(Workspace& work, int R, int num_slices, bool is_first) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
     Layer& layer = work.layers[l];
     Real(*delta)[stride] = work.delta[l % 2];
-    Real* gradient = layer.weight_gradient[0];
+    constexpr int M = is_gradient_transposed(l) ? I : J, N = width(is_gradient_transposed(l) ? J : I);
+    const Real* left = is_gradient_transposed(l) ? work.after[l][0] : delta[0];
+    const Real* right = is_gradient_transposed(l) ? delta[0] : work.after[l][0];
+    Real* gradient = gradient_of_weights<l>(work);
+    constexpr int gradient_row = weights_row<l>;
     if (num_slices > 1) {
-        multiply_in_runs<tile_rows>(J, width(I), num_slices, R / num_slices, delta[0], stride, work.after[l][0], stride,
-                                    gradient, stride);
-        sum_in_runs<tile_rows, J>(num_slices, R / num_slices, delta, layer.bias_gradient);
+        multiply_in_runs<tile_rows, M>(M, N, num_slices, R / num_slices, left, stride, right, stride, gradient,
+                                       gradient_row);
+        sum_in_runs<tile_rows>(width(J), num_slices, R / num_slices, delta[0], stride, layer.bias_gradient);
     } else {
-        multiply<0>(J, width(I), R, delta[0], 1, stride, work.after[l][0], stride, is_first ? nullptr : gradient,
-                    stride, gradient, stride);
-        if (is_first) std::memset(layer.bias_gradient, 0, sizeof(layer.bias_gradient));
-        for (int r = 0; r < R; ++r)
-            for (int j = 0; j < J; ++j) layer.bias_gradient[j] += delta[r][j];
+        multiply<0, M>(M, N, R, left, 1, stride, right, stride, is_first ? nullptr : gradient, gradient_row, gradient,
+                       gradient_row);
+        sum_rows(width(J), R, delta[0], stride, is_first, layer.bias_gradient);
     }
     if constexpr (l > 0) {
         Real(*below)[stride] = work.delta[(l + 1) % 2];
-        multiply<J>(R, width(I), J, delta[0], stride, 1, layer.backward[0], stride,
-                    is_residual(l) ? work.through[0] : nullptr, is_residual(l) ? stride : 0, below[0], stride);
+        const auto finish = [&](Vector sums, int r, int i) {
+            return is_rectified_inside(l - 1) ? sums * slope_of_rectified(load(work.after[l][r] + i)) : sums;
+        };
+        multiply<J>(R, width(I), J, delta[0], stride, 1, rows_of_weights<l>(work), weights_row<l>,
+                    is_residual(l) ? work.through[0] : nullptr, is_residual(l) ? stride : 0, below[0], stride, finish);
         if constexpr (is_residual(l - 1))
             std::memcpy(work.through, below, sizeof(Real) * stride * static_cast<std::size_t>(R));
         if constexpr (has_dropout) {
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i) below[r][i] *= work.kept[l][r][i];
         }
-        if constexpr (hidden_activation != identity) {
+        if constexpr (hidden_activation != identity && !is_rectified_inside(l - 1)) {
             const Real(*y)[stride] = keeps_active(l - 1) ? work.active[keeps_active(l - 1) ? l : 0] : work.after[l];
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i) {

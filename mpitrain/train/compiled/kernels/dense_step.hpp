@@ -50,6 +50,7 @@ void write_partial(Workspace& work, const Step& step, Slices slice, const std::i
     const Statistics statistics{step.statistics};
     const SampleAddresses& rows = step.addresses[slice.first];
     Real sums[2] = {};
+    work.gradient = partial;
     for (std::int64_t first = 0; first < step.slice_rows; first += tile_rows) {
         const int R = static_cast<int>(step.slice_rows - first < tile_rows ? step.slice_rows - first : tile_rows);
         gather_inputs(work, 0, R, rows, order + first);
@@ -57,7 +58,7 @@ void write_partial(Workspace& work, const Step& step, Slices slice, const std::i
         start_backward(work, 0, R, rows, order + first, statistics, sums[0], sums[1]);
         backward_layer<num_layers - 1>(work, R, 1, first == 0);
     }
-    gather_gradients(work, partial);
+    gather_gradients(work);
     for (int i = 0; i < 2; ++i) {
         step.epoch_sums[2 * slice.first + i] += static_cast<double>(sums[i]);
         partial[loss_entry + i] = sums[i];
@@ -73,12 +74,13 @@ void write_sum_of_partials(Workspace& work, const Step& step, Slices slices, con
     for (int s = 0; s < slices.count; ++s) gather_inputs(work, s * b, b, rows[s], order + s * step.slice_stride);
     forward_layer<0>(work, R, {true, slices.keys, b, 0});
     Real sums[tile_rows][2] = {};
+    work.gradient = partial;
     for (int s = 0; s < slices.count; ++s) {
         start_backward(work, s * b, b, rows[s], order + s * step.slice_stride, statistics, sums[s][0], sums[s][1]);
         for (int i = 0; i < 2; ++i) step.epoch_sums[2 * (slices.first + s) + i] += static_cast<double>(sums[s][i]);
     }
     backward_layer<num_layers - 1>(work, R, slices.count, true);
-    gather_gradients(work, partial);
+    gather_gradients(work);
     for (int distance = 1; distance < slices.count; distance *= 2)
         for (int s = 0; s < slices.count; s += 2 * distance)
             for (int i = 0; i < 2; ++i) sums[s][i] += sums[s + distance][i];

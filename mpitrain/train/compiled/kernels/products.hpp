@@ -15,7 +15,7 @@ constexpr int tree_depth(int leaves) { return leaves > 1 ? 1 + tree_depth(leaves
 /// Transposes the square of `register_lanes` rows, one vector each. A step deals the lanes of two rows out to two: of
 /// the bits of (row, lane), seen as one number, the last becomes the first; after half of the bits rows are lanes.
 template <int rest = register_lanes>
-void transpose_square(Vector* rows) {
+__attribute__((always_inline)) inline void transpose_square(Vector* rows) {
     if constexpr (rest > 1) {
         constexpr auto lane = std::make_index_sequence<register_lanes>();
         constexpr int half = register_lanes / 2;
@@ -30,10 +30,9 @@ void transpose_square(Vector* rows) {
 }
 
 /// to[i][j] = from[j][i] for J x I numbers; rows of `from` follow one another without padding.
-template <int stride>
-void transpose(const Real* from, int J, int I, Real (*to)[stride]) {
-    constexpr int side = register_lanes;
-    const int whole_J = J / side * side, whole_I = I / side * side;
+template <int J, int I, int stride>
+void transpose(const Real* from, Real (*to)[stride]) {
+    constexpr int side = register_lanes, whole_J = J / side * side, whole_I = I / side * side;
     for (int j = 0; j < whole_J; j += side)
         for (int i = 0; i < whole_I; i += side) {
             Vector rows[side];
@@ -45,28 +44,65 @@ void transpose(const Real* from, int J, int I, Real (*to)[stride]) {
         for (int i = j < whole_J ? whole_I : 0; i < I; ++i) to[i][j] = from[j * I + i];
 }
 
-/// Calls block(rows, vectors, m, n), both constants, for blocks of outputs that keep their sums in registers and
-/// together are all M x N.
-template <typename Block>
-void for_each_block(int M, int N, const Block& block) {
-    const auto columns = [&](auto rows_constant, int m) {
-        int n = 0;
-        for (; n + 2 * register_lanes <= N; n += 2 * register_lanes)
-            block(rows_constant, std::integral_constant<int, 2>{}, m, n);
-        for (; n < N; n += register_lanes) block(rows_constant, std::integral_constant<int, 1>{}, m, n);
-    };
-    int m = 0;
-    for (; m + row_block <= M; m += row_block) columns(std::integral_constant<int, row_block>{}, m);
-    for (; m + 2 <= M; m += 2) columns(std::integral_constant<int, 2>{}, m);
-    for (; m < M; ++m) columns(std::integral_constant<int, 1>{}, m);
+/// to[j][i] = from[i][j] for I x J numbers; rows of `from` are padded to whole vectors, those of `to` follow one
+/// another without padding.
+template <int I, int J, int stride>
+void transpose_back(const Real (*from)[stride], Real* to) {
+    constexpr int side = register_lanes;
+    for (int i = 0; i < I; i += side)
+        for (int j = 0; j < J; j += side) {
+            Vector rows[side] = {};
+            for (int r = 0; r < side; ++r)
+                if (i + r < I) rows[r] = load(from[i + r] + j);
+            transpose_square(rows);
+            const int count = I - i < side ? I - i : side;
+            for (int r = 0; r < side; ++r)
+                if (j + r < J)
+                    std::memcpy(to + (j + r) * I + i, &rows[r], sizeof(Real) * static_cast<std::size_t>(count));
+        }
 }
+
+template <int number>
+using Constant = std::integral_constant<int, number>;
+
+/// Calls block(rows, vectors, m, n), both constants, for the blocks of `rows` rows from row m on.
+template <int rows, typename Block>
+void for_each_column(int m, int N, const Block& block) {
+    // Few rows need more vectors, so that as many sums are under way as the latency of a fused product asks for.
+    constexpr int vectors = 2 * rows <= row_block ? 4 : 2;
+    int n = 0;
+    for (; n + vectors * register_lanes <= N; n += vectors * register_lanes)
+        block(Constant<rows>{}, Constant<vectors>{}, m, n);
+    for (; n < N; n += register_lanes) block(Constant<rows>{}, Constant<1>{}, m, n);
+}
+
+/// Calls block(rows, vectors, m, n), both constants, for blocks of outputs that keep their sums in registers and
+/// together are all M x N. A `known_M` above 0 is M.
+template <int known_M, typename Block>
+void for_each_block(int M, int N, const Block& block) {
+    int m = 0;
+    for (; m + row_block <= M; m += row_block) for_each_column<row_block>(m, N, block);
+    if constexpr (known_M % row_block > 0) {
+        for_each_column<known_M % row_block>(m, N, block);
+    } else {
+        for (; m + row_block / 2 <= M; m += row_block / 2) for_each_column<row_block / 2>(m, N, block);
+        for (; m < M; ++m) for_each_column<1>(m, N, block);
+    }
+}
+
+/// What a product does with its sums before it stores them: nothing.
+struct AsTheyAre {
+    Vector operator()(Vector sums, int, int) const { return sums; }
+};
 
 /// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
 /// Each sum runs over k in order, product by product fused.
 /// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
-template <int K>
+/// Stored is finish(sums, m, n), of vectors. K and `known_M` are num_k and M where they are above 0.
+template <int K, int known_M = 0, typename Finish = AsTheyAre>
 void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
-              std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row) {
+              std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row,
+              const Finish& finish = {}) {
     const int depth = K > 0 ? K : num_k;
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
         constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
@@ -83,15 +119,18 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
             }
         }
         for (int r = 0; r < rows; ++r)
-            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, sum[r][v]);
+            for (int v = 0; v < vectors; ++v) {
+                const int first = n + v * register_lanes;
+                store(c + (m + r) * c_row + first, finish(sum[r][v], m + r, first));
+            }
     };
-    for_each_block(M, N, block);
+    for_each_block<known_M>(M, N, block);
 }
 
 /// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. The products of each
 /// run of `run_length` k are summed in order, as `multiply` does from 0, and the runs' sums, of which there are
 /// `num_runs`, a power of two, in the pairwise tree: the bits of one product a run, without their way through memory.
-template <int most_runs>
+template <int most_runs, int known_M>
 void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, const Real* b,
                       std::ptrdiff_t b_row, Real* c, std::ptrdiff_t c_row) {
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
@@ -120,25 +159,50 @@ void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a,
         for (int r = 0; r < rows; ++r)
             for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, held[0][r][v]);
     };
-    for_each_block(M, N, block);
+    for_each_block<known_M>(M, N, block);
 }
 
-/// sums[j] = the sum over k of a[k][j], for J columns, in the order of `multiply_in_runs`.
-template <int most_runs, int J, int stride>
-void sum_in_runs(int num_runs, int run_length, const Real (*a)[stride], Real* sums) {
-    Real held[tree_depth(most_runs)][J];
-    int num_held = 0;
-    for (int run = 0; run < num_runs; ++run) {
-        Real sum[J] = {};
-        for (int k = run * run_length; k < (run + 1) * run_length; ++k)
-            for (int j = 0; j < J; ++j) sum[j] += a[k][j];
-        for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
-            --num_held;
-            for (int j = 0; j < J; ++j) sum[j] = held[num_held][j] + sum[j];
+/// Calls columns(vectors, n), the first a constant, for N columns, a multiple of the lanes.
+template <typename Columns>
+void for_each_sum(int N, const Columns& columns) {
+    int n = 0;
+    for (; n + 4 * register_lanes <= N; n += 4 * register_lanes) columns(Constant<4>{}, n);
+    for (; n < N; n += register_lanes) columns(Constant<1>{}, n);
+}
+
+/// sums[n] = sums[n], or 0 with `starts`, + the sum over k of a[k][n], k in order; for N columns, a multiple of the
+/// lanes.
+inline void sum_rows(int N, int num_k, const Real* a, std::ptrdiff_t a_row, bool starts, Real* sums) {
+    for_each_sum(N, [&](auto vectors_constant, int n) {
+        constexpr int vectors = decltype(vectors_constant)::value;
+        Vector sum[vectors];
+        for (int v = 0; v < vectors; ++v) sum[v] = starts ? Vector{} : load(sums + n + v * register_lanes);
+        for (int k = 0; k < num_k; ++k)
+            for (int v = 0; v < vectors; ++v) sum[v] += load(a + k * a_row + n + v * register_lanes);
+        for (int v = 0; v < vectors; ++v) store(sums + n + v * register_lanes, sum[v]);
+    });
+}
+
+/// sums[n] = the sum over k of a[k][n], for N columns, a multiple of the lanes, in the order of `multiply_in_runs`.
+template <int most_runs>
+void sum_in_runs(int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, Real* sums) {
+    for_each_sum(N, [&](auto vectors_constant, int n) {
+        constexpr int vectors = decltype(vectors_constant)::value;
+        Vector held[tree_depth(most_runs)][vectors];
+        int num_held = 0;
+        for (int run = 0; run < num_runs; ++run) {
+            Vector sum[vectors] = {};
+            for (int k = run * run_length; k < (run + 1) * run_length; ++k)
+                for (int v = 0; v < vectors; ++v) sum[v] += load(a + k * a_row + n + v * register_lanes);
+            for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
+                --num_held;
+                for (int v = 0; v < vectors; ++v) sum[v] = held[num_held][v] + sum[v];
+            }
+            for (int v = 0; v < vectors; ++v) held[num_held][v] = sum[v];
+            ++num_held;
         }
-        std::memcpy(held[num_held++], sum, sizeof(sum));
-    }
-    std::memcpy(sums, held[0], sizeof(Real) * J);
+        for (int v = 0; v < vectors; ++v) store(sums + n + v * register_lanes, held[0][v]);
+    });
 }
 
 /// sums[r] = start + the sum over i of a[r][i] * b[i], for `register_lanes` rows and a multiple of the lanes of
