@@ -14,7 +14,7 @@ from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.expression import Expression
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_plain, spell_out
-from mpitrain.data.selection.grid import GridLayout, static_mask_of
+from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import Grids, check_shapes, check_statics, convert_units, read_file_times
 from mpitrain.data.selection.names import (
     CICE_INPUTS,
@@ -84,15 +84,12 @@ def _open_grid(
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     num_times = sum(record.num_times for record in grids.records)
     source = SampleSource(
-        selection=selection,
-        kind=selection.kind,
         files=tuple(grids.records),
         chunks=tuple(chunks),
         layout=layout,
         num_points=num_times if selection.kind == "fields" else num_times * grids.grid_shape[0] * grids.grid_shape[1],
         grid_shape=grids.grid_shape,
         units={name: grids.units.get(name, "") for name in (*grids.main_names, *grids.references(grids.main_names))},
-        max_patterns=selection.max_patterns,
         notices=tuple(grids.notices),
     )
     return source if grids.area_name is None else replace(source, layout=_with_area_scale(source, layout))
@@ -215,26 +212,22 @@ def _spell_out(grids: Grids, file: FieldFile) -> None:
 
 
 def _grid_layout(grids: Grids) -> GridLayout:
-    selection = grids.selection
-    layout = GridLayout(
-        kind=selection.kind,
+    return GridLayout(
+        selection=grids.selection,
+        kind=grids.selection.kind,
         grid_shape=grids.grid_shape,
         input_names=grids.input_names,
         target_names=grids.target_names,
+        rule_words=grids.rule.words,
         rule=grids.rule,
-        dtype=selection.dtype,
-        seed=selection.seed,
-        thin_fraction=selection.thin_fraction,
         latitude_name=grids.latitude_name,
         area_name=grids.area_name,
-        weighs_loss=selection.weighs_loss,
         naming=grids.naming,
         calendar=grids.calendar or "standard",
         borders=_borders(grids),
         statics=grids.statics,
         has_targets=grids.has_targets,
     )
-    return replace(layout, static_mask=static_mask_of(grids.rule, grids.statics, grids.grid_shape))
 
 
 def _borders(grids: Grids) -> tuple[int, ...]:

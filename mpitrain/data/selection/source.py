@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from mpitrain.config.model import TargetTransform
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import Selection
@@ -119,79 +121,90 @@ class ReadFiles:
         return bisect_right([record.first_time for record in self.records], level) - 1
 
 
-class SampleLayout(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class SampleLayout(ABC):
     """How the files of a source hold its samples: on a grid, or as a table of samples that are ready. Can be pickled.
 
-    `rule_words` say which settings select points. `statics` (1, J or 1, I or 1) are the variables without time, by
-    name; none in a table.
+    `kind` is "points" or "fields", `rule_words` say which settings select samples. Names are as the settings spell
+    them; samples have no targets, (N, 0), where the files do not hold them. `statics` (1, J or 1, I or 1) are the
+    decoded variables without time that every file repeats, by name; none in a table.
     """
 
-    @property
-    def kind(self) -> str:
-        """See `SampleSource`: "points" or "fields"."""
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """The inputs' names, as the settings spell them."""
-
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """The targets' names, as the settings spell them."""
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether the files hold the targets."""
-
-    @property
-    def statics(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The decoded variables without time."""
-
-    @property
-    def is_grid(self) -> bool:
-        """Whether samples have places on a grid."""
+    selection: Selection
+    kind: str
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    rule_words: str
+    has_targets: bool = True
+    statics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    is_grid: ClassVar[bool]
 
     @property
     def is_area_weighted(self) -> bool:
         """Whether statistics count areas, not samples."""
+        return self.is_grid and self.selection.is_area_weighted
 
     @property
-    def rule_words(self) -> str:
-        """The settings that decide which points are samples, as text for messages."""
+    def read_targets(self) -> tuple[str, ...]:
+        """The targets that samples have."""
+        return self.target_names if self.has_targets else ()
 
+    def thinned(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell which of the places (N,) in the source stay: each is decided by the seed and itself alone."""
+        fraction = self.selection.thin_fraction
+        if fraction >= 1.0:
+            return np.ones(len(numbers), dtype=bool)
+        kept: npt.NDArray[np.bool_] = keyed_uniform_at((self.selection.seed, Stream.THINNING), numbers) < fraction
+        return kept
+
+    @abstractmethod
     def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the selected samples of a chunk of `files`."""
 
+    @abstractmethod
     def references(self, name: str) -> tuple[str, ...]:
         """Return the names in `SourceFile.variables` that an input or target needs."""
 
+    @abstractmethod
     def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
-        """Return the first time level (J, I) of a variable on a grid."""
+        """Return the first time level (J, I) of a variable on a grid, NaN where it has no value."""
 
 
 @dataclass(frozen=True)
 class SampleSource:
     """All files of a run, validated, and the chunks in which they are read. Can be pickled, so that one rank opens it.
 
-    `selection` is what was asked for, `kind` "points" or "fields"; `num_points` counts the positions of the source,
-    below which every grid_index is; `first_held_out` is the first time level of files that are for validation alone,
-    None where there are none; `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order
-    of file, time, rows; no stored block of a variable belongs to two of them, save for lags. `units` are by name, ""
-    where unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the
-    selected samples are counted.
+    `num_points` counts the positions of the source, below which every grid_index is; `first_held_out` is the first time
+    level of files that are for validation alone, None where there are none; `grid_shape` is (rows, columns), (1, 1) for
+    a table of points. `chunks` are in the order of file, time, rows; no stored block of a variable belongs to two of
+    them, save for lags. `units` are by name, "" where unknown. `max_patterns` is applied by `keeps`, once the selected
+    samples are counted.
     """
 
-    selection: Selection
-    kind: str
     files: tuple[SourceFile, ...]
     chunks: tuple[SampleChunk, ...]
     layout: SampleLayout
     num_points: int
     grid_shape: tuple[int, int]
     units: Mapping[str, str]
-    max_patterns: int | None = None
     notices: tuple[str, ...] = ()
     first_held_out: int | None = None
     handles: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
+
+    @property
+    def selection(self) -> Selection:
+        """What was asked for."""
+        return self.layout.selection
+
+    @property
+    def kind(self) -> str:
+        """What a sample is: "points" or "fields"."""
+        return self.layout.kind
+
+    @property
+    def max_patterns(self) -> int | None:
+        """How many samples there may be at most, None for any number."""
+        return self.selection.max_patterns
 
     @property
     def input_names(self) -> tuple[str, ...]:
