@@ -99,11 +99,9 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
 
 
 def _report(file: FieldFile, info: VariableInfo, is_full: bool) -> VariableReport:
-    sizes = zip(info.dimensions, info.shape, strict=True)
-    dimensions = ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes)
     blocks = " x ".join(map(str, info.chunk_shape)) if info.chunk_shape else ""
     figures = _figures(file, info, is_full) if info.is_numeric and 0 not in info.shape else (None, None, None, None, 0)
-    return VariableReport(info.name, dimensions, info.dtype.lstrip("<>=|"), info.units, *figures, blocks)
+    return VariableReport(info.name, info.sizes, info.dtype.lstrip("<>=|"), info.units, *figures, blocks)
 
 
 def _figures(

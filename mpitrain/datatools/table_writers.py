@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.hdf5 import forgo_locks
 from mpitrain.data.selection.table import INPUTS, TARGETS
 
 Array = npt.NDArray[Any]
@@ -49,9 +50,7 @@ class Hdf5TableWriter:
     """HDF5 with `inputs` and `targets` in blocks of 65536 rows (of fields: of about 4 MB), the names as attributes."""
 
     def __init__(self, path: Path, input_names: Names, target_names: Names, gzip: int = 0) -> None:
-        os.environ.setdefault(
-            "HDF5_USE_FILE_LOCKING", "FALSE"
-        )  # before the library loads: locks fail on Lustre and NFS
+        forgo_locks()
         import h5py
 
         self.num_samples = 0

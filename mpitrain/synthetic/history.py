@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
+from mpitrain.data.files.hdf5 import forgo_locks
 from mpitrain.durable_files import sync_file, sync_folder
 from mpitrain.errors import DataError, OutputError
 from mpitrain.synthetic.fields import AICE_BIAS, AICE_WEIGHTS, MISSING_VALUE, Level, Pole, SyntheticOcean
@@ -177,7 +178,7 @@ def _replace_file(path: Path, seed: int, ocean: SyntheticOcean, times: range, st
 def _write(
     temporary: Path, path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage
 ) -> SyntheticSummary:
-    os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before the library loads: locks fail on Lustre and NFS
+    forgo_locks()
     import netCDF4
 
     temporary.touch()  # which tells plainly what the library's error would not: no folder, no permission

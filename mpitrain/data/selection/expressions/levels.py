@@ -70,7 +70,7 @@ def _axes_in_order(info: VariableInfo, count: int, file: FieldFile) -> list[int]
     if len(further) == count:
         return further
     raise DataError(
-        f"{file.path}: variable '{info.name}' has the dimensions {shown(info)}: {count} indices without names fit "
+        f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): {count} indices without names fit "
         f"neither all of them nor the {len(further)} beside time, rows and columns; name them, as in [z=0]"
     )
 
@@ -88,7 +88,7 @@ def _named_axis(name: str, info: VariableInfo, file: FieldFile) -> tuple[int, np
         if coordinate is not None and name in (coordinate.text("standard_name"), coordinate.text("long_name")):
             return axis, _read(coordinate, file)
     raise DataError(
-        f"{file.path}: variable '{info.name}' has the dimensions {shown(info)}: none is called '{name}'; name one of "
+        f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): none is called '{name}'; name one of "
         "them, or its coordinate variable"
     )
 
@@ -143,12 +143,6 @@ def _wanted(index: Index) -> str:
     if index.first is None:
         return f"{'' if index.start is None else index.start}:{'' if index.stop is None else index.stop}"
     return f"{index.first:.7g}" if not index.is_run else f"{index.first:.7g}..{index.last:.7g}"
-
-
-def shown(info: VariableInfo) -> str:
-    """Return the dimensions of a variable with their sizes, for a message."""
-    sizes = zip(info.dimensions, info.shape, strict=True)
-    return "(" + ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes) + ")"
 
 
 def spans_of(fixed: Iterable[tuple[tuple[int, int], ...]]) -> dict[int, tuple[int, int]]:
