@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE
 from mpitrain.data.selection.source import SampleSource, SourceFile
@@ -135,7 +135,7 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
         info = _time_variable(source, record, file)
         if info is None:
             return None, {}
-        values = decode(file.read_stored(info.name, (_EVERYTHING,)), info).astype(np.float64)
+        values = read_column(file, info)
         own = _time_attributes(info)
         attributes = attributes or own
         parts.append(values if own["units"] == attributes["units"] else _converted(values, own, attributes, record))

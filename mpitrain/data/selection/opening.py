@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.expression import Expression
@@ -56,12 +55,8 @@ def open_source(
     if both:
         raise DataError(f"{both[0]}: is in data.data_path and in data.validation_path; take it out of one of them")
     FIRST_OPENING.expect([*paths, *held_out])
-    FIRST_OPENING.check(paths[0])
-    first = open_field_file(paths[0])
-    try:
+    with FIRST_OPENING.opened(paths[0]) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
-    finally:
-        first.close()
     source = opener(selection, [*paths, *held_out], target_bytes, num_predicted)
     return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
 
@@ -74,12 +69,8 @@ def _open_grid(
     num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
-        FIRST_OPENING.check(path)
-        file = open_field_file(path)
-        try:
+        with FIRST_OPENING.opened(path) as file:
             _add_file(grids, file)
-        finally:
-            file.close()
     layout = _grid_layout(grids)
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     num_times = sum(record.num_times for record in grids.records)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
 from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
@@ -99,17 +98,13 @@ def open_table(
     chunks: list[SampleChunk] = []
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
-        FIRST_OPENING.check(path)
-        file = open_field_file(path)
-        try:
+        with FIRST_OPENING.opened(path) as file:
             found = check_table(file, num_predicted is not None)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
             records.append(SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first))
             chunks += _table_chunks(file, len(records) - 1, target_bytes)
-        finally:
-            file.close()
     layout = _table_layout(selection, *(shapes or ((), ())), num_predicted)
     notices = [] if layout.has_targets else [f"{paths[0]}: no array 'targets': {WITHOUT_TARGETS}"]
     return SampleSource(

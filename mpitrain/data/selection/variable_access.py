@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,15 +55,8 @@ class VariableAccess:
     def _decoder(self) -> Decoder:
         return Decoder(self.info)
 
-    def decoder(self) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
-        """Return what makes measurements of stored values, in the units that are wanted."""
-        decode, conversion = self._decoder.decode, self.conversion
-        if conversion is None:
-            return decode
-        return lambda stored: decode(stored).astype(np.float64) * conversion.scale + conversion.offset
-
     def column(self, stored: npt.NDArray[Any]) -> StoredColumn | None:
-        """Return stored values (n,) with what makes measurements of them; None where `decoder` alone knows how."""
+        """Return stored values (n,) with what makes measurements of them; None where `decode` alone knows how."""
         rule, conversion = self._decoder.rule(stored.dtype), self.conversion
         if rule is None:
             return None
@@ -71,7 +64,8 @@ class VariableAccess:
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return measurements of stored values, in the units that are wanted."""
-        return self.decoder()(stored)
+        measured, conversion = self._decoder.decode(stored), self.conversion
+        return measured if conversion is None else measured.astype(np.float64) * conversion.scale + conversion.offset
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.errors import ConfigError, DataError
 
@@ -41,7 +41,7 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
             "2000-01-01'), which time, day_of_year, hour_of_day and dates need; take these out of the settings"
         )
     calendar = _plain(info.text("calendar"))
-    values = decode(file.read_stored(info.name, (slice(None),)), info).astype(np.float64)
+    values = read_column(file, info)
     try:
         dates = cftime.num2date(values, info.units, calendar=calendar)
         return np.asarray(cftime.date2num(dates, EPOCH, calendar=calendar), dtype=np.float64).reshape(-1), calendar

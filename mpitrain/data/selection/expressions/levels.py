@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
 from mpitrain.data.selection.expressions.reference import Index, Reference
@@ -83,10 +83,10 @@ def _named_axis(name: str, info: VariableInfo, file: FieldFile) -> tuple[int, np
     variable = file.variables.get(name)
     for axis, dimension in enumerate(info.dimensions):
         if variable is not None and variable.dimensions == (dimension,) and dimension:
-            return axis, _read(variable, file)
+            return axis, read_column(file, variable)
         coordinate = coordinate_of(info, dimension, file.variables) if dimension else None
         if coordinate is not None and name in (coordinate.text("standard_name"), coordinate.text("long_name")):
-            return axis, _read(coordinate, file)
+            return axis, read_column(file, coordinate)
     raise DataError(
         f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): none is called '{name}'; name one of "
         "them, or its coordinate variable"
@@ -95,11 +95,7 @@ def _named_axis(name: str, info: VariableInfo, file: FieldFile) -> tuple[int, np
 
 def _values_along(info: VariableInfo, axis: int, file: FieldFile) -> npt.NDArray[np.float64] | None:
     coordinate = coordinate_of(info, info.dimensions[axis], file.variables)
-    return None if coordinate is None or not coordinate.is_numeric else _read(coordinate, file)
-
-
-def _read(info: VariableInfo, file: FieldFile) -> npt.NDArray[np.float64]:
-    return decode(file.read_stored(info.name, (slice(None),)), info).astype(np.float64)
+    return None if coordinate is None or not coordinate.is_numeric else read_column(file, coordinate)
 
 
 def _by_position(index: Index, info: VariableInfo, axis: int, file: FieldFile) -> list[int]:
