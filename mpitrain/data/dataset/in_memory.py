@@ -17,7 +17,6 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,
-    SampleBlocks,
     SliceSource,
     VirtualRankBatches,
     VirtualRankSamples,
@@ -45,7 +44,7 @@ class InMemoryDataset:
 
     def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
         """See `Dataset.evaluation`."""
-        return [SampleBlocks(own) for own in (self.validation if held_out else self.training)]
+        return list(self.validation if held_out else self.training)
 
     def mean_predictor_mse(
         self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()

@@ -25,7 +25,6 @@ from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,
-    SampleBlocks,
     Slice,
     SliceSource,
     VirtualRankSamples,
@@ -180,7 +179,7 @@ class _ChunkReader:
         self._keep(chunk, samples, held_out)
         return self._columns(samples, training)
 
-    def held_out(self, source: SampleSource, chunk: int) -> SampleBlocks:
+    def held_out(self, source: SampleSource, chunk: int) -> VirtualRankSamples:
         """Return the held-out samples of a chunk."""
         validation = self._kept.get(chunk)
         if validation is None:
@@ -188,7 +187,7 @@ class _ChunkReader:
             validation = self._keep(chunk, samples, held_out)
         return self._blocks(validation)
 
-    def trained_on(self, source: SampleSource, chunk: int) -> SampleBlocks:
+    def trained_on(self, source: SampleSource, chunk: int) -> VirtualRankSamples:
         """Return the training samples of a chunk."""
         samples, training, _ = self._splitter.read(source, chunk, self._reads)
         return self._blocks(samples.take(training))
@@ -211,8 +210,8 @@ class _ChunkReader:
             columns = take_rows(columns, positions)
         return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)
 
-    def _blocks(self, samples: Samples) -> SampleBlocks:
-        return SampleBlocks(VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index))
+    def _blocks(self, samples: Samples) -> VirtualRankSamples:
+        return VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index)
 
     def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         here = Normalization(*(tensor.to(device) for tensor in vars(self._normalization).values()))
@@ -236,7 +235,7 @@ class StreamedBlocks:
 
     def __init__(
         self, virtual_rank: int, source: SampleSource, chunks: npt.NDArray[np.int64],
-        read: Callable[[SampleSource, int], SampleBlocks],
+        read: Callable[[SampleSource, int], VirtualRankSamples],
     ) -> None:  # fmt: skip
         self._virtual_rank, self._chunks = virtual_rank, chunks
         self._read = partial(read, source)
