@@ -23,7 +23,7 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import make_first_pass
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
 from mpitrain.text_table import aligned
 
 _HEADINGS = ("variable", "units", "mean", "standard deviation", "minimum", "maximum", "missing")
@@ -103,10 +103,8 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 def write_record(record: Mapping[str, Any], path: Path) -> None:
     """Write a record as JSON, whole or not at all. Raises OutputError."""
-    try:
+    with writing(path, "make room, or give another folder"):
         write_durably(path, (json.dumps(record, indent=1) + "\n").encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); make room, or give another folder") from error
 
 
 def render_table(record: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ M  members      N  samples
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
-from mpitrain.errors import MissingDependencyError, OutputError
-from mpitrain.observe.figures import GUIDE_COLOUR, new_figure, render_png
+from mpitrain.errors import writing
+from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, render_png, require_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import render_report
 
@@ -33,10 +32,7 @@ def draw_members(folder: Path, rows: Rows) -> dict[str, str]:
 
     Raises MissingDependencyError without matplotlib.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError("report.html needs matplotlib: python -m pip install matplotlib") from error
+    require_matplotlib("report.html")
     settings = [key for key in rows[0] if "." in key] if rows else []
     return {
         "Loss of each member": _losses(folder, rows),
@@ -58,10 +54,8 @@ def write_ensemble_report(
         (folder / "config.yaml").read_text(),
     )
     path = folder / "report.html"
-    try:
+    with writing(path, "free space"):
         write_durably(path, page.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free space") from error
     return path
 
 
@@ -161,5 +155,4 @@ def _rank_histogram(calibration: Calibration) -> str:
 
 
 def _image(figure: Figure) -> str:
-    content = base64.b64encode(render_png(figure)).decode()
-    return f'<img alt="" style="max-width:100%" src="data:image/png;base64,{content}">'
+    return image_of(render_png(figure))

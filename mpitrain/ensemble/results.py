@@ -21,7 +21,7 @@ from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
 from mpitrain.ensemble.report import draw_members, write_ensemble_report
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
 from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.stored_network import StoredNetwork
@@ -104,10 +104,8 @@ def _network_members(plan: EnsemblePlan, search: Search, results: Results) -> li
 
 def _write(plan: EnsemblePlan, name: str, text: str) -> None:
     path = plan.folder / name
-    try:
+    with writing(path, "free space, then --resume"):
         write_durably(path, text.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free space, then --resume") from error
 
 
 def render_table(plan: EnsemblePlan, outcomes: Mapping[int, Outcome]) -> str:
