@@ -7,10 +7,8 @@ level, so that years of them need no more memory than a few levels.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ import numpy as np
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.hdf5 import forgo_locks
-from mpitrain.durable_files import sync_file, sync_folder
-from mpitrain.errors import DataError, OutputError
+from mpitrain.data.streaming.read_ahead import in_order
+from mpitrain.durable_files import replacing, sync_file, sync_folder
+from mpitrain.errors import DataError, reason_of, writing
 from mpitrain.synthetic.fields import AICE_BIAS, AICE_WEIGHTS, MISSING_VALUE, Level, Pole, SyntheticOcean
 
 MINIMUM_POINTS = 16  # along each side: with fewer, a pole may hold no ice at all
@@ -127,7 +126,8 @@ def read_noise_mse(path: Path, pole: Pole) -> float | None:
         with netCDF4.Dataset(path) as dataset:
             value = getattr(dataset, f"noise_mse_{pole}", None)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read as NetCDF ({_reason(error)}); check the path and the file") from error
+        reason = reason_of(error)
+        raise DataError(f"{path}: cannot be read as NetCDF ({reason}); check the path and the file") from error
     # Another program's attribute of that name may be anything.
     return float(value) if isinstance(value, float | int) else None
 
@@ -158,20 +158,12 @@ def _check_storage(storage: Storage, shape: tuple[int, int, int]) -> None:
 
 def _replace_file(path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
     """Write next to `path`, then rename: it is whole or as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        summary = _write(temporary, path, seed, ocean, times, storage)
-        sync_file(temporary)
-        temporary.replace(path)
+    advice = "give a path in an existing folder that you may write to, on a disk with space left"
+    with writing(path, advice, (OSError, RuntimeError)):  # netCDF4 reports a full disk as the second
+        with replacing(path) as temporary:
+            summary = _write(temporary, path, seed, ocean, times, storage)
+            sync_file(temporary)
         sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # netCDF4 reports a full disk as the second
-        raise OutputError(
-            f"{path}: cannot be written ({_reason(error)}); give a path in an existing folder that you may write to, "
-            "on a disk with space left"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return summary
 
 
@@ -203,13 +195,7 @@ def _levels(ocean: SyntheticOcean, times: range) -> Iterator[Level]:
         yield ocean.level(times[0])
         return
     with ThreadPoolExecutor(ahead) as pool:
-        started: deque[Future[Level]] = deque()
-        for time in times:
-            started.append(pool.submit(ocean.level, time))
-            if len(started) > ahead:
-                yield started.popleft().result()
-        while started:
-            yield started.popleft().result()
+        yield from in_order(pool, ocean.level, times, ahead)
 
 
 def _summary(
@@ -264,7 +250,3 @@ def _global_attributes(summary: SyntheticSummary) -> dict[str, Any]:
         "aice_bias": AICE_BIAS,
         **{name: value for name, value in noise.items() if value is not None},
     }
-
-
-def _reason(error: OSError | RuntimeError) -> str:
-    return getattr(error, "strerror", None) or str(error)

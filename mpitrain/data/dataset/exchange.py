@@ -69,7 +69,8 @@ def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
     where a file cannot be read, or nothing was selected.
     """
     own = rank_range(len(source.chunks), ranks.world_size, ranks.rank)
-    samples = ranks.on_all_ranks(lambda: concatenate([source.read(source.chunks[c]) for c in own] or [_none(source)]))
+    read = lambda: [source.read(source.chunks[chunk]) for chunk in own] or [no_samples(source)]  # noqa: E731
+    samples = ranks.on_all_ranks(lambda: concatenate(read()))
     source.close()
     offset = offset_of(len(samples), ranks)
     _check_selection(source, samples, offset.total, ranks)
@@ -84,7 +85,7 @@ def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int
     return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
 
 
-def _none(source: SampleSource) -> Samples:
+def no_samples(source: SampleSource) -> Samples:
     """Return no samples, of the source's shapes, for a rank without a chunk."""
     return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
 
