@@ -93,7 +93,6 @@ class Ended:
 
     results: Results
     signal_name: str | None
-    num_groups: int
 
 
 def write_outcomes(folder: Path, outcomes: Mapping[int, Outcome]) -> None:

@@ -5,6 +5,7 @@ M  members      N  samples
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ def write_ensemble_report(
     page = render_report(
         folder.resolve().name,
         _summary(rows, num_chosen, calibration),
-        {**pictures, **({} if calibration is None else _of_calibration(calibration))},
+        pictures if calibration is None else {**pictures, **_of_calibration(calibration)},
         (folder / "config.yaml").read_text(),
     )
     path = folder / "report.html"
@@ -66,17 +67,12 @@ def _of_calibration(calibration: Calibration) -> dict[str, str]:
     }
 
 
-def _scores(rows: Rows) -> list[float]:
-    losses = (row["validation_loss"] or row["train_loss"] for row in rows if row["status"] == "done")
-    return [float(loss) for loss in losses]
-
-
 def _summary(rows: Rows, num_chosen: int, calibration: Calibration | None) -> dict[str, Any]:
-    scores = _scores(rows)
+    scores = [float(_loss_of(row)) for row in rows if row["status"] == "done"]
     values: dict[str, Any] = {
         "members": len(rows),
         "members_in_model_pt": num_chosen,
-        **{f"members_{status}": sum(row["status"] == status for row in rows) for status in _statuses(rows)},
+        **{f"members_{status}": count for status, count in Counter(row["status"] for row in rows).items()},
     }
     if scores:
         values |= {"loss_mean": float(np.mean(scores)), "loss_best": min(scores), "loss_worst": max(scores)}
@@ -93,8 +89,8 @@ def _summary(rows: Rows, num_chosen: int, calibration: Calibration | None) -> di
     return values | ({"failures": "; ".join(failures[:5])} if failures else {})
 
 
-def _statuses(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(row["status"] for row in rows))
+def _loss_of(row: Mapping[str, str]) -> str:
+    return row["validation_loss"] or row["train_loss"]
 
 
 def _losses(folder: Path, rows: Rows) -> str:
@@ -117,8 +113,8 @@ def _losses(folder: Path, rows: Rows) -> str:
 
 def _against(key: str, rows: Rows) -> str:
     figure, axes = new_figure(*_SIZE_INCH)
-    ended = [row for row in rows if row["validation_loss"] or row["train_loss"]]
-    losses = [float(row["validation_loss"] or row["train_loss"]) for row in ended]
+    ended = [row for row in rows if _loss_of(row)]
+    losses = [float(_loss_of(row)) for row in ended]
     values: list[Any] = [row[key] for row in ended]
     try:
         values = [float(value) for value in values]
