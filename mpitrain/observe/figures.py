@@ -57,12 +57,12 @@ def no_value_background(axes: Axes) -> None:
     axes.set_facecolor(_NO_VALUE_COLOUR)
 
 
-def draw_field(axes: Axes, values: Array, origin: Any = "lower", **options: Any) -> Any:
+def draw_field(axes: Axes, values: Array, **options: Any) -> Any:
     """Draw a field (J, I), grey where it has no value, and return matplotlib's image."""
     no_value_background(axes)
     axes.set(xlabel="column", ylabel="row")
     masked = np.ma.masked_invalid(values)
-    return axes.imshow(masked, origin=origin, aspect="auto", interpolation="nearest", **options)
+    return axes.imshow(masked, origin="lower", aspect="auto", interpolation="nearest", **options)
 
 
 def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, num_cells: int) -> None:

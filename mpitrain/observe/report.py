@@ -12,7 +12,7 @@ from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.observe.figures import require_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
-from mpitrain.observe.page.findings import Findings, render_findings, render_settings
+from mpitrain.observe.page.findings import Findings, render_findings
 from mpitrain.observe.page.skill import render_rows
 from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import NOTABLE_SHARE, describe_gpu, describe_step, timing_record
@@ -87,7 +87,7 @@ def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], foun
     timing = (
         timing_record(of_whole) if of_whole else next((it["timing"] for it in records[::-1] if "timing" in it), None)
     )
-    parts, words = plots | render_findings(found), render_settings(found.settings)
+    parts, words = plots | render_findings(found), "".join(f"<p>{escape(one)}</p>" for one in found.settings)
     page = render_report(run_folder.resolve().name, values, parts, config_text, timing, test, words)
     with writing(path, "is output.model_dir writable?"):
         write_durably(path, page.encode())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -55,8 +54,3 @@ def render_findings(found: Findings) -> dict[str, str]:
     if found.derivatives is not None:
         parts["Derivatives of the network"] = render_derivatives(found.derivatives)
     return parts
-
-
-def render_settings(sentences: Sequence[str]) -> str:
-    """Return the settings in words as HTML."""
-    return "".join(f"<p>{escape(one)}</p>" for one in sentences)
