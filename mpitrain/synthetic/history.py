@@ -55,10 +55,6 @@ class SyntheticSummary:
     """What was written: clean samples and the mean squared noise of each pole (None without a sample)."""
 
     path: Path
-    seed: int
-    num_latitudes: int
-    num_longitudes: int
-    num_times: int
     num_samples_north: int
     num_samples_south: int
     noise_mse_north: float | None
@@ -112,7 +108,7 @@ def write_synthetic_histories(
     _check_storage(storage, (num_times, num_latitudes, num_longitudes))
     ocean = SyntheticOcean(seed, num_latitudes, num_longitudes)
     for number, path in enumerate(paths):
-        yield _replace_file(path, seed, ocean, range(number * num_times, (number + 1) * num_times), storage)
+        yield _replace_file(path, ocean, range(number * num_times, (number + 1) * num_times), storage)
 
 
 def read_noise_mse(path: Path, pole: Pole) -> float | None:
@@ -156,20 +152,18 @@ def _check_storage(storage: Storage, shape: tuple[int, int, int]) -> None:
         raise DataError(f"synthetic history file: chunks={chunks} do not fit (time, nj, ni) = {shape}; give 1 to these")
 
 
-def _replace_file(path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
+def _replace_file(path: Path, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
     """Write next to `path`, then rename: it is whole or as it was."""
     advice = "give a path in an existing folder that you may write to, on a disk with space left"
     with writing(path, advice, (OSError, RuntimeError)):  # netCDF4 reports a full disk as the second
         with replacing(path) as temporary:
-            summary = _write(temporary, path, seed, ocean, times, storage)
+            summary = _write(temporary, path, ocean, times, storage)
             sync_file(temporary)
         sync_folder(path.parent)
     return summary
 
 
-def _write(
-    temporary: Path, path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage
-) -> SyntheticSummary:
+def _write(temporary: Path, path: Path, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
     forgo_locks()
     import netCDF4
 
@@ -183,8 +177,8 @@ def _write(
                 dataset[name][place] = field
             for pole, found in squares.items():
                 found.append(ocean.squared_noise(level, pole))
-        summary = _summary(path, seed, ocean, len(times), squares)
-        dataset.setncatts(_global_attributes(summary))
+        summary = _summary(path, squares)
+        dataset.setncatts(_global_attributes(ocean.seed, summary))
     return summary
 
 
@@ -198,19 +192,13 @@ def _levels(ocean: SyntheticOcean, times: range) -> Iterator[Level]:
         yield from in_order(pool, ocean.level, times, ahead)
 
 
-def _summary(
-    path: Path, seed: int, ocean: SyntheticOcean, num_times: int, squares: dict[Pole, list[tuple[float, int]]]
-) -> SyntheticSummary:
+def _summary(path: Path, squares: dict[Pole, list[tuple[float, int]]]) -> SyntheticSummary:
     totals = {
         pole: (sum(total for total, _ in found), sum(count for _, count in found)) for pole, found in squares.items()
     }
     noise_mse = {pole: total / count if count else None for pole, (total, count) in totals.items()}
     return SyntheticSummary(
         path=path,
-        seed=seed,
-        num_latitudes=ocean.mask.shape[0],
-        num_longitudes=ocean.mask.shape[1],
-        num_times=num_times,
         num_samples_north=totals["north"][1],
         num_samples_south=totals["south"][1],
         noise_mse_north=noise_mse["north"],
@@ -240,12 +228,12 @@ def _define(dataset: Any, ocean: SyntheticOcean, times: range, storage: Storage)
         )
 
 
-def _global_attributes(summary: SyntheticSummary) -> dict[str, Any]:
+def _global_attributes(seed: int, summary: SyntheticSummary) -> dict[str, Any]:
     noise = {"noise_mse_north": summary.noise_mse_north, "noise_mse_south": summary.noise_mse_south}
     return {
         "title": "Synthetic CICE history: made-up fields that obey a known relation, no observation and no model run",
         "Conventions": "CF-1.8",
-        "synthetic_seed": np.int64(summary.seed),
+        "synthetic_seed": np.int64(seed),
         "aice_weights": AICE_WEIGHTS,
         "aice_bias": AICE_BIAS,
         **{name: value for name, value in noise.items() if value is not None},
