@@ -117,12 +117,7 @@ def moments_of_samples(samples: Samples) -> Moments:
 
     A field's inputs count where any target does: what lies under the land mask has no influence.
     """
-    columns = [_column(array, c) for array in (samples.inputs, samples.targets) for c in range(array.shape[1])]
-    return moments_of(columns, _weights(samples))
-
-
-def _column(array: npt.NDArray[np.floating], channel: int) -> npt.NDArray[np.floating]:
-    return array[:, channel].reshape(-1)
+    return moments_of([column.reshape(-1) for column in samples.features], _weights(samples))
 
 
 def _weights(samples: Samples) -> list[npt.NDArray[np.floating] | None]:
@@ -130,7 +125,8 @@ def _weights(samples: Samples) -> list[npt.NDArray[np.floating] | None]:
     num_inputs, num_targets = samples.inputs.shape[1], samples.targets.shape[1]
     if samples.weights is None:
         return [area] * (num_inputs + num_targets)
-    counts = [_column(samples.weights, min(c, samples.weights.shape[1] - 1)) > 0 for c in range(num_targets)]
+    last = samples.weights.shape[1] - 1
+    counts = [samples.weights[:, min(c, last)].reshape(-1) > 0 for c in range(num_targets)]
     anywhere = np.logical_or.reduce(counts)
     masks = [anywhere] * num_inputs + counts
     return [mask.astype(np.float32) if area is None else mask * area for mask in masks]

@@ -203,9 +203,9 @@ def skill_on_files(judge: Judge, source: SampleSource, ranks: Ranks) -> TestSkil
 
 def _of_chunk(judge: Judge, source: SampleSource, chunk: int, ranks: Ranks) -> tuple[tuple[int, int], DoubleArray]:
     """Return a chunk's numbers of selected and of usable samples, and its sums (O, 8)."""
-    samples, normalization = source.read(source.chunks[chunk]), judge.summary.normalization
+    samples, mean = source.read(source.chunks[chunk]), judge.summary.normalization.mean
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
-    padded = padded_tensors(kept, normalization, ranks.device, normalization.mean.dtype)
+    padded = padded_tensors(kept, mean, ranks.device, mean.dtype)
     sums = judge.sums([VirtualRankSamples(0, *padded, kept.grid_index)])
     return (len(samples), len(kept)), sums.numpy()
 
