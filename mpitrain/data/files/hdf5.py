@@ -117,10 +117,22 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
     Names are on one line, with escapes for what a terminal would obey.
     """
+    import h5py
+
     datasets: dict[str, Any] = {}
     refused: dict[str, str] = {}
     soft_links: dict[str, str] = {}
-    _walk(file, "", datasets, refused, soft_links, set())
+    for path, link, dataset in _walk(file, "", set()):
+        if isinstance(link, h5py.ExternalLink):
+            refused[path] = f"an external link to '{one_line(link.filename)}'{_COPY}"
+        elif isinstance(link, h5py.SoftLink):
+            # Only a target found by walking the file itself is one inside it.
+            whole = posixpath.join("/", posixpath.dirname(path), one_line(link.path))
+            soft_links[path] = posixpath.normpath(whole).lstrip("/")
+        elif reason := _why_refused(dataset):
+            refused[path] = reason
+        elif not bytes(dataset.attrs.get("NAME", b"")).startswith(_NO_VARIABLE):
+            datasets[path] = dataset
     for name, target in soft_links.items():
         if target in datasets:
             datasets[name] = datasets[target]
@@ -129,43 +141,27 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
     return datasets, refused
 
 
-def _walk(
-    group: Any,
-    above: str,
-    datasets: dict[str, Any],
-    refused: dict[str, str],
-    soft_links: dict[str, str],
-    seen: set[Any],
-) -> None:
+def _walk(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each link that leads elsewhere and each dataset below a group: its path, the link, and the dataset."""
     import h5py
 
     seen.add(h5py.h5o.get_info(group.id).addr)
     for name in group:
         link, path = group.get(name, getlink=True), above + one_line(name)
-        if isinstance(link, h5py.ExternalLink):
-            refused[path] = f"an external link to '{one_line(link.filename)}'{_COPY}"
-        elif isinstance(link, h5py.SoftLink):
-            # Only a target found by walking the file itself is one inside it.
-            soft_links[path] = posixpath.normpath(posixpath.join("/", above, one_line(link.path))).lstrip("/")
+        if isinstance(link, h5py.ExternalLink | h5py.SoftLink):
+            yield path, link, None
         elif isinstance(item := group[name], h5py.Dataset):
-            reason = _leads_out(item) or _holds_nothing(item)
-            if reason:
-                refused[path] = reason
-            elif not bytes(item.attrs.get("NAME", b"")).startswith(_NO_VARIABLE):
-                datasets[path] = item
+            yield path, link, item
         elif isinstance(item, h5py.Group) and h5py.h5o.get_info(item.id).addr not in seen:
-            _walk(item, f"{path}/", datasets, refused, soft_links, seen)
+            yield from _walk(item, f"{path}/", seen)
 
 
-def _leads_out(dataset: Any) -> str | None:
+def _why_refused(dataset: Any) -> str | None:
+    """Say why a dataset is not read: its values lie elsewhere or nowhere. None where it is read."""
     if dataset.external:
         return f"its values lie in another file, '{one_line(str(dataset.external[0][0]))}' (external storage){_COPY}"
     if dataset.is_virtual:
         return f"its values lie in other datasets or files (virtual dataset){_COPY}"
-    return None
-
-
-def _holds_nothing(dataset: Any) -> str | None:
     if dataset.shape is None:
         return "it is declared without any shape and holds nothing; write its values"
     return why_not_there(dataset.shape, dataset.dtype, dataset.file.id.get_filesize())

@@ -24,7 +24,7 @@ from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpres
 from mpitrain.data.selection.expressions.levels import spans_of
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.rule import Condition, PointRule
-from mpitrain.data.selection.source import ReadFiles, SampleLayout
+from mpitrain.data.selection.source import SampleLayout, SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
 from mpitrain.errors import DataError
 
@@ -66,18 +66,18 @@ class GridLayout(SampleLayout):
         has_dates = isinstance(condition, MaskExpression) and bool(condition.dates)
         return bool(condition.names) and not has_dates and all(name in self.statics for name in condition.names)
 
-    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """See `SampleLayout.read`."""
-        part = _Part(self, files, chunk, reads)
+        part = _Part(self, source, chunk, reads)
         return part.fields() if self.kind == "fields" else part.points()
 
     def references(self, name: str) -> tuple[str, ...]:
         """See `SampleLayout.references`."""
         return self.naming.references(name)
 
-    def first_level(self, files: ReadFiles, name: str) -> Array:
+    def first_level(self, source: SampleSource, name: str) -> Array:
         """See `SampleLayout.first_level`."""
-        part = _Part(self, files, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
+        part = _Part(self, source, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
         level: Array = part.broadcast(name)[0]
         return level
 
@@ -91,9 +91,9 @@ def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
 class _Part:
     """One chunk while it is read: every variable once, values of a point as few times as can be."""
 
-    def __init__(self, layout: GridLayout, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> None:
-        self._layout, self._files, self._chunk, self._reads = layout, files, chunk, reads
-        self._record = files.records[chunk.file]
+    def __init__(self, layout: GridLayout, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> None:
+        self._layout, self._source, self._chunk, self._reads = layout, source, chunk, reads
+        self._record = source.files[chunk.file]
         self._times, self._rows = slice(chunk.time_start, chunk.time_stop), slice(chunk.row_start, chunk.row_stop)
         num_times, num_rows = chunk.time_stop - chunk.time_start, chunk.row_stop - chunk.row_start
         self._shape = (num_times, num_rows, layout.grid_shape[1])  # (T, J, I)
@@ -109,7 +109,8 @@ class _Part:
             kept = np.flatnonzero(layout.thinned(self._grid_index(positions)))
             positions = kept if positions is None else positions[kept]
         if areas is not None:
-            areas = _at(np.broadcast_to(areas, self._shape).reshape(-1), positions)
+            areas = np.broadcast_to(areas, self._shape).reshape(-1)
+            areas = areas.copy() if positions is None else areas[positions]
         return Samples(
             inputs=self._table(layout.input_names, positions),
             targets=self._table(layout.read_targets, positions),
@@ -271,13 +272,13 @@ class _Part:
         found = np.full(self._shape, np.nan, dtype=self._layout.selection.dtype)
         inside = np.flatnonzero((levels >= 0) & (levels < self._layout.borders[-1]))
         while len(inside):
-            number = self._files.at_level(int(levels[inside[0]]))
-            record = self._files.records[number]
+            number = self._source.at_level(int(levels[inside[0]]))
+            record = self._source.files[number]
             here = inside[levels[inside] < record.first_time + record.num_times]
             first = int(levels[here[0]]) - record.first_time
             access = record.variables[name]
             part = slice(first, first + len(here))
-            stored = read_part(self._files.handle(number), access, part, self._rows, self._reads)
+            stored = read_part(self._source.handle(number), access, part, self._rows, self._reads)
             found[here] = access.decode(stored)
             inside = inside[len(here) :]
         return found
@@ -296,11 +297,7 @@ class _Part:
 
     @cached_property
     def _file(self) -> FieldFile:
-        return self._files.handle(self._chunk.file)
-
-
-def _at(values: Array, positions: Positions) -> Array:
-    return values.copy() if positions is None else values[positions]
+        return self._source.handle(self._chunk.file)
 
 
 def _unchanged(values: Array) -> Array:

@@ -113,7 +113,7 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
     if is_first:
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)
-    check_statics(grids, file, access, num_times)
+    check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
     times = read_file_times(grids, file, access)
     record = SourceFile(file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times)

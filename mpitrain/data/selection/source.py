@@ -104,23 +104,6 @@ class OpenFiles:
         return OpenFiles, ()
 
 
-@dataclass(frozen=True)
-class ReadFiles:
-    """All files of a source, and this process's handles of them: a sample may need times of the file before its own."""
-
-    records: tuple[SourceFile, ...]
-    handles: OpenFiles
-
-    def handle(self, number: int) -> FieldFile:
-        """Return the open file. Raises DataError where it has changed since the source was opened."""
-        self.records[number].check_unchanged()
-        return self.handles.get(self.records[number].path)
-
-    def at_level(self, level: int) -> int:
-        """Return the number of the file that holds a time level of the source."""
-        return bisect_right([record.first_time for record in self.records], level) - 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampleLayout(ABC):
     """How the files of a source hold its samples: on a grid, or as a table of samples that are ready. Can be pickled.
@@ -158,15 +141,15 @@ class SampleLayout(ABC):
         return kept
 
     @abstractmethod
-    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
-        """Return the selected samples of a chunk of `files`."""
+    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """Return the selected samples of a chunk of `source`, whose layout this is."""
 
     @abstractmethod
     def references(self, name: str) -> tuple[str, ...]:
         """Return the names in `SourceFile.variables` that an input or target needs."""
 
     @abstractmethod
-    def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
+    def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
         """Return the first time level (J, I) of a variable on a grid, NaN where it has no value."""
 
 
@@ -231,13 +214,22 @@ class SampleSource:
         """The names in `SourceFile.variables` that the leading names need."""
         return tuple(one for name in self.leading_names for one in self.layout.references(name))
 
+    def handle(self, number: int) -> FieldFile:
+        """Return an open file. Raises DataError where it has changed since the source was opened."""
+        self.files[number].check_unchanged()
+        return self.handles.get(self.files[number].path)
+
+    def at_level(self, level: int) -> int:
+        """Return the number of the file that holds a time level of the source."""
+        return bisect_right([record.first_time for record in self.files], level) - 1
+
     def read(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
 
         `reads` counts each stored block that is read. Raises DataError where the file has changed since it was opened
         or cannot be read to the end.
         """
-        samples = self.layout.read(ReadFiles(self.files, self.handles), chunk, reads)
+        samples = self.layout.read(self, chunk, reads)
         transforms = self.selection.target_transforms
         return self._transformed(samples, transforms, chunk) if transforms and self.has_targets else samples
 
@@ -261,8 +253,7 @@ class SampleSource:
 
     def _no_transform(self, column: int, name: str, transform: TargetTransform, file: int) -> str:
         """Return what to say of a file with values outside; all of it is read to count them."""
-        files = ReadFiles(self.files, self.handles)
-        parts = [self.layout.read(files, chunk, None) for chunk in self.chunks if chunk.file == file]
+        parts = [self.layout.read(self, chunk, None) for chunk in self.chunks if chunk.file == file]
         count, total = sum(self._outside(part, column, transform) for part in parts), sum(map(len, parts))
         inside = {"log": " > 0", "logit": " > 0 and {0} < 1", "power": " >= 0"}[transform.kind].format(name)
         return (
@@ -273,7 +264,7 @@ class SampleSource:
 
     def first_level(self, name: str) -> npt.NDArray[Any]:
         """Return the first time level (J, I) of an input or target on its grid, NaN where it has no value."""
-        return self.layout.first_level(ReadFiles(self.files, self.handles), name)
+        return self.layout.first_level(self, name)
 
     def read_all(self) -> Samples:
         """Return all samples of the source, in its order, without the limit of `max_patterns`; for data that fits.

@@ -17,7 +17,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.grid import field_weights
 from mpitrain.data.selection.settings import Selection
-from mpitrain.data.selection.source import ReadFiles, SampleLayout, SampleSource, SourceFile
+from mpitrain.data.selection.source import SampleLayout, SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.errors import DataError
 
@@ -33,9 +33,9 @@ class TableLayout(SampleLayout):
     field_shape: tuple[int, ...] = ()
     is_grid = False
 
-    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
-        file, record = files.handle(chunk.file), files.records[chunk.file]
+        file, record = source.handle(chunk.file), source.files[chunk.file]
         rows = slice(chunk.row_start, chunk.row_stop)
         names = self.read_targets
         inputs = self._read(file, INPUTS, rows, reads)
@@ -58,9 +58,9 @@ class TableLayout(SampleLayout):
         """See `SampleLayout.references`."""
         return (name,)
 
-    def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
+    def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
         """Return nothing: a table has no grid."""
-        raise NotImplementedError(f"{files.records[0].path}: a table of samples has no grid")
+        raise NotImplementedError(f"{source.files[0].path}: a table of samples has no grid")
 
     def _read(self, file: FieldFile, name: str, rows: slice, reads: ReadCounter | None) -> npt.NDArray[Any]:
         info = file.variables[name]

@@ -152,23 +152,6 @@ def coordinate_name(name: str, file: FieldFile) -> bool:
     return any(_is_quantity(name, file, quantity) for quantity in _COORDINATES)
 
 
-def static_names(
-    access: Mapping[str, VariableAccess], main_names: tuple[str, ...], coordinates: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the variables without time that files repeat: of a file without any time, only those of the grid."""
-    has_time = any(access[name].axes.time is not None for name in main_names)
-    without = [name for name, one in access.items() if one.axes.time is None]
-    return tuple(name for name in without if has_time or name in coordinates)
-
-
-def read_statics(file: FieldFile, access: Mapping[str, VariableAccess], dtype: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the measurements (1, J or 1, I or 1) of variables without time, in the samples' type."""
-    everything = slice(None)
-    return {
-        name: one.decode(read_part(file, one, everything, everything)).astype(dtype) for name, one in access.items()
-    }
-
-
 def _is_of_cells(info: VariableInfo, file: FieldFile) -> bool:
     """Tell whether a latitude is that of cells in no order of rows: then a longitude lies along its dimension too."""
     return any(
