@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,12 +14,8 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     After a power cut it may be either, or damaged: for what is verified when it is read, and can be made again. Raises
     OSError; then nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_durably(path: Path, content: bytes | memoryview) -> None:
@@ -25,14 +23,21 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
 
     Raises OSError; then nothing is left behind.
     """
+    with replacing(path) as temporary:
+        write_and_sync(temporary, content)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield where to write what takes the place of `path` at the end of the block; an error leaves all as it was."""
     # The same folder: a rename never crosses file systems. The process number: two writers never share a temporary.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        write_and_sync(temporary, content)
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def write_and_sync(path: Path, content: bytes | memoryview) -> None:

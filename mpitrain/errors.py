@@ -14,6 +14,10 @@ MpitrainError             1  our bug, unless a subclass says otherwise
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 def one_line(text: str) -> str:
     """Return the text with every character that is not printable written as an escape: a terminal must not obey it."""
@@ -80,3 +84,15 @@ class StoppedError(MpitrainError):
     """Stopped on request; a checkpoint was written first."""
 
     exit_code = 5
+
+
+@contextmanager
+def writing(path: Path, advice: str, refusals: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Write `path` inside the block: raise OutputError, with what to do, where the disk refuses.
+
+    `refusals` are the errors by which it does; libraries have others than OSError.
+    """
+    try:
+        yield
+    except refusals as error:
+        raise OutputError(f"{path}: cannot be written ({reason_of(error)}); {advice}") from error

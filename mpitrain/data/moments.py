@@ -5,7 +5,7 @@ C  columns      N  samples      F  input features      O  targets      V  virtua
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.reduction import FixedTreeReducer
+from mpitrain.comm.reduction import FixedTreeReducer, combine_in_tree
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.samples import Samples
 
@@ -37,6 +37,15 @@ class Moments:
     def std(self) -> DoubleArray:
         """Population standard deviation (C,); 0 without values."""
         return np.sqrt(self.m2 / np.maximum(self.count, np.finfo(np.float64).tiny))
+
+    def packed(self) -> torch.Tensor:
+        """Return all of them (5C,), as `merge_stacks` takes them."""
+        return torch.from_numpy(np.concatenate((self.count, self.mean, self.m2, self.minimum, self.maximum)))
+
+    @classmethod
+    def unpacked(cls, packed: torch.Tensor) -> Moments:
+        """Return the moments that `packed` gave."""
+        return cls(*(part.numpy() for part in packed.chunk(5)))
 
 
 def moments_of(
@@ -91,14 +100,16 @@ def allreduce_moments(local: list[Moments], communicator: Communicator, virtual_
 
     `local` holds one entry for each owned virtual rank, in order; the number of features must agree on all ranks.
     """
-    packed = torch.stack([_pack(moments) for moments in local])
-    merged = FixedTreeReducer(communicator, virtual_ranks).reduce(packed, merge_stacks)
-    return Moments(*(part.numpy() for part in merged.chunk(5)))
+    packed = torch.stack([moments.packed() for moments in local])
+    return Moments.unpacked(FixedTreeReducer(communicator, virtual_ranks).reduce(packed, merge_stacks))
 
 
-def _pack(moments: Moments) -> torch.Tensor:
-    parts = (moments.count, moments.mean, moments.m2, moments.minimum, moments.maximum)
-    return torch.from_numpy(np.concatenate(parts))
+def merge_in_tree(parts: Sequence[Moments], num_features: int) -> Moments:
+    """Merge moments of C features pairwise, neighbours first, in an order that their number alone fixes."""
+    num_rows = 1 << max(0, len(parts) - 1).bit_length()
+    nothing = moments_of([np.empty(0)] * num_features)
+    padded = [*parts, *[nothing] * (num_rows - len(parts))]
+    return Moments.unpacked(combine_in_tree(torch.stack([one.packed() for one in padded]), merge_stacks))
 
 
 def moments_of_samples(samples: Samples) -> Moments:
@@ -106,12 +117,7 @@ def moments_of_samples(samples: Samples) -> Moments:
 
     A field's inputs count where any target does: what lies under the land mask has no influence.
     """
-    columns = [_column(array, c) for array in (samples.inputs, samples.targets) for c in range(array.shape[1])]
-    return moments_of(columns, _weights(samples))
-
-
-def _column(array: npt.NDArray[np.floating], channel: int) -> npt.NDArray[np.floating]:
-    return array[:, channel].reshape(-1)
+    return moments_of([column.reshape(-1) for column in samples.features], _weights(samples))
 
 
 def _weights(samples: Samples) -> list[npt.NDArray[np.floating] | None]:
@@ -119,7 +125,8 @@ def _weights(samples: Samples) -> list[npt.NDArray[np.floating] | None]:
     num_inputs, num_targets = samples.inputs.shape[1], samples.targets.shape[1]
     if samples.weights is None:
         return [area] * (num_inputs + num_targets)
-    counts = [_column(samples.weights, min(c, samples.weights.shape[1] - 1)) > 0 for c in range(num_targets)]
+    last = samples.weights.shape[1] - 1
+    counts = [samples.weights[:, min(c, last)].reshape(-1) > 0 for c in range(num_targets)]
     anywhere = np.logical_or.reduce(counts)
     masks = [anywhere] * num_inputs + counts
     return [mask.astype(np.float32) if area is None else mask * area for mask in masks]

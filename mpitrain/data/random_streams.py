@@ -36,8 +36,7 @@ class Stream(IntEnum):
 
 def keyed_words(keys: tuple[int, ...], count: int, first: int = 0) -> UInt64Array:
     """Return random 64-bit words `first` up to `first` + `count` (count,), each fixed by `keys` and its number."""
-    with np.errstate(over="ignore"):
-        return _mix(_state(keys) + np.arange(first, first + count, dtype=np.uint64) * np.uint64(_INCREMENT))
+    return _words_at(keys, np.arange(first, first + count, dtype=np.uint64))
 
 
 def keyed_uniform(keys: tuple[int, ...], count: int, first: int = 0) -> npt.NDArray[np.float64]:
@@ -47,9 +46,7 @@ def keyed_uniform(keys: tuple[int, ...], count: int, first: int = 0) -> npt.NDAr
 
 def keyed_uniform_at(keys: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Return the float64 numbers in [0, 1) that `keyed_uniform` has at `numbers` (N,), in any order."""
-    with np.errstate(over="ignore"):
-        words = _mix(_state(keys) + numbers.astype(np.uint64) * np.uint64(_INCREMENT))
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (_words_at(keys, numbers.astype(np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def keyed_normal(keys: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
@@ -83,9 +80,9 @@ def _state(keys: tuple[int, ...]) -> np.uint64:
     return np.uint64(state)
 
 
-def _mix(words: UInt64Array) -> UInt64Array:
+def _words_at(keys: tuple[int, ...], numbers: UInt64Array) -> UInt64Array:
     with np.errstate(over="ignore"):
-        words = words + np.uint64(_INCREMENT)
+        words = _state(keys) + (numbers + np.uint64(1)) * np.uint64(_INCREMENT)
         for shift, factor in _ROUNDS:
             words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
         return words ^ (words >> np.uint64(_LAST_SHIFT))

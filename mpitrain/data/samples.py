@@ -41,6 +41,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def features(self) -> list[Any]:
+        """The values (N,) or (N, H, W) of each input, then of each target."""
+        return [array[:, column] for array in (self.inputs, self.targets) for column in range(array.shape[1])]
+
     def take(self, positions: IndexArray) -> Samples:
         """Return the samples at `positions` as a copy, in that order."""
         return self.changed(lambda column: np.take(column, positions, axis=0))
@@ -74,7 +79,7 @@ def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
             counts = np.logical_and(counts, samples.weights > 0)
         return np.asarray(counts.any(axis=tuple(range(1, counts.ndim))))
     valid = np.ones(len(samples), dtype=bool)
-    for column in (*samples.inputs.T, *samples.targets.T):
+    for column in samples.features:
         valid &= is_measured(column)
     return valid
 
@@ -87,17 +92,12 @@ def is_measured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
 
 def missing_of(samples: Samples) -> list[int]:
     """Return for each input and target (F + O) how many values are no measurement."""
-    return [
-        int(array[:, column].size - np.count_nonzero(is_measured(array[:, column])))
-        for array in (samples.inputs, samples.targets)
-        for column in range(array.shape[1])
-    ]
+    return [int(column.size - np.count_nonzero(is_measured(column))) for column in samples.features]
 
 
 def first_invalid_feature(samples: Samples) -> str | None:
     """Name the first input or target of point samples that holds a NaN, an infinity or a fill value; None if none."""
-    columns = (*samples.inputs.T, *samples.targets.T)
-    for name, column in zip((*samples.input_names, *samples.target_names), columns, strict=True):
+    for name, column in zip((*samples.input_names, *samples.target_names), samples.features, strict=True):
         if not bool(np.all(is_measured(column))):
             return name
     return None

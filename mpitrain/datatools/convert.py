@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,16 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import rank_range
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.exchange import keep_under_limit, open_source_on_root
+from mpitrain.data.dataset.exchange import keep_under_limit, no_samples, open_source_on_root
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
 from mpitrain.durable_files import sync_file, sync_folder
-from mpitrain.errors import OutputError
+from mpitrain.errors import OutputError, writing
 
 Array = npt.NDArray[Any]
-Result = TypeVar("Result")
 # A part of a folder holds about so much.
 PART_BYTES = 256 * 2**20
 
@@ -92,17 +91,17 @@ def _convert_to_file(source: SampleSource, output: Path, ranks: Ranks, gzip: int
             samples = ranks.on_all_ranks(partial(_read_in_turn, source, turn, ranks, before))
             inputs, targets = (_to_root(array, ranks) for array in (samples.inputs, samples.targets))
             ranks.on_all_ranks(partial(_append, writer, output, inputs, targets))
-        num_samples = ranks.on_root(lambda: 0 if writer is None else writer.num_samples + writer.num_pending)
+        num_samples = ranks.on_root(lambda: 0 if writer is None else writer.num_samples)
         ranks.on_all_ranks(lambda: _check_any(source, num_samples))
-        ranks.on_all_ranks(lambda: _writing(output, lambda: _finish(writer, temporary, output)))
+        ranks.on_all_ranks(lambda: _finish(writer, temporary, output))
     return Converted((output,), num_samples)
 
 
 def _open_writer(source: SampleSource, temporary: Path, output: Path, gzip: int) -> TableWriter:
-    names = (source.input_names, source.target_names)
-    if output.suffix == ".npz":
-        return _writing(output, lambda: NpzTableWriter(temporary, *names))
-    return _writing(output, lambda: Hdf5TableWriter(temporary, *names, gzip))
+    with _writing(output):
+        if output.suffix == ".npz":
+            return NpzTableWriter(temporary, source.input_names, source.target_names)
+        return Hdf5TableWriter(temporary, source.input_names, source.target_names, gzip)
 
 
 def _read_in_turn(source: SampleSource, turn: int, ranks: Ranks, before: list[int]) -> Samples:
@@ -110,20 +109,22 @@ def _read_in_turn(source: SampleSource, turn: int, ranks: Ranks, before: list[in
     chunk = turn * ranks.world_size + ranks.rank
     if chunk < len(source.chunks):
         return _read(source, chunk, before)
-    return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
+    return no_samples(source)
 
 
 def _append(writer: TableWriter | None, output: Path, inputs: Array, targets: Array) -> None:
     if writer is not None:
-        _writing(output, lambda: writer.append(inputs, targets))
+        with _writing(output):
+            writer.append(inputs, targets)
 
 
-def _finish(writer: TableWriter | None, temporary: Path, target: Path) -> None:
+def _finish(writer: TableWriter | None, temporary: Path, output: Path) -> None:
     if writer is not None:
-        writer.close()
-        sync_file(temporary)
-        temporary.replace(target)
-        sync_folder(target.resolve().parent)
+        with _writing(output):
+            writer.close()
+            sync_file(temporary)
+            temporary.replace(output)
+            sync_folder(output.resolve().parent)
 
 
 def _check_any(source: SampleSource, num_samples: int) -> None:
@@ -151,7 +152,7 @@ def _convert_to_folder(
     digits = max(4, len(str(len(parts))))
     names = [f"part-{number:0{digits}d}.h5" for number in range(1, len(parts) + 1)]
     with _replacing(output, ranks.is_root) as folder:
-        ranks.on_root(lambda: _writing(output, folder.mkdir))
+        ranks.on_root(lambda: _make_folder(folder, output))
         own = rank_range(len(parts), ranks.world_size, ranks.rank)
         written = ranks.on_all_ranks(
             lambda: {names[n]: _write_part(source, folder / names[n], output, parts[n], gzip, before) for n in own}
@@ -161,7 +162,7 @@ def _convert_to_folder(
             counts |= of_rank
         ranks.on_all_ranks(lambda: _check_any(source, sum(counts.values())))
         empty = [name for name in names if counts[name] == 0]
-        ranks.on_root(lambda: _writing(output, lambda: _publish(folder, output, empty)))
+        ranks.on_root(lambda: _publish(folder, output, empty))
     kept = tuple(output / name for name in names if name not in empty)
     return Converted(kept, sum(counts.values()))
 
@@ -180,23 +181,30 @@ def _parts(source: SampleSource, part_bytes: int) -> list[range]:
 
 
 def _write_part(source: SampleSource, path: Path, output: Path, chunks: range, gzip: int, before: list[int]) -> int:
-    writer = _writing(output, lambda: Hdf5TableWriter(path, source.input_names, source.target_names, gzip))
     with ExitStack() as at_end:
+        writer = _open_writer(source, path, output, gzip)
         at_end.callback(writer.give_up)
         for chunk in chunks:
             samples = _read(source, chunk, before)
             _append(writer, output, samples.inputs, samples.targets)
-        _writing(output, writer.close)
-    _writing(output, lambda: sync_file(path))
+        with _writing(output):
+            writer.close()
+            sync_file(path)
     return writer.num_samples
 
 
+def _make_folder(folder: Path, output: Path) -> None:
+    with _writing(output):
+        folder.mkdir()
+
+
 def _publish(folder: Path, output: Path, empty: list[str]) -> None:
-    for name in empty:
-        (folder / name).unlink()
-    sync_folder(folder)
-    folder.replace(output)
-    sync_folder(output.resolve().parent)
+    with _writing(output):
+        for name in empty:
+            (folder / name).unlink()
+        sync_folder(folder)
+        folder.replace(output)
+        sync_folder(output.resolve().parent)
 
 
 @contextmanager
@@ -221,12 +229,7 @@ def _remove(path: Path) -> None:
                 rest.unlink()
 
 
-def _writing(output: Path, action: Callable[[], Result]) -> Result:
-    """Run `action`, with the libraries' words for a full disk made ours."""
-    try:
-        return action()
-    except (OSError, RuntimeError, ValueError) as error:  # h5py reports a failed write with any of them
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise OutputError(
-            f"{output}: cannot be written ({reason}); give a path on a disk with space left, that you may write to"
-        ) from error
+def _writing(output: Path) -> AbstractContextManager[None]:
+    # h5py reports a failed write with any of these.
+    refusals = (OSError, RuntimeError, ValueError)
+    return writing(output, "give a path on a disk with space left, that you may write to", refusals)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from mpitrain.config import RunConfig
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
@@ -82,13 +81,9 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     """
     paths = expand_paths(config.data.entries)
     FIRST_OPENING.expect(paths)
-    FIRST_OPENING.check(paths[0])
-    file = open_field_file(paths[0])
-    try:
+    with FIRST_OPENING.opened(paths[0]) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
         refused = dict(file.refused)
-    finally:
-        file.close()
     names = tuple(str(path) for path in paths)
     try:
         source = open_source(selection_of(config))
@@ -99,11 +94,9 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
 
 
 def _report(file: FieldFile, info: VariableInfo, is_full: bool) -> VariableReport:
-    sizes = zip(info.dimensions, info.shape, strict=True)
-    dimensions = ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes)
     blocks = " x ".join(map(str, info.chunk_shape)) if info.chunk_shape else ""
     figures = _figures(file, info, is_full) if info.is_numeric and 0 not in info.shape else (None, None, None, None, 0)
-    return VariableReport(info.name, dimensions, info.dtype.lstrip("<>=|"), info.units, *figures, blocks)
+    return VariableReport(info.name, info.sizes, info.dtype.lstrip("<>=|"), info.units, *figures, blocks)
 
 
 def _figures(

@@ -15,7 +15,7 @@ from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import DataError, OutputError
+from mpitrain.errors import DataError, writing
 from mpitrain.observe.figures import render_png
 from mpitrain.observe.maps.field_map import MapLook, draw_map
 
@@ -36,29 +36,22 @@ def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
             f"{inspection.files[0]}: no map: {inspection.selection.get('why', 'a table of samples has no grid')}"
         )
     places = _places_of(source)
-    try:
+    selected = _selected_points(source)
+    with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        selected = _selected_points(source)
         return [_draw(source, name, selected, places, folder) for name in (*source.input_names, *source.target_names)]
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: maps cannot be written ({error.strerror or error}); give another folder"
-        ) from error
 
 
 def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
     """Return which points (J, I) of the first time level are samples."""
     num_rows, num_columns = source.grid_shape
-    samples = source.read(_first_level(source))
+    first_level = SampleChunk(file=0, time_start=0, time_stop=1, row_start=0, row_stop=num_rows)
+    samples = source.read(first_level)
     selected = np.zeros(num_rows * num_columns, dtype=bool)
     if source.kind == "fields":
         return np.asarray(samples.weights)[0].any(axis=0) if len(samples) else selected.reshape(source.grid_shape)
     selected[samples.grid_index] = True
     return selected.reshape(source.grid_shape)
-
-
-def _first_level(source: SampleSource) -> SampleChunk:
-    return SampleChunk(file=0, time_start=0, time_stop=1, row_start=0, row_stop=source.grid_shape[0])
 
 
 def _draw(

@@ -23,10 +23,11 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import make_first_pass
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
 from mpitrain.text_table import aligned
 
 _HEADINGS = ("variable", "units", "mean", "standard deviation", "minimum", "maximum", "missing")
+_FIGURES = ("mean", "std", "minimum", "maximum")
 _SETTINGS = ("data", "domain", "variables")
 
 
@@ -62,10 +63,7 @@ def statistics_record(
             "name": name,
             "role": "input" if column < len(source.input_names) else "target",
             "units": source.units.get(name, ""),
-            "mean": _plain(moments.mean[column], moments.count[column]),
-            "std": _plain(moments.std[column], moments.count[column]),
-            "minimum": _plain(moments.minimum[column], moments.count[column]),
-            "maximum": _plain(moments.maximum[column], moments.count[column]),
+            **{key: float(getattr(moments, key)[column]) if moments.count[column] > 0 else None for key in _FIGURES},
             "weight": float(moments.count[column]),
             "missing": int(num_missing[column]) if num_missing else None,
         }
@@ -78,10 +76,6 @@ def statistics_record(
         "provenance": _provenance(config, source),
     }
     return {**record, "sha256": digest_of(record)}
-
-
-def _plain(value: float, count: float) -> float | None:
-    return float(value) if count > 0 else None
 
 
 def _provenance(config: RunConfig, source: SampleSource) -> dict[str, Any]:
@@ -103,10 +97,8 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 def write_record(record: Mapping[str, Any], path: Path) -> None:
     """Write a record as JSON, whole or not at all. Raises OutputError."""
-    try:
+    with writing(path, "make room, or give another folder"):
         write_durably(path, (json.dumps(record, indent=1) + "\n").encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); make room, or give another folder") from error
 
 
 def render_table(record: Mapping[str, Any]) -> str:
@@ -125,5 +117,5 @@ def render_table(record: Mapping[str, Any]) -> str:
 
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    figures = ("" if one[name] is None else f"{one[name]:.9g}" for name in ("mean", "std", "minimum", "maximum"))
+    figures = ("" if one[name] is None else f"{one[name]:.9g}" for name in _FIGURES)
     return one["name"], one["units"], *figures, "" if one["missing"] is None else str(one["missing"])

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.hdf5 import forgo_locks
 from mpitrain.data.selection.table import INPUTS, TARGETS
 
 Array = npt.NDArray[Any]
@@ -27,13 +28,12 @@ _SPARE_BYTES = 64 * 2**10
 
 
 class TableWriter(Protocol):
-    """Takes samples in order: `num_samples` are written, `num_pending` wait.
+    """Takes samples in order, `num_samples` so far.
 
     Methods raise OSError, RuntimeError or ValueError where the disk does.
     """
 
     num_samples: int
-    num_pending: int
 
     def append(self, inputs: Array, targets: Array) -> None:
         """Write samples (n, F, ...) and (n, O, ...) after those before."""
@@ -49,9 +49,7 @@ class Hdf5TableWriter:
     """HDF5 with `inputs` and `targets` in blocks of 65536 rows (of fields: of about 4 MB), the names as attributes."""
 
     def __init__(self, path: Path, input_names: Names, target_names: Names, gzip: int = 0) -> None:
-        os.environ.setdefault(
-            "HDF5_USE_FILE_LOCKING", "FALSE"
-        )  # before the library loads: locks fail on Lustre and NFS
+        forgo_locks()
         import h5py
 
         self.num_samples = 0
@@ -64,22 +62,23 @@ class Hdf5TableWriter:
             {"compression": "gzip", "compression_opts": gzip, "shuffle": True} if gzip else {}
         )
         self._pending: dict[str, list[Array]] = {INPUTS: [], TARGETS: []}
-        self.num_pending = 0
+        self._num_written = 0
 
     def append(self, inputs: Array, targets: Array) -> None:
         """See `TableWriter.append`."""
         for name, rows in ((INPUTS, inputs), (TARGETS, targets)):
             self._pending[name].append(rows)
-        self.num_pending += len(inputs)
+        self.num_samples += len(inputs)
         # In whole blocks: one that is written in pieces would be compressed again for each.
         block_rows = max(_block_rows(rows) for rows in (inputs, targets))
-        if self.num_pending >= block_rows:
-            self._write(self.num_pending // block_rows * block_rows)
+        num_blocks = (self.num_samples - self._num_written) // block_rows
+        if num_blocks:
+            self._write_until(self._num_written + num_blocks * block_rows)
 
     def close(self) -> None:
         """See `TableWriter.close`."""
-        if self.num_pending or INPUTS not in self._file:
-            self._write(self.num_pending)
+        if self.num_samples > self._num_written or INPUTS not in self._file:
+            self._write_until(self.num_samples)
         self._file.flush()
         num_bytes = self._file.id.get_filesize()
         self._file.close()
@@ -94,7 +93,8 @@ class Hdf5TableWriter:
         )  # fmt: skip
         dataset.attrs["names"] = list(self._names[name])
 
-    def _write(self, count: int) -> None:
+    def _write_until(self, stop: int) -> None:
+        count = stop - self._num_written
         num_bytes = sum(part.nbytes for parts in self._pending.values() for part in parts)
         _reserve(self._path, self._file.id.get_filesize() + num_bytes + _SPARE_BYTES)
         for name, parts in self._pending.items():
@@ -102,11 +102,10 @@ class Hdf5TableWriter:
             if name not in self._file:
                 self._create(name, rows[:count])
             dataset = self._file[name]
-            dataset.resize(self.num_samples + count, axis=0)
-            dataset[self.num_samples :] = rows[:count]
+            dataset.resize(stop, axis=0)
+            dataset[self._num_written :] = rows[:count]
             self._pending[name] = [rows[count:]]
-        self.num_samples += count
-        self.num_pending -= count
+        self._num_written = stop
 
     def give_up(self) -> None:
         """See `TableWriter.give_up`."""
@@ -136,7 +135,7 @@ class NpzTableWriter:
     """`.npz`, uncompressed: rows go to one plain file an array, from which the archive is put together at the end."""
 
     def __init__(self, path: Path, input_names: Names, target_names: Names) -> None:
-        self.num_samples, self.num_pending = 0, 0
+        self.num_samples = 0
         self._path = path
         self._names = {"input_names": np.array(input_names), "target_names": np.array(target_names)}
         self._rows = {name: path.with_name(f"{path.name}.{name}") for name in (INPUTS, TARGETS)}

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.config import EnsembleSection, LoadedConfig, RunConfig, load_run_config, render_yaml
+from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, OutputError
@@ -80,8 +80,7 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
             "--overwrite, or choose another --output"
         )
     folder.create()
-    section = plan.config.ensemble or EnsembleSection()
-    write_durably(folder.config, render_yaml(plan.config.model_copy(update={"ensemble": section})).encode())
+    write_durably(folder.config, render_yaml(plan.config.model_copy(update={"ensemble": plan.section})).encode())
     wanted = [str(folder.synthetic_history)]
     is_wanted = any(member.config is not None and member.config.data.entries == wanted for member in plan.members)
     if is_wanted and not folder.synthetic_history.exists():

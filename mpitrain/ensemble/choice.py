@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpitrain.config import RunConfig, render_yaml
-from mpitrain.config.yaml import show_value
 from mpitrain.ensemble.outcome import Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search, Stage
@@ -30,7 +29,6 @@ class Choice:
     score: float
     num_settings: int
     gap: float | None
-    seed_spread: float | None
     chance_gap: float | None
 
     @property
@@ -46,8 +44,11 @@ class Choice:
 
 
 def choose_best(plan: EnsemblePlan, search: Search, results: Results) -> Choice | None:
-    """Return the setting with the least mean score among those trained to the end; None where there is none."""
-    ended = _scores_at_end(search, results)
+    """Return the setting with the least mean score among those trained to the end; None where there is none.
+
+    Nothing is chosen before all stages have ended.
+    """
+    ended = _scores_on(search, len(search.rungs) - 1, results) if search.is_complete(results) else {}
     if not ended:
         return None
     score, setting = min((score, setting) for setting, score in ended.items())
@@ -61,33 +62,26 @@ def choose_best(plan: EnsemblePlan, search: Search, results: Results) -> Choice 
     if gap is not None and spread is not None:
         chance = _expected_best(len(compared)) * spread / math.sqrt(num_members)
     members = [member for member in plan.members if member.setting == setting]
-    return Choice(setting, members, score, len(compared), gap, spread, chance)
+    return Choice(setting, members, score, len(compared), gap, chance)
 
 
-def render_best(choice: Choice, config: RunConfig) -> str:
+def render_best(choice: Choice, plan: EnsemblePlan) -> str:
     """Return a `run.yaml` of the best settings, which says what they were chosen by."""
-    varied = choice.members[0].varied
-    named = ", ".join(f"{key}={show_value(value)}" for key, value in varied.items()) or "the settings as given"
+    named = choice.members[0].settings_words or "the settings as given"
     head = f"# {named}\n# mean score {choice.score:.6e}: {choice.words}\n"
-    return head + render_yaml(config)
+    return head + render_yaml(_best_config(choice, plan))
 
 
-def best_config(choice: Choice, plan: EnsemblePlan) -> RunConfig | None:
+def _best_config(choice: Choice, plan: EnsemblePlan) -> RunConfig:
     """Return the settings of a run of its own with what was chosen: the ensemble's seed, data and split."""
     own = choice.members[0].config
-    if own is None:
-        return None
+    assert own is not None  # it was trained
     data = plan.config.data
     kept: dict[str, Any] = {"split_seed": data.split_seed, "folds": data.folds, "fold": data.fold}
     kept |= {} if "data.data_path" in choice.members[0].varied else {"data_path": data.data_path}
     output = own.output.model_copy(update={"model_dir": RunConfig().output.model_dir})
     changed = {"seed": plan.config.seed, "data": own.data.model_copy(update=kept), "output": output}
     return own.model_copy(update=changed)
-
-
-def _scores_at_end(search: Search, results: Results) -> dict[int, float]:
-    last = len(search.rungs) - 1
-    return _scores_on(search, last, results)
 
 
 def _scores_on(search: Search, rung: int, results: Results) -> dict[int, float]:

@@ -6,7 +6,6 @@ M  members      N  samples
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,59 +27,42 @@ _MOST_SAMPLES = 20_000
 _Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """The members' `values` (M, N) of the first target for held-out samples, and its `truth` (N,)."""
-
-    values: _Values
-    truth: _Values
-
-
 def calibrate(
     folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]
 ) -> Calibration | None:
     """Return the ensemble's spread against its error; None where no two members can be compared, or the data is gone.
 
-    `rows` are those of the table; of their members those are compared that are in `networks`, by name.
-    """
-    try:
-        found = held_out_values(folder, [row for row in rows if row["member"] in networks], networks)
-    except DataError:
-        return None
-    return None if found is None else calibration_of(found.values, found.truth)
-
-
-def held_out_values(
-    folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]
-) -> HeldOut | None:
-    """Return what the members in `rows` of the table say; None where fewer than two held out the same samples.
-
-    Members of one fold are compared on its samples; folds follow each other. `networks` are the members', by name.
-    Raises DataError where the data cannot be read.
+    `rows` are those of the table; of their members those are compared that are in `networks`, by name. Members of one
+    fold are compared on its samples; folds follow each other.
     """
     folds: dict[str, list[str]] = {}
     for row in rows:
-        folds.setdefault(row["fold"], []).append(row["member"])
-    parts = [
-        _of_fold(folder / "members" / members[0], [networks[member] for member in members])
-        for members in folds.values()
-        if len(members) > 1
-    ]
+        if row["member"] in networks:
+            folds.setdefault(row["fold"], []).append(row["member"])
+    try:
+        parts = [
+            _of_fold(folder / "members" / members[0], [networks[member] for member in members])
+            for members in folds.values()
+            if len(members) > 1
+        ]
+    except DataError:
+        return None
     found = [part for part in parts if part is not None]
     if not found:
         return None
     # Members of different folds are different networks: they are compared as far as all folds have them.
-    num_members = min(len(part.values) for part in found)
-    values = np.concatenate([part.values[:num_members] for part in found], axis=1)
-    return HeldOut(values, np.concatenate([part.truth for part in found]))
+    num_members = min(len(values) for values, _ in found)
+    every_value = np.concatenate([values[:num_members] for values, _ in found], axis=1)
+    return calibration_of(every_value, np.concatenate([truth for _, truth in found]))
 
 
-def _of_fold(member: Path, networks: Sequence[StoredNetwork]) -> HeldOut | None:
+def _of_fold(member: Path, networks: Sequence[StoredNetwork]) -> tuple[_Values, _Values] | None:
+    """Return the members' values (M, N) of the first target for held-out samples, and its truth (N,)."""
     config = load_run_config(RunFolder(member).config).config
     if config.validation_split == 0 or config.data.samples != "points" or config.most_samples is not None:
         return None
     inputs, truth = _samples(config)
-    return HeldOut(np.stack([_evaluate(network, inputs) for network in networks]), truth) if len(truth) else None
+    return (np.stack([_evaluate(network, inputs) for network in networks]), truth) if len(truth) else None
 
 
 def _samples(config: RunConfig) -> tuple[torch.Tensor, _Values]:

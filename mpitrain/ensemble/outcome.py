@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mpitrain.errors import OutputError
+from mpitrain.durable_files import write_whole
+from mpitrain.errors import writing
 
 OUTCOME = "member.json"
 Status = Literal["done", "given up", "diverged", "failed"]
@@ -93,19 +93,13 @@ class Ended:
 
     results: Results
     signal_name: str | None
-    num_groups: int
 
 
 def write_outcomes(folder: Path, outcomes: Mapping[int, Outcome]) -> None:
     """Write `member.json`, a line for each rung, whole or not at all. Raises OutputError."""
-    partial = folder / f".{OUTCOME}.partial"
-    try:
+    with writing(folder / OUTCOME, "free space, then --resume"):
         folder.mkdir(parents=True, exist_ok=True)
-        partial.write_text("".join(f"{outcomes[rung].to_json()}\n" for rung in sorted(outcomes)))
-        os.replace(partial, folder / OUTCOME)
-    except OSError as error:
-        where = folder / OUTCOME
-        raise OutputError(f"{where}: cannot be written ({error.strerror}); free space, then --resume") from error
+        write_whole(folder / OUTCOME, "".join(f"{outcomes[rung].to_json()}\n" for rung in sorted(outcomes)).encode())
 
 
 def read_outcomes(folder: Path) -> dict[int, Outcome]:

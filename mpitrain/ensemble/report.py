@@ -5,7 +5,7 @@ M  members      N  samples
 
 from __future__ import annotations
 
-import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ import numpy as np
 
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
-from mpitrain.errors import MissingDependencyError, OutputError
-from mpitrain.observe.figures import GUIDE_COLOUR, new_figure, render_png
+from mpitrain.errors import writing
+from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, render_png, require_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.report import render_report
 
@@ -33,10 +33,7 @@ def draw_members(folder: Path, rows: Rows) -> dict[str, str]:
 
     Raises MissingDependencyError without matplotlib.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError("report.html needs matplotlib: python -m pip install matplotlib") from error
+    require_matplotlib("report.html")
     settings = [key for key in rows[0] if "." in key] if rows else []
     return {
         "Loss of each member": _losses(folder, rows),
@@ -54,14 +51,12 @@ def write_ensemble_report(
     page = render_report(
         folder.resolve().name,
         _summary(rows, num_chosen, calibration),
-        {**pictures, **({} if calibration is None else _of_calibration(calibration))},
+        pictures if calibration is None else {**pictures, **_of_calibration(calibration)},
         (folder / "config.yaml").read_text(),
     )
     path = folder / "report.html"
-    try:
+    with writing(path, "free space"):
         write_durably(path, page.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free space") from error
     return path
 
 
@@ -72,17 +67,12 @@ def _of_calibration(calibration: Calibration) -> dict[str, str]:
     }
 
 
-def _scores(rows: Rows) -> list[float]:
-    losses = (row["validation_loss"] or row["train_loss"] for row in rows if row["status"] == "done")
-    return [float(loss) for loss in losses]
-
-
 def _summary(rows: Rows, num_chosen: int, calibration: Calibration | None) -> dict[str, Any]:
-    scores = _scores(rows)
+    scores = [float(_loss_of(row)) for row in rows if row["status"] == "done"]
     values: dict[str, Any] = {
         "members": len(rows),
         "members_in_model_pt": num_chosen,
-        **{f"members_{status}": sum(row["status"] == status for row in rows) for status in _statuses(rows)},
+        **{f"members_{status}": count for status, count in Counter(row["status"] for row in rows).items()},
     }
     if scores:
         values |= {"loss_mean": float(np.mean(scores)), "loss_best": min(scores), "loss_worst": max(scores)}
@@ -99,8 +89,8 @@ def _summary(rows: Rows, num_chosen: int, calibration: Calibration | None) -> di
     return values | ({"failures": "; ".join(failures[:5])} if failures else {})
 
 
-def _statuses(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(row["status"] for row in rows))
+def _loss_of(row: Mapping[str, str]) -> str:
+    return row["validation_loss"] or row["train_loss"]
 
 
 def _losses(folder: Path, rows: Rows) -> str:
@@ -123,8 +113,8 @@ def _losses(folder: Path, rows: Rows) -> str:
 
 def _against(key: str, rows: Rows) -> str:
     figure, axes = new_figure(*_SIZE_INCH)
-    ended = [row for row in rows if row["validation_loss"] or row["train_loss"]]
-    losses = [float(row["validation_loss"] or row["train_loss"]) for row in ended]
+    ended = [row for row in rows if _loss_of(row)]
+    losses = [float(_loss_of(row)) for row in ended]
     values: list[Any] = [row[key] for row in ended]
     try:
         values = [float(value) for value in values]
@@ -161,5 +151,4 @@ def _rank_histogram(calibration: Calibration) -> str:
 
 
 def _image(figure: Figure) -> str:
-    content = base64.b64encode(render_png(figure)).decode()
-    return f'<img alt="" style="max-width:100%" src="data:image/png;base64,{content}">'
+    return image_of(render_png(figure))

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config.yaml import show_value
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
-from mpitrain.ensemble.choice import BEST, best_config, choose_best, render_best, stage_history
+from mpitrain.ensemble.choice import BEST, choose_best, render_best, stage_history
 from mpitrain.ensemble.held_out import calibrate
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
 from mpitrain.ensemble.report import draw_members, write_ensemble_report
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
 from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.stored_network import StoredNetwork
@@ -69,9 +68,8 @@ def _write_results(
     if search.is_complete(results) and any(member.varied for member in plan.members):
         _write(plan, HISTORY, "".join(f"{line}\n" for line in stage_history(search, results)))
         choice = choose_best(plan, search, results)
-        config = None if choice is None else best_config(choice, plan)
-        if choice is not None and config is not None:
-            _write(plan, BEST, render_best(choice, config))
+        if choice is not None:
+            _write(plan, BEST, render_best(choice, plan))
     return networks
 
 
@@ -97,17 +95,15 @@ def _network_members(plan: EnsemblePlan, search: Search, results: Results) -> li
     last = last_outcomes(results)
     done = [one for one in plan.members if one.number in last and last[one.number].status == "done"]
     counts = Counter(member.setting for member in done)
-    choice = choose_best(plan, search, results) if search.is_complete(results) else None
+    choice = choose_best(plan, search, results)
     setting = choice.setting if choice is not None else max(counts, key=lambda one: (counts[one], -one), default=-1)
     return [member for member in done if member.setting == setting]
 
 
 def _write(plan: EnsemblePlan, name: str, text: str) -> None:
     path = plan.folder / name
-    try:
+    with writing(path, "free space, then --resume"):
         write_durably(path, text.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free space, then --resume") from error
 
 
 def render_table(plan: EnsemblePlan, outcomes: Mapping[int, Outcome]) -> str:
@@ -143,16 +139,12 @@ def describe_end(
     lines += [f"         member {one.number:04d} {one.status}: {one.message}" for one in failed[:3]]
     lines += [f"         and {len(failed) - 3} more, see the table"] if len(failed) > 3 else []
     lines += _describe_losses(plan.members, done)
-    choice = choose_best(plan, search, ended.results) if search.is_complete(ended.results) else None
+    choice = choose_best(plan, search, ended.results)
     if choice is not None and choice.members[0].varied:
-        lines += [f"Best     {_named(choice.members[0])}: {choice.words}", f"         {plan.folder / BEST}"]
+        lines += [f"Best     {choice.members[0].settings_words}: {choice.words}", f"         {plan.folder / BEST}"]
     model = plan.folder / plan.config.output.model_file
     lines += [f"Model    {model}   # mean, spread and derivatives of both"] if model.is_file() else []
     return [*lines, f"Table    {plan.folder / TABLE}", f"Report   {plan.folder / 'report.html'}"]
-
-
-def _named(member: Member) -> str:
-    return ", ".join(f"{key}={show_value(value)}" for key, value in member.varied.items())
 
 
 def _describe_losses(members: Sequence[Member], done: Sequence[Outcome]) -> list[str]:

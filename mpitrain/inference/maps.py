@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import MissingDependencyError, OutputError
-from mpitrain.observe.figures import draw_density, new_figure, render_png
+from mpitrain.errors import OutputError
+from mpitrain.observe.figures import draw_density, new_figure, render_png, require_matplotlib
 from mpitrain.observe.maps.field_map import MapLook, draw_map
 
 Array = npt.NDArray[Any]
@@ -28,10 +28,7 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
     first time level that has a prediction; a scatter plot is of evenly spread values where there are many. Raises
     OutputError where the folder cannot be written, MissingDependencyError without matplotlib.
     """
-    try:
-        import matplotlib  # noqa: F401  ask for it once, for one message
-    except ImportError as error:
-        raise MissingDependencyError("--maps needs matplotlib: python -m pip install matplotlib") from error
+    require_matplotlib("--maps")
     import netCDF4
 
     drawn: list[Path] = []

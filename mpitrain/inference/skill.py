@@ -19,7 +19,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import EvaluationSource, SampleBlocks, Slice, VirtualRankSamples
+from mpitrain.data.dataset.batches import EvaluationSource, Slice, VirtualRankSamples
 from mpitrain.data.dataset.dataset import Dataset, DataSummary
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import padded_tensors
@@ -203,10 +203,10 @@ def skill_on_files(judge: Judge, source: SampleSource, ranks: Ranks) -> TestSkil
 
 def _of_chunk(judge: Judge, source: SampleSource, chunk: int, ranks: Ranks) -> tuple[tuple[int, int], DoubleArray]:
     """Return a chunk's numbers of selected and of usable samples, and its sums (O, 8)."""
-    samples, normalization = source.read(source.chunks[chunk]), judge.summary.normalization
+    samples, mean = source.read(source.chunks[chunk]), judge.summary.normalization.mean
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
-    padded = padded_tensors(kept, normalization, ranks.device, normalization.mean.dtype)
-    sums = judge.sums([SampleBlocks(VirtualRankSamples(0, *padded, kept.grid_index))])
+    padded = padded_tensors(kept, mean, ranks.device, mean.dtype)
+    sums = judge.sums([VirtualRankSamples(0, *padded, kept.grid_index)])
     return (len(samples), len(kept)), sums.numpy()
 
 

@@ -5,11 +5,15 @@ J, I  rows and columns of a field      N  values
 
 from __future__ import annotations
 
+import base64
+from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from mpitrain.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +22,14 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 GUIDE_COLOUR, _GRID_COLOUR, _NO_VALUE_COLOUR = "#64748b", "#e2e8f0", "0.75"
 _PANEL_INCH = (5.5, 3.6)
+
+
+def require_matplotlib(what: str) -> None:
+    """Raise MissingDependencyError, which says `what` needs it, where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401  ask for it once, for one message
+    except ImportError as error:
+        raise MissingDependencyError(f"{what} needs matplotlib: python -m pip install matplotlib") from error
 
 
 def new_figure(width_inch: float, height_inch: float) -> tuple[Figure, Axes]:
@@ -45,12 +57,12 @@ def no_value_background(axes: Axes) -> None:
     axes.set_facecolor(_NO_VALUE_COLOUR)
 
 
-def draw_field(axes: Axes, values: Array, origin: Any = "lower", **options: Any) -> Any:
+def draw_field(axes: Axes, values: Array, **options: Any) -> Any:
     """Draw a field (J, I), grey where it has no value, and return matplotlib's image."""
     no_value_background(axes)
     axes.set(xlabel="column", ylabel="row")
     masked = np.ma.masked_invalid(values)
-    return axes.imshow(masked, origin=origin, aspect="auto", interpolation="nearest", **options)
+    return axes.imshow(masked, origin="lower", aspect="auto", interpolation="nearest", **options)
 
 
 def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, num_cells: int) -> None:
@@ -72,3 +84,8 @@ def render_png(figure: Figure, dots_per_inch: int = 120) -> bytes:
     content = BytesIO()
     figure.savefig(content, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return content.getvalue()
+
+
+def image_of(png: bytes, text: str = "") -> str:
+    """Return a picture as HTML that holds all of it; `text` stands in its place where it is not shown."""
+    return f'<img alt="{escape(text)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'

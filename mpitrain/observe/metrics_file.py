@@ -11,11 +11,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError, TrainingError
+from mpitrain.errors import OutputError, TrainingError, writing
 
 Metric = float | int | str | list[float] | dict[str, Any] | None
 
@@ -37,10 +36,8 @@ class MetricsFile:
         """
         _refuse_non_finite(record, self.path)
         line = json.dumps(dict(record), allow_nan=False) + "\n"
-        try:
+        with writing(self.path, "free space, then --resume"):
             _write_all(self._descriptor, line.encode())
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}; free space, then --resume") from error
 
     def cut_back(self, last_step: int) -> None:
         """Drop the records after step `last_step`, in one atomic rewrite; records without "step" stay.
@@ -50,11 +47,8 @@ class MetricsFile:
         kept = [line for line, record in _parse(self.path) if _step_of(record) <= last_step]
         self.close()
         try:
-            write_durably(self.path, b"".join(line + b"\n" for line in kept))
-        except OSError as error:
-            raise OutputError(
-                f"{self.path}: cannot be rewritten: {error.strerror}; free space, then --resume"
-            ) from error
+            with writing(self.path, "free space, then --resume"):
+                write_durably(self.path, b"".join(line + b"\n" for line in kept))
         finally:
             self._descriptor = _open_to_append(self.path)
 
@@ -67,9 +61,7 @@ class MetricsFile:
     def __enter__(self) -> MetricsFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

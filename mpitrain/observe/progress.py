@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO
 
 Clock = Callable[[], float]
@@ -75,9 +74,7 @@ class Progress(ABC):
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @abstractmethod
@@ -154,6 +151,11 @@ def render_duration(seconds: float | None) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def render_wall_time(seconds: float) -> str:
+    """`12.3 s`, or as `render_duration` from a minute on."""
+    return f"{seconds:.1f} s" if seconds < 60 else render_duration(seconds)
 
 
 class _Rate:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import MissingDependencyError, OutputError
+from mpitrain.errors import writing
+from mpitrain.observe.figures import require_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
-from mpitrain.observe.page.findings import Findings, render_findings, render_settings
-from mpitrain.observe.progress import render_duration
+from mpitrain.observe.page.findings import Findings, render_findings
+from mpitrain.observe.page.skill import render_rows
+from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import NOTABLE_SHARE, describe_gpu, describe_step, timing_record
 from mpitrain.observe.summary import RunSummary
 
@@ -85,12 +87,10 @@ def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], foun
     timing = (
         timing_record(of_whole) if of_whole else next((it["timing"] for it in records[::-1] if "timing" in it), None)
     )
-    parts, words = plots | render_findings(found), render_settings(found.settings)
+    parts, words = plots | render_findings(found), "".join(f"<p>{escape(one)}</p>" for one in found.settings)
     page = render_report(run_folder.resolve().name, values, parts, config_text, timing, test, words)
-    try:
+    with writing(path, "is output.model_dir writable?"):
         write_durably(path, page.encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}; is output.model_dir writable?") from error
     return path
 
 
@@ -136,10 +136,7 @@ def _draw_plots(
     values: Mapping[str, Any],
     found: Findings,
 ) -> dict[str, str]:
-    try:
-        import matplotlib  # noqa: F401  ask for it once, for one message
-    except ImportError as error:
-        raise MissingDependencyError("report.html needs matplotlib: python -m pip install matplotlib") from error
+    require_matplotlib("report.html")
     from mpitrain.observe.plots import plot_jacobian_change, plot_learning_rate, plot_loss, plot_prediction, series
 
     plots = {}
@@ -169,7 +166,7 @@ def _render_cards(values: Mapping[str, Any]) -> str:
         "of the mean predictor's loss": f"{100 * loss / mean_mse:.3g} %" if loss is not None and mean_mse else "",
         "epochs": _render_value(values.get("epochs")),
         "MPI ranks": _render_value(values.get("world_size")),
-        "wall time": _render_wall_time(wall_time_s) if wall_time_s is not None else "",
+        "wall time": render_wall_time(wall_time_s) if wall_time_s is not None else "",
     }
     return "".join(
         f'<div class="card"><b>{escape(text)}</b><span>{escape(label)}</span></div>'
@@ -182,7 +179,7 @@ def _render_table(values: Mapping[str, Any]) -> str:
     rows = (
         (
             _LABELS.get(key, key.replace("_", " ")),
-            _render_wall_time(value) if key == "wall_time_s" else _render_value(value),
+            render_wall_time(value) if key == "wall_time_s" else _render_value(value),
         )
         for key, value in values.items()
         if value is not None
@@ -196,16 +193,9 @@ def _render_test(test: Mapping[str, Any]) -> str:
         f"Loss {test['loss']:.4g}, the mean predictor's {test['mean_predictor_loss']:.4g}, over "
         f"{test['num_samples']:,} samples of {', '.join(test['files'])}; {test['num_dropped']:,} left out."
     )
-    head = "".join(f"<th>{name}</th>" for name in ("target", "units", "RMSE", "bias", "r2"))
     keys = ("name", "units", "rmse", "bias", "r2")
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(_render_value(one[key]))}</td>' for key in keys)}</tr>" for one in test["targets"]
-    )
-    return f'<p>{escape(sentence)}</p><div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
-
-
-def _render_wall_time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else render_duration(seconds)
+    rows = [[_render_value(one[key]) for key in keys] for one in test["targets"]]
+    return f"<p>{escape(sentence)}</p>{render_rows(('target', 'units', 'RMSE', 'bias', 'r2'), rows)}"
 
 
 def _render_value(value: object) -> str:
@@ -226,12 +216,11 @@ def render_timing(timing: Mapping[str, Any]) -> str:
         f"{describe_step(timing['step_s'])} a step, {timing['samples_per_s']:,.0f} samples/s in all. {_slowest(timing)}"
     )
     gpus = timing.get("gpus", [])
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("rank", *_COLUMNS, "memory", *(["GPU"] if gpus else [])))
+    head = ("rank", *_COLUMNS, "memory", *(["GPU"] if gpus else []))
     listed = _rows(timing["ranks"])
     if len(gpus) == len(listed):
         listed = [[*row, describe_gpu(gpu)] for row, gpu in zip(listed, gpus, strict=True)]
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in listed)
-    return f'<p>{escape(sentence)}</p><div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+    return f"<p>{escape(sentence)}</p>{render_rows(head, listed)}"
 
 
 def _rows(ranks: Mapping[str, Any]) -> list[list[str]]:

@@ -56,15 +56,15 @@ class Slowest:
 
 @dataclass(frozen=True)
 class StepTiming:
-    """Seconds a step of each rank, in rank order, by what they went into; memory in MiB, the most so far."""
+    """Seconds a step of each rank, in rank order, by what they went into: `KINDS` and waiting.
+
+    Memory is in MiB, the most so far.
+    """
 
     num_steps: int
     step_s: float
     samples_per_s: float
-    computing_s: tuple[float, ...]
-    reading_s: tuple[float, ...]
-    communicating_s: tuple[float, ...]
-    waiting_s: tuple[float, ...]
+    seconds: Mapping[str, tuple[float, ...]]
     memory_mib: tuple[float, ...]
     gpus: tuple[dict[str, float] | None, ...]
     hosts: tuple[str, ...]
@@ -72,17 +72,16 @@ class StepTiming:
 
     def share(self, kind: str) -> float:
         """Return the mean over the ranks of a kind's part of the step, 0 to 1."""
-        values: tuple[float, ...] = getattr(self, f"{kind}_s")
-        return statistics.fmean(values) / self.step_s if self.step_s else 0.0
+        return statistics.fmean(self.seconds[kind]) / self.step_s if self.step_s else 0.0
 
     @property
     def slowest(self) -> Slowest | None:
         """The rank that is busy longest, where there are several."""
         if len(self.hosts) == 1:
             return None
-        busy = [self.step_s - waiting for waiting in self.waiting_s]
+        busy = [self.step_s - waiting for waiting in self.seconds["waiting"]]
         rank = max(range(len(busy)), key=busy.__getitem__)
-        behind = {kind: _above_others(getattr(self, f"{kind}_s"), rank) for kind in KINDS}
+        behind = {kind: _above_others(self.seconds[kind], rank) for kind in KINDS}
         cause = max(KINDS, key=behind.__getitem__)
         behind_s = _above_others(busy, rank)
         share = behind_s / self.step_s if self.step_s else 0.0
@@ -94,7 +93,8 @@ class StepTiming:
         nodes = sorted(set(self.nodes))
         if len(nodes) == 1:
             return None
-        waiting = {node: [s for s, n in zip(self.waiting_s, self.nodes, strict=True) if n == node] for node in nodes}
+        of_ranks = list(zip(self.seconds["waiting"], self.nodes, strict=True))
+        waiting = {node: [seconds for seconds, own in of_ranks if own == node] for node in nodes}
         return min(nodes, key=lambda node: statistics.fmean(waiting[node]))
 
 
@@ -201,23 +201,25 @@ def timing_of(
         max(step_s - of_messages - of_waiting - of_reading, 0.0)
         for of_messages, of_waiting, of_reading in zip(communicating, waiting, reading, strict=True)
     ]
+    seconds = dict(zip((*KINDS, "waiting"), map(tuple, (computing, reading, communicating, waiting)), strict=True))
+    samples_per_s = samples_per_step / step_s if step_s else 0.0
     return StepTiming(
-        spent[0].steps, step_s, samples_per_step / step_s if step_s else 0.0, tuple(computing), tuple(reading),
-        tuple(communicating), tuple(waiting), tuple(memory_mib), tuple(gpus), tuple(hosts), tuple(nodes),
-    )  # fmt: skip
+        spent[0].steps, step_s, samples_per_s, seconds, tuple(memory_mib), tuple(gpus), tuple(hosts), tuple(nodes)
+    )
 
 
 def timing_record(timing: StepTiming) -> dict[str, Any]:
     """Return a timing as a record of `metrics.jsonl`: seconds a step of each rank, up to 64, else of least and most."""
     slowest = timing.slowest
-    of_ranks = {kind: getattr(timing, f"{kind}_s") for kind in (*KINDS, "waiting")} | {"memory_mib": timing.memory_mib}
     record: dict[str, Any] = {
         "steps": timing.num_steps,
         "step_s": _rounded(timing.step_s),
         "samples_per_s": _rounded(timing.samples_per_s),
         "samples_per_s_per_rank": _rounded(timing.samples_per_s / len(timing.hosts)),
-        "shares": {kind: round(timing.share(kind), 4) for kind in (*KINDS, "waiting")},
-        "ranks": {name: _listed(values) for name, values in of_ranks.items()},
+        "shares": {kind: round(timing.share(kind), 4) for kind in timing.seconds},
+        "ranks": {
+            name: _listed(values) for name, values in (*timing.seconds.items(), ("memory_mib", timing.memory_mib))
+        },
     }
     if any(gpu is not None for gpu in timing.gpus):
         record["gpus"] = list(timing.gpus[:_MOST_RANKS_LISTED])
@@ -252,17 +254,20 @@ def describe_step(seconds: float) -> str:
 
 def describe_timing(timing: StepTiming) -> str:
     """Return a line on where the time goes."""
-    shares = ", ".join(f"{kind} {100 * timing.share(kind):.0f} %" for kind in (*KINDS, "waiting")
-                       if timing.share(kind) >= 0.005)  # fmt: skip
+    shares = _shares(timing, list(timing.seconds))
     return f"{describe_step(timing.step_s)} a step, {timing.samples_per_s:,.0f} samples/s: {shares}"
 
 
 def describe_now(timing: StepTiming) -> str:
     """Return the same in few words, for a line of progress: samples a second, what is no computing, memory."""
-    parts = [f"{timing.samples_per_s:,.0f} samples/s"]
-    others = ", ".join(f"{kind} {100 * timing.share(kind):.0f} %" for kind in ("reading", "communicating", "waiting")
-                       if timing.share(kind) >= 0.005)  # fmt: skip
-    return "  ".join([*parts, *([others] if others else []), describe_memory(timing)])
+    others = _shares(timing, ("reading", "communicating", "waiting"))
+    parts = [f"{timing.samples_per_s:,.0f} samples/s", others, describe_memory(timing)]
+    return "  ".join(part for part in parts if part)
+
+
+def _shares(timing: StepTiming, kinds: Sequence[str]) -> str:
+    shares = {kind: timing.share(kind) for kind in kinds}
+    return ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in shares.items() if share >= 0.005)
 
 
 def describe_memory(timing: StepTiming) -> str:

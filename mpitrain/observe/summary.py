@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.observe.progress import render_duration
+from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import StepTiming, describe_memory, describe_slowest, describe_timing
 
 
@@ -125,7 +125,7 @@ def _render_work(summary: RunSummary) -> str:
     if summary.steps_before and summary.steps is not None:
         text += f" in all, the last {summary.steps - summary.steps_before:,} now,"
     if summary.wall_time_s is not None:
-        text += f" in {_render_time(summary.wall_time_s)}"
+        text += f" in {render_wall_time(summary.wall_time_s)}"
     if summary.world_size is not None:
         text += f" on {_count(summary.world_size, 'rank')}"
     details = [summary.semantics, _count(summary.num_virtual_ranks, "virtual rank")]
@@ -227,10 +227,6 @@ def _next_steps(summary: RunSummary) -> list[str]:
         config = shlex.quote(str(summary.run_folder / "config.yaml"))
         steps.append(f"mpitrain train {config} --resume --epochs {2 * summary.epochs}   # go on from here")
     return steps
-
-
-def _render_time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else render_duration(seconds)
 
 
 def _count(number: int | None, thing: str) -> str:

@@ -48,6 +48,7 @@ class SyntheticOcean:
 
     def __init__(self, seed: int, num_latitudes: int, num_longitudes: int) -> None:
         """Make the grid and the land from `seed`."""
+        self.seed = seed
         self._latitude_deg, longitude_deg = _grid(num_latitudes, num_longitudes)
         self._sphere = _Sphere(_unit_vectors(self._latitude_deg, longitude_deg), seed)
         self._land = _land(self._latitude_deg, self._sphere)
@@ -57,7 +58,20 @@ class SyntheticOcean:
 
     def level(self, time: int) -> Level:
         """Return all history fields (J, I) of a time level by name; a level is the same whatever others are made."""
-        return _history_level(self._latitude_deg, self._sphere, self._land, time)
+        sphere, land = self._sphere, self._land
+        coldness = _coldness(self._latitude_deg, sphere, time)
+        icy = coldness > 0
+        fields = {
+            name: np.where(land, MISSING_VALUE, field.astype(np.float32)).astype(np.float32)
+            for name, field in _inputs(coldness, icy, sphere, time).items()
+        }
+        stored = np.stack([fields[name] for name in CICE_INPUTS], axis=-1)
+        noise = 2.0 * _generator(sphere.seed, "noise", time).random(land.shape) - 1.0
+        aice = np.zeros(land.shape, np.float32)
+        chosen = icy & ~land
+        aice[chosen] = _noisy_concentration(stored[chosen], noise[chosen])
+        aice[land] = MISSING_VALUE
+        return {CICE_TARGET: aice, **fields}
 
     def squared_noise(self, level: Level, pole: Pole) -> tuple[float, int]:
         """Return the sum of the squared realised noise over a level's clean samples of `pole`, and their number."""
@@ -98,22 +112,6 @@ def _land(latitude_deg: Float64Array, sphere: _Sphere) -> NDArray[np.bool_]:
     return (height > sea_level) | antarctica
 
 
-def _history_level(latitude_deg: Float64Array, sphere: _Sphere, land: NDArray[np.bool_], time: int) -> Level:
-    """Return one time level of every history field, each (J, I)."""
-    coldness = _coldness(latitude_deg, sphere, time)
-    icy = coldness > 0
-    fields = {
-        name: np.where(land, MISSING_VALUE, field.astype(np.float32)).astype(np.float32)
-        for name, field in _inputs(coldness, icy, sphere, time).items()
-    }
-    stored = np.stack([fields[name] for name in CICE_INPUTS], axis=-1)
-    aice = np.zeros(land.shape, np.float32)
-    chosen = icy & ~land
-    aice[chosen] = _noisy_concentration(stored[chosen], _noise_source(land.shape, sphere.seed, time)[chosen])
-    aice[land] = MISSING_VALUE
-    return {CICE_TARGET: aice, **fields}
-
-
 def _coldness(latitude_deg: Float64Array, sphere: _Sphere, time: int) -> Float64Array:
     """Return 0 at the ice edge, about 1 near the poles, about -1.7 at the equator."""
     north = latitude_deg > 0
@@ -149,10 +147,6 @@ def _noisy_concentration(inputs: Float32Array, source: Float64Array) -> Float32A
     amplitude = np.minimum(np.sqrt(3.0) * standard_deviation, 0.9 * np.minimum(mean, 1.0 - mean))
     noisy: Float32Array = (mean + amplitude * source).astype(np.float32)
     return noisy
-
-
-def _noise_source(shape: tuple[int, ...], seed: int, time: int) -> Float64Array:
-    return 2.0 * _generator(seed, "noise", time).random(shape) - 1.0
 
 
 def _variability(sphere: _Sphere, stream: str, time: int) -> Float64Array:

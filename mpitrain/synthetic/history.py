@@ -7,10 +7,8 @@ level, so that years of them need no more memory than a few levels.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.durable_files import sync_file, sync_folder
-from mpitrain.errors import DataError, OutputError
+from mpitrain.data.files.hdf5 import forgo_locks
+from mpitrain.data.streaming.read_ahead import in_order
+from mpitrain.durable_files import replacing, sync_file, sync_folder
+from mpitrain.errors import DataError, reason_of, writing
 from mpitrain.synthetic.fields import AICE_BIAS, AICE_WEIGHTS, MISSING_VALUE, Level, Pole, SyntheticOcean
 
 MINIMUM_POINTS = 16  # along each side: with fewer, a pole may hold no ice at all
@@ -55,10 +55,6 @@ class SyntheticSummary:
     """What was written: clean samples and the mean squared noise of each pole (None without a sample)."""
 
     path: Path
-    seed: int
-    num_latitudes: int
-    num_longitudes: int
-    num_times: int
     num_samples_north: int
     num_samples_south: int
     noise_mse_north: float | None
@@ -112,7 +108,7 @@ def write_synthetic_histories(
     _check_storage(storage, (num_times, num_latitudes, num_longitudes))
     ocean = SyntheticOcean(seed, num_latitudes, num_longitudes)
     for number, path in enumerate(paths):
-        yield _replace_file(path, seed, ocean, range(number * num_times, (number + 1) * num_times), storage)
+        yield _replace_file(path, ocean, range(number * num_times, (number + 1) * num_times), storage)
 
 
 def read_noise_mse(path: Path, pole: Pole) -> float | None:
@@ -126,7 +122,8 @@ def read_noise_mse(path: Path, pole: Pole) -> float | None:
         with netCDF4.Dataset(path) as dataset:
             value = getattr(dataset, f"noise_mse_{pole}", None)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read as NetCDF ({_reason(error)}); check the path and the file") from error
+        reason = reason_of(error)
+        raise DataError(f"{path}: cannot be read as NetCDF ({reason}); check the path and the file") from error
     # Another program's attribute of that name may be anything.
     return float(value) if isinstance(value, float | int) else None
 
@@ -155,29 +152,19 @@ def _check_storage(storage: Storage, shape: tuple[int, int, int]) -> None:
         raise DataError(f"synthetic history file: chunks={chunks} do not fit (time, nj, ni) = {shape}; give 1 to these")
 
 
-def _replace_file(path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
+def _replace_file(path: Path, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
     """Write next to `path`, then rename: it is whole or as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        summary = _write(temporary, path, seed, ocean, times, storage)
-        sync_file(temporary)
-        temporary.replace(path)
+    advice = "give a path in an existing folder that you may write to, on a disk with space left"
+    with writing(path, advice, (OSError, RuntimeError)):  # netCDF4 reports a full disk as the second
+        with replacing(path) as temporary:
+            summary = _write(temporary, path, ocean, times, storage)
+            sync_file(temporary)
         sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # netCDF4 reports a full disk as the second
-        raise OutputError(
-            f"{path}: cannot be written ({_reason(error)}); give a path in an existing folder that you may write to, "
-            "on a disk with space left"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return summary
 
 
-def _write(
-    temporary: Path, path: Path, seed: int, ocean: SyntheticOcean, times: range, storage: Storage
-) -> SyntheticSummary:
-    os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before the library loads: locks fail on Lustre and NFS
+def _write(temporary: Path, path: Path, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
+    forgo_locks()
     import netCDF4
 
     temporary.touch()  # which tells plainly what the library's error would not: no folder, no permission
@@ -190,8 +177,8 @@ def _write(
                 dataset[name][place] = field
             for pole, found in squares.items():
                 found.append(ocean.squared_noise(level, pole))
-        summary = _summary(path, seed, ocean, len(times), squares)
-        dataset.setncatts(_global_attributes(summary))
+        summary = _summary(path, squares)
+        dataset.setncatts(_global_attributes(ocean.seed, summary))
     return summary
 
 
@@ -202,28 +189,16 @@ def _levels(ocean: SyntheticOcean, times: range) -> Iterator[Level]:
         yield ocean.level(times[0])
         return
     with ThreadPoolExecutor(ahead) as pool:
-        started: deque[Future[Level]] = deque()
-        for time in times:
-            started.append(pool.submit(ocean.level, time))
-            if len(started) > ahead:
-                yield started.popleft().result()
-        while started:
-            yield started.popleft().result()
+        yield from in_order(pool, ocean.level, times, ahead)
 
 
-def _summary(
-    path: Path, seed: int, ocean: SyntheticOcean, num_times: int, squares: dict[Pole, list[tuple[float, int]]]
-) -> SyntheticSummary:
+def _summary(path: Path, squares: dict[Pole, list[tuple[float, int]]]) -> SyntheticSummary:
     totals = {
         pole: (sum(total for total, _ in found), sum(count for _, count in found)) for pole, found in squares.items()
     }
     noise_mse = {pole: total / count if count else None for pole, (total, count) in totals.items()}
     return SyntheticSummary(
         path=path,
-        seed=seed,
-        num_latitudes=ocean.mask.shape[0],
-        num_longitudes=ocean.mask.shape[1],
-        num_times=num_times,
         num_samples_north=totals["north"][1],
         num_samples_south=totals["south"][1],
         noise_mse_north=noise_mse["north"],
@@ -253,17 +228,13 @@ def _define(dataset: Any, ocean: SyntheticOcean, times: range, storage: Storage)
         )
 
 
-def _global_attributes(summary: SyntheticSummary) -> dict[str, Any]:
+def _global_attributes(seed: int, summary: SyntheticSummary) -> dict[str, Any]:
     noise = {"noise_mse_north": summary.noise_mse_north, "noise_mse_south": summary.noise_mse_south}
     return {
         "title": "Synthetic CICE history: made-up fields that obey a known relation, no observation and no model run",
         "Conventions": "CF-1.8",
-        "synthetic_seed": np.int64(summary.seed),
+        "synthetic_seed": np.int64(seed),
         "aice_weights": AICE_WEIGHTS,
         "aice_bias": AICE_BIAS,
         **{name: value for name, value in noise.items() if value is not None},
     }
-
-
-def _reason(error: OSError | RuntimeError) -> str:
-    return getattr(error, "strerror", None) or str(error)

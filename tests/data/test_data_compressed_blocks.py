@@ -46,7 +46,7 @@ def way(request, monkeypatch):
 
 def is_direct(file, name):
     """Whether the package itself decompresses a variable's blocks; it must have been read."""
-    return file._blocks.get(name) is not None
+    return file._values._blocks.get(name) is not None
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".nc"])

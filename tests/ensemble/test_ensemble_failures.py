@@ -95,7 +95,7 @@ def test_a_member_is_not_blamed_for_ranks_that_were_lost(
     communicator.notes.collective = collective
     tools: Any = SimpleNamespace(group=SimpleNamespace(cpu=communicator, tensors=communicator))
     none: Any = None
-    one = worker._Worker(none, none, SimpleNamespace(claims=None), tools, none)  # type: ignore[arg-type]
+    one = worker._Worker(none, SimpleNamespace(claims=None), tools, none)  # type: ignore[arg-type]
     member: Any = SimpleNamespace(number=0)
     with pytest.raises(RuntimeError, match="reset by peer"):
         one._check_all_know(RuntimeError("reset by peer"), Task(member, 0), LoneFailures(tmp_path))

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from mpitrain.observe import open_progress as opening
 from mpitrain.observe.bar import BarProgress
-from mpitrain.observe.open_progress import choose_progress, open_progress
+from mpitrain.observe.open_progress import open_progress
 from mpitrain.observe.progress import LineProgress, render_duration
 from mpitrain.observe.terminal import Terminal
 
@@ -24,15 +25,24 @@ class Clock:
 @pytest.mark.parametrize(
     ("kind", "own", "launchers", "expected"),
     [
-        ("auto", False, False, "lines"),
-        ("auto", True, False, "bar"),
-        ("auto", False, True, "bar"),
-        ("lines", True, True, "lines"),
-        ("bar", False, False, "bar"),
+        ("auto", None, None, LineProgress),
+        ("auto", "shown", None, BarProgress),
+        ("auto", None, "shown", BarProgress),
+        ("auto", "hidden", None, LineProgress),
+        ("lines", "shown", "shown", LineProgress),
+        ("bar", "hidden", None, BarProgress),
+        ("bar", None, None, LineProgress),
     ],
 )
-def test_choose_progress(kind, own, launchers, expected) -> None:
-    assert choose_progress(kind, own, launchers) == expected
+def test_which_progress_is_opened(kind, own, launchers, expected, monkeypatch) -> None:
+    def terminal(standing: str | None) -> Terminal | None:
+        return Terminal(os.open(os.devnull, os.O_WRONLY), lambda: standing == "shown") if standing else None
+
+    monkeypatch.setattr(opening, "open_stream_terminal", lambda stream: terminal(own))
+    monkeypatch.setattr(opening, "open_launcher_terminal", lambda: terminal(launchers))
+    environ = {"TERM": "xterm"}
+    with open_progress(kind, total_steps=1, first_step=0, stream=io.StringIO(), environ=environ) as progress:
+        assert type(progress) is expected
 
 
 def test_lines_first_last_and_every_interval() -> None:

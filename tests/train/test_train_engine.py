@@ -12,7 +12,7 @@ from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.batches import SampleBlocks, Slice, VirtualRankBatches, plan_batches
+from mpitrain.data.dataset.batches import Slice, VirtualRankBatches, plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split import SplitRule
@@ -235,7 +235,7 @@ def test_losses_of_samples_add_in_double_precision():
         own = played.data.validation[1]
         with torch.no_grad():
             errors = (played.model(own.inputs) - own.targets)[:, 0]
-        found, weight = sum_losses(played.model, WeightedLoss("mse"), SampleBlocks(own))
+        found, weight = sum_losses(played.model, WeightedLoss("mse"), own)
         assert found.dtype == torch.float64
         assert weight.item() == len(own)
         assert found.item() == pytest.approx(math.fsum((errors**2).tolist()), rel=1e-14)

@@ -15,6 +15,10 @@ import torch
 
 from mpitrain.data.random_streams import Stream, keyed_permutation
 
+_BLOCK_POINTS = 65_536
+# Which samples of a virtual rank: a run of them, or their numbers in any shape.
+Chosen = slice | torch.Tensor
+
 
 @dataclass(frozen=True)
 class VirtualRankSamples:
@@ -50,16 +54,22 @@ class VirtualRankSamples:
         """How much the targets count (n, 1 or O, ...)."""
         return self.padded_weights[self.rows(slice(0, -1))]
 
-    def rows(self, chosen: slice) -> slice | torch.Tensor:
+    def rows(self, chosen: Chosen) -> Chosen:
         """Return at which rows of the tensors the samples number `chosen` lie."""
         return chosen if self.places is None else self.places[chosen]
 
-    def places_of(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return at which rows of the tensors the samples `numbers` lie, any shape."""
-        return numbers if self.places is None else self.places[numbers]
+    def blocks(self) -> Iterator[Slice]:
+        """See `EvaluationSource.blocks`."""
+        points_a_row = self.padded_targets[:1].numel() // self.padded_targets.shape[1]
+        num_rows = max(1, _BLOCK_POINTS // max(1, points_a_row))
+        for first in range(0, len(self), num_rows):
+            yield self.slice_of(slice(first, min(first + num_rows, len(self))))
 
-
-_BLOCK_POINTS = 65_536
+    def slice_of(self, chosen: Chosen) -> Slice:
+        """Return the samples number `chosen`; the number n stands for the row of zeros."""
+        rows = self.rows(chosen)
+        columns = (self.padded_inputs, self.padded_targets, self.padded_weights)
+        return Slice(self.virtual_rank, *(column[rows] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -136,38 +146,14 @@ class VirtualRankBatches:
         """See `SliceSource.start_epoch`."""
         self._order.start_epoch(epoch)
 
-    def rows(self, step: int) -> torch.Tensor:
-        """Return the rows of `samples`' tensors that make slice number `step` (b,); padding is the row of zeros."""
-        return self.samples.places_of(self._order.rows(step))
-
     def epoch_rows(self) -> torch.Tensor:
-        """Return the rows of all slices of the epoch (steps, b)."""
-        return self.samples.places_of(self._order.all_rows())
+        """Return the rows of `samples`' tensors that make all slices of the epoch (steps, b); padding is the zeros'."""
+        numbers, places = self._order.all_rows(), self.samples.places
+        return numbers if places is None else places[numbers]
 
     def slice(self, step: int) -> Slice:
         """See `SliceSource.slice`."""
-        rows, own = self.rows(step), self.samples
-        return Slice(self.virtual_rank, own.padded_inputs[rows], own.padded_targets[rows], own.padded_weights[rows])
-
-
-class SampleBlocks:
-    """`EvaluationSource` of samples in memory."""
-
-    def __init__(self, samples: VirtualRankSamples) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def blocks(self) -> Iterator[Slice]:
-        """See `EvaluationSource.blocks`."""
-        own = self._samples
-        targets = own.padded_targets
-        rows = max(1, _BLOCK_POINTS // max(1, targets[:1].numel() // targets.shape[1]))
-        for first in range(0, len(own), rows):
-            block = own.rows(slice(first, min(first + rows, len(own))))
-            columns = (own.padded_inputs, own.padded_targets, own.padded_weights)
-            yield Slice(own.virtual_rank, *(column[block] for column in columns))
+        return self.samples.slice_of(self._order.rows(step))
 
 
 class EpochOrder:

@@ -68,8 +68,8 @@ def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
     The ranks' samples, laid end to end, are the selection in the order of the source. Raises DataError, on all ranks,
     where a file cannot be read, or nothing was selected.
     """
-    own = rank_range(len(source.chunks), ranks.world_size, ranks.rank)
-    samples = ranks.on_all_ranks(lambda: concatenate([source.read(source.chunks[c]) for c in own] or [_none(source)]))
+    own = [source.chunks[number] for number in rank_range(len(source.chunks), ranks.world_size, ranks.rank)]
+    samples = ranks.on_all_ranks(lambda: concatenate([source.read(chunk) for chunk in own] or [no_samples(source)]))
     source.close()
     offset = offset_of(len(samples), ranks)
     _check_selection(source, samples, offset.total, ranks)
@@ -84,14 +84,13 @@ def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int
     return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
 
 
-def _none(source: SampleSource) -> Samples:
+def no_samples(source: SampleSource) -> Samples:
     """Return no samples, of the source's shapes, for a rank without a chunk."""
     return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
 
 
 def _check_selection(source: SampleSource, samples: Samples, num_selected: int, ranks: Ranks) -> None:
-    columns = (array[:, c] for array in (samples.inputs, samples.targets) for c in range(array.shape[1]))
-    counts = [int(is_measured(column).sum()) for column in columns]
+    counts = [int(is_measured(column).sum()) for column in samples.features]
     totals = np.sum(ranks.gather_object(counts), axis=0)
     ranks.on_all_ranks(lambda: source.check_selection(num_selected, totals.tolist()))
 

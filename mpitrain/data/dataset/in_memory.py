@@ -17,7 +17,6 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,
-    SampleBlocks,
     SliceSource,
     VirtualRankBatches,
     VirtualRankSamples,
@@ -45,7 +44,7 @@ class InMemoryDataset:
 
     def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
         """See `Dataset.evaluation`."""
-        return [SampleBlocks(own) for own in (self.validation if held_out else self.training)]
+        return list(self.validation if held_out else self.training)
 
     def mean_predictor_mse(
         self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
@@ -99,7 +98,7 @@ def _to_tensors(
     owned: Mapping[int, Samples], normalization: Normalization, ranks: Ranks, dtype: torch.dtype
 ) -> list[VirtualRankSamples]:
     """Return the owned virtual ranks' samples, one after the other in one memory."""
-    parts = [padded_tensors(samples, normalization, ranks.device, dtype) for samples in owned.values()]
+    parts = [padded_tensors(samples, normalization.mean, ranks.device, dtype) for samples in owned.values()]
     lengths = [len(samples) + 1 for samples in owned.values()]
     inputs, targets, weights = (torch.cat(column).split(lengths) for column in zip(*parts, strict=True))
     return [
@@ -109,11 +108,11 @@ def _to_tensors(
 
 
 def padded_tensors(
-    samples: Samples, normalization: Normalization, device: torch.device, dtype: torch.dtype
+    samples: Samples, input_mean: torch.Tensor, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return inputs, targets and weights as tensors with one row of zeros after them.
 
-    What a field has not measured becomes the mean of its input, which normalises to 0, and a target of no weight.
+    What a field has not measured becomes the mean of its input (F,), which normalises to 0, and a target of no weight.
     """
     inputs, targets = (_padded(torch.from_numpy(array), device, dtype) for array in (samples.inputs, samples.targets))
     if samples.inputs.ndim == 2:
@@ -124,7 +123,7 @@ def padded_tensors(
         return inputs, targets, weights
     has_target, has_input = (torch.from_numpy(is_measured(array)) for array in (samples.targets, samples.inputs))
     weights = has_target if samples.weights is None else has_target * torch.from_numpy(samples.weights)
-    mean = normalization.mean.view(-1, *[1] * (inputs.ndim - 2))
+    mean = input_mean.to(device).view(-1, *[1] * (inputs.ndim - 2))
     inputs[:-1] = torch.where(has_input.to(device), inputs[:-1], mean)
     targets[:-1] = torch.where(has_target.to(device), targets[:-1], 0.0)  # 0 times a NaN would be one
     return inputs, targets, _padded(weights, device, dtype)

@@ -15,7 +15,7 @@ from mpitrain.comm.communicator import NodeSharedTensor
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import VirtualRankSamples
-from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
+from mpitrain.data.dataset.dataset import DataSummary, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import offset_of, read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, padded_tensors
 from mpitrain.data.dataset.split import IndexArray, SplitRule, members_of
@@ -92,7 +92,8 @@ def share_on_node(source: SampleSource, node: Ranks, dtype: torch.dtype) -> Shar
     kept = own.take(np.flatnonzero(valid_rows(own)))
     selected, usable = offset_of(len(own), node), offset_of(len(kept), node)
     num_missing = np.sum(node.gather_object(missing_of(own)), axis=0)
-    columns = padded_tensors(kept, _no_statistics(kept), torch.device("cpu"), dtype)
+    no_mean = torch.empty(0)  # points need none: it fills what a field has not measured
+    columns = padded_tensors(kept, no_mean, torch.device("cpu"), dtype)
     memory = _SharedMemory(node, usable.first, usable.total)
     padded = tuple(memory.gather(column[:-1], 1) for column in columns)
     area = None if kept.area_weights is None else memory.gather(torch.from_numpy(kept.area_weights), 0).numpy()
@@ -103,12 +104,6 @@ def share_on_node(source: SampleSource, node: Ranks, dtype: torch.dtype) -> Shar
         inputs[:-1].numpy(), targets[:-1].numpy(), grid_index, own.input_names, own.target_names, area_weights=area
     )
     return SharedSamples(whole, (inputs, targets, weights), selected.total, tuple(num_missing.tolist()), memory.shared)
-
-
-def _no_statistics(samples: Samples) -> Normalization:
-    # Points need none: only what a field has not measured is filled with a mean.
-    zeros, ones = (make(1) for make in (torch.zeros, torch.ones))
-    return Normalization(zeros, ones, zeros, ones)
 
 
 class _SharedMemory:

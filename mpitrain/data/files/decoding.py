@@ -166,6 +166,11 @@ def _numbers(info: VariableInfo, name: str) -> list[float]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-def read(file: FieldFile, name: str, slices: Slices) -> npt.NDArray[Any]:
+def read(file: FieldFile, name: str, slices: Slices) -> Array:
     """Return a part of a variable as float32 or float64, NaN where there is no measurement."""
     return decode(file.read_stored(name, slices), file.variables[name])
+
+
+def read_column(file: FieldFile, info: VariableInfo) -> npt.NDArray[np.float64]:
+    """Return all values (N,) of a variable of one dimension, NaN where there is no measurement."""
+    return read(file, info.name, (slice(None),)).astype(np.float64)

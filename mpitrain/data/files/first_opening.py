@@ -14,9 +14,11 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from mpitrain.data.files.variable import FieldFile
 from mpitrain.errors import DataError
 
 # What launchers, MPI libraries and schedulers tell a rank; PALS is Cray's, PRTE Open MPI's, HYD Hydra's.
@@ -89,6 +91,15 @@ class FirstOpening:
         problem = self._answers.get(state, "")
         if problem:
             raise DataError(problem)
+
+    @contextmanager
+    def opened(self, path: Path) -> Iterator[FieldFile]:
+        """Check the file, and open it here for the block. Raises DataError."""
+        from mpitrain.data.files.open import open_field_file
+
+        self.check(path)
+        with closing(open_field_file(path)) as file:
+            yield file
 
     def trust(self, path: Path) -> None:
         """Take a file that this process has just written as it is."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import posixpath
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.compiled.blocks import CompressedBlocks, open_blocks
-from mpitrain.data.files.compiled.contiguous import ContiguousValues
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
+from mpitrain.data.files.compiled.blocks import DirectReader, Lock, open_blocks
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes, why_not_there
 from mpitrain.errors import DataError, one_line, reason_of
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -31,18 +31,56 @@ def is_hdf5(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def open_hdf5(path: Path, kind: str = "HDF5") -> Any:
-    """Return an open `h5py.File` for reading. Raises DataError where it is no whole file; `kind` is for the message."""
-    os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before the library loads: locks fail on Lustre and NFS
+def forgo_locks() -> None:
+    """Let HDF5 lock no files: locks fail on Lustre and NFS. To be called before the library loads."""
+    os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
+
+
+def open_hdf5(path: Path) -> Any:
+    """Return an open `h5py.File` for reading. Raises whatever h5py does."""
+    forgo_locks()
     import h5py
 
+    # No cache of blocks: each is read once, and caches of every variable and file would add up to gigabytes.
+    return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
+
+
+@contextmanager
+def whole_file(path: Path, kind: str) -> Iterator[None]:
+    """Raise DataError for whatever goes wrong inside the block: then the file is no complete one of its `kind`."""
     try:
-        # No cache of blocks: each is read once, and caches of every variable and file would add up to gigabytes.
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
-    except Exception as error:  # of a damaged file, h5py raises whatever it stumbles over
+        yield
+    except Exception as error:  # of a damaged file, the libraries raise whatever they stumble over
         raise DataError(
             f"{path}: cannot be read as {kind} ({reason_of(error)}); is it a complete {kind} file?"
         ) from error
+
+
+class VariableValues:
+    """Reads variables of one open file, decompressing blocks here where that is possible.
+
+    `stored` are h5py's datasets by name, or netCDF4's variables; the library is called inside `library()`.
+    """
+
+    def __init__(self, path: Path, stored: Mapping[str, Any], library: Lock) -> None:
+        self._path, self._stored, self._library = path, stored, library
+        self._blocks: dict[str, DirectReader | None] = {}
+
+    def read(self, name: str, slices: Slices) -> npt.NDArray[Any]:
+        """Return a part of a variable as stored. Raises DataError."""
+        try:
+            if name not in self._blocks:
+                with self._library():
+                    self._blocks[name] = open_blocks(self._stored[name])
+            blocks = self._blocks[name]
+            if blocks is not None and (found := blocks.read(slices, self._library)) is not None:
+                return found
+            with self._library():
+                return np.asarray(self._stored[name][slices])
+        except Exception as error:
+            raise DataError(
+                f"{self._path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
+            ) from error
 
 
 class Hdf5File:
@@ -51,29 +89,15 @@ class Hdf5File:
     def __init__(self, path: Path) -> None:
         """Open `path`. Raises DataError where it is no whole HDF5 file."""
         self.path = path
-        self._file = open_hdf5(path)
-        try:
-            self._datasets, self.refused = list_variables(self._file)
-            self.variables = {name: _describe(name, dataset) for name, dataset in self._datasets.items()}
-            self._blocks: dict[str, CompressedBlocks | ContiguousValues | None] = {}
-        except Exception as error:  # of a damaged file, h5py raises whatever it stumbles over
-            raise DataError(
-                f"{path}: cannot be read as HDF5 ({reason_of(error)}); is it a complete HDF5 file?"
-            ) from error
+        with whole_file(path, "HDF5"):
+            self._file = open_hdf5(path)
+            datasets, self.refused = list_variables(self._file)
+            self.variables = {name: _describe(name, dataset) for name, dataset in datasets.items()}
+        self._values = VariableValues(path, datasets, nullcontext)
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
-        try:
-            if name not in self._blocks:
-                self._blocks[name] = open_blocks(self._datasets[name])
-            blocks = self._blocks[name]
-            if blocks is not None and (found := blocks.read(slices, nullcontext)) is not None:
-                return found
-            return np.asarray(self._datasets[name][slices])
-        except Exception as error:
-            raise DataError(
-                f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
-            ) from error
+        return self._values.read(name, slices)
 
     def close(self) -> None:
         """Close the file."""
@@ -93,10 +117,22 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
     Names are on one line, with escapes for what a terminal would obey.
     """
+    import h5py
+
     datasets: dict[str, Any] = {}
     refused: dict[str, str] = {}
     soft_links: dict[str, str] = {}
-    _walk(file, "", datasets, refused, soft_links, set())
+    for path, link, dataset in _walk(file, "", set()):
+        if isinstance(link, h5py.ExternalLink):
+            refused[path] = f"an external link to '{one_line(link.filename)}'{_COPY}"
+        elif isinstance(link, h5py.SoftLink):
+            # Only a target found by walking the file itself is one inside it.
+            whole = posixpath.join("/", posixpath.dirname(path), one_line(link.path))
+            soft_links[path] = posixpath.normpath(whole).lstrip("/")
+        elif reason := _why_refused(dataset):
+            refused[path] = reason
+        elif not bytes(dataset.attrs.get("NAME", b"")).startswith(_NO_VARIABLE):
+            datasets[path] = dataset
     for name, target in soft_links.items():
         if target in datasets:
             datasets[name] = datasets[target]
@@ -105,43 +141,27 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
     return datasets, refused
 
 
-def _walk(
-    group: Any,
-    above: str,
-    datasets: dict[str, Any],
-    refused: dict[str, str],
-    soft_links: dict[str, str],
-    seen: set[Any],
-) -> None:
+def _walk(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each link that leads elsewhere and each dataset below a group: its path, the link, and the dataset."""
     import h5py
 
     seen.add(h5py.h5o.get_info(group.id).addr)
     for name in group:
         link, path = group.get(name, getlink=True), above + one_line(name)
-        if isinstance(link, h5py.ExternalLink):
-            refused[path] = f"an external link to '{one_line(link.filename)}'{_COPY}"
-        elif isinstance(link, h5py.SoftLink):
-            # Only a target found by walking the file itself is one inside it.
-            soft_links[path] = posixpath.normpath(posixpath.join("/", above, one_line(link.path))).lstrip("/")
+        if isinstance(link, h5py.ExternalLink | h5py.SoftLink):
+            yield path, link, None
         elif isinstance(item := group[name], h5py.Dataset):
-            reason = _leads_out(item) or _holds_nothing(item)
-            if reason:
-                refused[path] = reason
-            elif not bytes(item.attrs.get("NAME", b"")).startswith(_NO_VARIABLE):
-                datasets[path] = item
+            yield path, link, item
         elif isinstance(item, h5py.Group) and h5py.h5o.get_info(item.id).addr not in seen:
-            _walk(item, f"{path}/", datasets, refused, soft_links, seen)
+            yield from _walk(item, f"{path}/", seen)
 
 
-def _leads_out(dataset: Any) -> str | None:
+def _why_refused(dataset: Any) -> str | None:
+    """Say why a dataset is not read: its values lie elsewhere or nowhere. None where it is read."""
     if dataset.external:
         return f"its values lie in another file, '{one_line(str(dataset.external[0][0]))}' (external storage){_COPY}"
     if dataset.is_virtual:
         return f"its values lie in other datasets or files (virtual dataset){_COPY}"
-    return None
-
-
-def _holds_nothing(dataset: Any) -> str | None:
     if dataset.shape is None:
         return "it is declared without any shape and holds nothing; write its values"
     return why_not_there(dataset.shape, dataset.dtype, dataset.file.id.get_filesize())
@@ -150,13 +170,12 @@ def _holds_nothing(dataset: Any) -> str | None:
 def _describe(name: str, dataset: Any) -> VariableInfo:
     shape = tuple(int(size) for size in dataset.shape or ())
     maximum = dataset.maxshape or ()
-    attributes = {one_line(key): plain_attribute(dataset.attrs[key]) for key in dataset.attrs if key not in _INTERNAL}
     return VariableInfo(
         name=name,
         dimensions=tuple(_dimension_name(dataset, axis) for axis in range(len(shape))),
         shape=shape,
         dtype=dataset.dtype.str,
-        attributes={key: value for key, value in attributes.items() if value is not None},
+        attributes=plain_attributes((key, dataset.attrs[key]) for key in dataset.attrs if key not in _INTERNAL),
         chunk_shape=dataset.chunks,
         unlimited=frozenset(axis for axis, size in enumerate(maximum) if size is None),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.compiled.blocks import CompressedBlocks, open_blocks
-from mpitrain.data.files.compiled.contiguous import ContiguousValues
-from mpitrain.data.files.hdf5 import can_unpack, is_hdf5, list_variables, open_hdf5
+from mpitrain.data.files.hdf5 import (
+    VariableValues,
+    can_unpack,
+    forgo_locks,
+    is_hdf5,
+    list_variables,
+    open_hdf5,
+    whole_file,
+)
 from mpitrain.data.files.netcdf_classic import read_variable_ends
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attribute, why_not_there
-from mpitrain.errors import DataError, one_line, reason_of
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes, why_not_there
+from mpitrain.errors import DataError, one_line
 
 # The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
 _lock = threading.Lock()
@@ -31,37 +36,29 @@ class NetcdfFile:
 
     def __init__(self, path: Path) -> None:
         """Open `path`. Raises DataError where it is no whole NetCDF file."""
-        os.environ.setdefault(
-            "HDF5_USE_FILE_LOCKING", "FALSE"
-        )  # before the library loads: locks fail on Lustre and NFS
+        forgo_locks()
         import netCDF4
 
         self.path = path
-        try:
+        with whole_file(path, "NetCDF"):
             # NetCDF-4 is HDF5, and HDF5 can point at any other file.
-            self._hdf5 = open_hdf5(path, "NetCDF") if is_hdf5(path) else None
+            self._hdf5 = open_hdf5(path) if is_hdf5(path) else None
             datasets, self.refused = list_variables(self._hdf5) if self._hdf5 else ({}, {})
             # Before the library, which goes through a damaged header for hours.
             self._ends = read_variable_ends(path)
             with _library():
                 self._dataset = netCDF4.Dataset(str(path))
                 self._dataset.set_auto_maskandscale(False)
-                self._stored = {name: one for name, one in _walk(self._dataset) if name not in self.refused}
-                self.variables = {name: _describe(name, variable) for name, variable in self._stored.items()}
-        except DataError:
-            raise
-        except Exception as error:  # of a damaged file, the libraries raise whatever they stumble over
-            raise DataError(
-                f"{path}: cannot be read as NetCDF ({reason_of(error)}); is it a complete NetCDF file?"
-            ) from error
+                stored = {name: one for name, one in _walk(self._dataset) if name not in self.refused}
+                self.variables = {name: _describe(name, variable) for name, variable in stored.items()}
         self._refuse_what_is_not_there()
-        self._stored |= {
+        stored |= {
             name: datasets[name]
             for name, info in self.variables.items()
             # A variable that is shorter than its unlimited dimension ends in fill values, which NetCDF alone knows.
             if name in datasets and datasets[name].shape == info.shape and can_unpack(datasets[name])
         }
-        self._blocks: dict[str, CompressedBlocks | ContiguousValues | None] = {}
+        self._values = VariableValues(path, stored, _library)
 
     def _refuse_what_is_not_there(self) -> None:
         file_bytes = self.path.stat().st_size
@@ -78,25 +75,7 @@ class NetcdfFile:
                 f"{self.path}: cannot be read to the end: variable '{name}' ends at byte {self._ends[name]}, the file "
                 f"at {size_bytes}; is the file complete?"
             )
-        try:
-            blocks = self._blocks_of(name)
-            if blocks is not None and (found := blocks.read(slices, _library)) is not None:
-                return found
-            with _library():
-                return np.asarray(self._stored[name][slices])
-        except Exception as error:
-            raise DataError(
-                f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
-            ) from error
-
-    def _blocks_of(self, name: str) -> CompressedBlocks | ContiguousValues | None:
-        if name not in self._blocks:
-            import netCDF4
-
-            stored = self._stored[name]
-            with _library():
-                self._blocks[name] = None if isinstance(stored, netCDF4.Variable) else open_blocks(stored)
-        return self._blocks[name]
+        return self._values.read(name, slices)
 
     def close(self) -> None:
         """Close the file."""
@@ -131,7 +110,6 @@ def _walk(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 def _describe(name: str, variable: Any) -> VariableInfo:
     import netCDF4
 
-    attributes = {one_line(key): plain_attribute(variable.getncattr(key)) for key in variable.ncattrs()}
     chunking = variable.chunking()
     # A variable of length 0 along an unlimited dimension still has chunks; contiguous and classic ones have none.
     chunk_shape = tuple(chunking) if isinstance(chunking, list | tuple) else None
@@ -143,7 +121,7 @@ def _describe(name: str, variable: Any) -> VariableInfo:
         dimensions=tuple(map(one_line, variable.dimensions)),
         shape=tuple(int(size) for size in variable.shape),
         dtype=dtype,
-        attributes={key: value for key, value in attributes.items() if value is not None},
+        attributes=plain_attributes((key, variable.getncattr(key)) for key in variable.ncattrs()),
         chunk_shape=chunk_shape,
         unlimited=frozenset(axis for axis, dimension in enumerate(variable.get_dims()) if dimension.isunlimited()),
         default_fill=fill if isinstance(fill, int | float) else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -43,6 +43,12 @@ class VariableInfo:
     def units(self) -> str:
         """The attribute `units`, "" where there is none."""
         return self.text("units")
+
+    @property
+    def sizes(self) -> str:
+        """The dimensions with their sizes, for people."""
+        pairs = zip(self.dimensions, self.shape, strict=True)
+        return ", ".join(f"{name}={size}" if name else str(size) for name, size in pairs)
 
     @property
     def is_numeric(self) -> bool:
@@ -107,11 +113,16 @@ def why_not_there(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int)
     )
 
 
-def plain_attribute(value: Any) -> Attribute | None:
-    """Return an attribute's value as plain Python that can be pickled; None for what no reader uses.
+def plain_attributes(given: Iterable[tuple[str, Any]]) -> dict[str, Attribute]:
+    """Return attributes by name as plain Python that can be pickled, without what no reader uses.
 
-    Text is on one line, with escapes for what a terminal would obey.
+    Names and text are on one line, with escapes for what a terminal would obey.
     """
+    found = ((one_line(name), _plain_attribute(value)) for name, value in given)
+    return {name: value for name, value in found if value is not None}
+
+
+def _plain_attribute(value: Any) -> Attribute | None:
     if isinstance(value, bytes | np.bytes_):
         return one_line(value.decode("utf-8", "replace"))
     if isinstance(value, int | float):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import Attribute, Slices, VariableInfo, plain_attribute
+from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes
 from mpitrain.errors import DataError, MissingDependencyError
 
 _MARKS = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
@@ -74,11 +74,7 @@ class ZarrStore:
 def _describe(name: str, array: Any) -> VariableInfo:
     metadata, attributes = array.metadata, dict(array.attrs)
     named = attributes.pop(_DIMENSIONS, None) or getattr(metadata, "dimension_names", None) or [""] * len(array.shape)
-    plain: dict[str, Attribute] = {}
-    for key, value in attributes.items():
-        found = plain_attribute(value)
-        if found is not None:
-            plain[key] = found
+    plain = plain_attributes(attributes.items())
     # In version 2 the fill value marks what is missing, in version 3 it is a value like any other (xarray's rule).
     if getattr(metadata, "zarr_format", 3) == 2 and array.fill_value is not None and array.dtype.kind in "iuf":
         plain.setdefault("_FillValue", array.fill_value.item())

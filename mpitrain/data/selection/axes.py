@@ -156,7 +156,7 @@ def _refuse_doubles(info: VariableInfo, kinds: list[str | None]) -> None:
         if kinds.count(kind) > 1:
             names = [info.dimensions[axis] for axis, found in enumerate(kinds) if found == kind]
             raise DataError(
-                f"variable '{info.name}' {_shown(info)}: dimensions {' and '.join(names)} both are {kind}; "
+                f"variable '{info.name}' ({info.sizes}): dimensions {' and '.join(names)} both are {kind}; "
                 "rename one, or give its coordinate variable the attribute axis (T, Y or X)"
             )
 
@@ -181,14 +181,9 @@ def _axes(info: VariableInfo, kinds: list[str | None], fixed: Mapping[int, int])
             shown_name = name or f"number {axis}"
             example = f"{name}=" if name else ":, "
             raise DataError(
-                f"variable '{info.name}' {_shown(info)}: dimension {shown_name} of size {info.shape[axis]} is neither "
+                f"variable '{info.name}' ({info.sizes}): dimension {shown_name} of size {info.shape[axis]} is neither "
                 f"time nor rows nor columns; take one level, as in {info.short_name}[{example}0], or all as in "
                 f"{info.short_name}[{example}:]"
             )
     time, rows, columns = (kinds.index(kind) if kind in kinds else None for kind in _KINDS)
     return Axes(time, rows, columns, tuple(sorted(fixed.items())))
-
-
-def _shown(info: VariableInfo) -> str:
-    sizes = zip(info.dimensions, info.shape, strict=True)
-    return "(" + ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes) + ")"

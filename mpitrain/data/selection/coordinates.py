@@ -5,7 +5,6 @@ T  time levels of all files      J, I  rows and columns      N  samples
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.decoding import read_column
+from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part, time_variable
@@ -58,7 +57,7 @@ class Coordinates:
 
     def moving_grid(self, name: str, level: int) -> Array:
         """Return a moving coordinate (J, I) at a time level of the source. Raises DataError."""
-        number = bisect_right([record.first_time for record in self.source.files], level) - 1
+        number = self.source.at_level(level)
         record, access = self.source.files[number], self.moving[name][number]
         time = level - record.first_time
         stored = read_part(self.source.handles.get(record.path), access, slice(time, time + 1), _EVERYTHING)
@@ -132,19 +131,14 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
     parts: list[npt.NDArray[np.float64]] = []
     for record in source.files:
         file = source.handles.get(record.path)
-        info = _time_variable(source, record, file)
-        if info is None:
+        info = time_variable(record.variables, file)
+        if info is None or not info.units:
             return None, {}
-        values = decode(file.read_stored(info.name, (_EVERYTHING,)), info).astype(np.float64)
+        values = read_column(file, info)
         own = _time_attributes(info)
         attributes = attributes or own
         parts.append(values if own["units"] == attributes["units"] else _converted(values, own, attributes, record))
     return np.concatenate(parts), attributes
-
-
-def _time_variable(source: SampleSource, record: SourceFile, file: FieldFile) -> VariableInfo | None:
-    info = time_variable(record.variables, file)
-    return info if info is not None and info.units else None
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:

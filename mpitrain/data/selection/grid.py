@@ -6,7 +6,7 @@ T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  tar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,15 +17,14 @@ import numpy.typing as npt
 from mpitrain.data.files.compiled.columns import StoredColumn, fill_table
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.portable_math import cosine_of_turns
-from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.expressions.clock import clock_values, day_of
-from mpitrain.data.selection.expressions.expression import BoolArray
+from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpression
 from mpitrain.data.selection.expressions.levels import spans_of
 from mpitrain.data.selection.expressions.naming import Naming
-from mpitrain.data.selection.rule import PointRule
-from mpitrain.data.selection.source import ReadFiles
+from mpitrain.data.selection.rule import Condition, PointRule
+from mpitrain.data.selection.source import SampleLayout, SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
 from mpitrain.errors import DataError
 
@@ -35,65 +34,50 @@ Positions = npt.NDArray[np.int64] | None
 _BLOCK_POINTS = 32768
 
 
-@dataclass(frozen=True)
-class GridLayout:
+@dataclass(frozen=True, kw_only=True)
+class GridLayout(SampleLayout):
     """What all files of a gridded source have in common. Can be pickled.
 
     `borders` are the time levels at which files begin that have nothing to do with those before, and the last + 1: a
-    lagged input has no value beyond them, and what needs one is no sample. `statics` (1, J or 1, I or 1) are the
-    variables without time that every file repeats, already decoded, by name; `static_mask` (J, I) is where the
-    conditions on them alone hold, None where there is no such condition. Areas are those of the variable `area_name`,
-    in `area_scale`, or the cosine of `latitude_name`; None of both where nothing counts areas, which losses do with
-    `weighs_loss`. Samples have no targets, (N, 0), where the files do not hold them.
+    lagged input has no value beyond them, and what needs one is no sample. Areas are those of the variable `area_name`,
+    in `area_scale`, or the cosine of `latitude_name`; None of both where nothing counts areas.
     """
 
-    kind: str
     grid_shape: tuple[int, int]
-    input_names: tuple[str, ...]
-    target_names: tuple[str, ...]
     rule: PointRule
-    dtype: str
-    seed: int
-    thin_fraction: float
     latitude_name: str | None = None
     area_name: str | None = None
     area_scale: float = 1.0
-    weighs_loss: bool = False
     naming: Naming = field(default_factory=Naming)
     calendar: str = "standard"
     borders: tuple[int, ...] = (0,)
-    statics: Mapping[str, Array] = field(default_factory=dict)
-    static_mask: BoolArray | None = None
-    has_targets: bool = True
     is_grid = True
 
-    @property
-    def is_area_weighted(self) -> bool:
-        """See `SampleLayout.is_area_weighted`."""
-        return self.latitude_name is not None or self.area_name is not None
+    @cached_property
+    def static_mask(self) -> BoolArray | None:
+        """Where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
+        masks = [one.evaluate(self.statics.__getitem__) for one in self.rule.conditions if self.is_static(one)]
+        if not masks:
+            return None
+        return np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*masks))[0], self.grid_shape).copy()
 
-    @property
-    def rule_words(self) -> str:
-        """See `SampleLayout.rule_words`."""
-        return self.rule.words
+    def is_static(self, condition: Condition | MaskExpression) -> bool:
+        """Tell whether a condition is on variables without time alone."""
+        has_dates = isinstance(condition, MaskExpression) and bool(condition.dates)
+        return bool(condition.names) and not has_dates and all(name in self.statics for name in condition.names)
 
-    @property
-    def read_targets(self) -> tuple[str, ...]:
-        """The targets that samples have."""
-        return self.target_names if self.has_targets else ()
-
-    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
-        """Return the selected samples of a chunk of `files`."""
-        part = _Part(self, files, chunk, reads)
+    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """See `SampleLayout.read`."""
+        part = _Part(self, source, chunk, reads)
         return part.fields() if self.kind == "fields" else part.points()
 
     def references(self, name: str) -> tuple[str, ...]:
         """See `SampleLayout.references`."""
         return self.naming.references(name)
 
-    def first_level(self, files: ReadFiles, name: str) -> Array:
-        """Return the first time level (J, I) of an input or target, NaN where it has no value."""
-        part = _Part(self, files, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
+    def first_level(self, source: SampleSource, name: str) -> Array:
+        """See `SampleLayout.first_level`."""
+        part = _Part(self, source, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
         level: Array = part.broadcast(name)[0]
         return level
 
@@ -104,27 +88,12 @@ def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
     return np.asarray(measured, dtype=np.float32)
 
 
-def static_mask_of(rule: PointRule, statics: Mapping[str, Array], grid_shape: tuple[int, int]) -> BoolArray | None:
-    """Return where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
-    masks = [condition.evaluate(statics.__getitem__) for condition in _on_statics(rule, statics)]
-    return np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*masks))[0], grid_shape).copy() if masks else None
-
-
-def _on_statics(rule: PointRule, statics: Mapping[str, Array], wanted: bool = True) -> list[Any]:
-    return [condition for condition in rule.conditions if _is_static(condition, statics) == wanted]
-
-
-def _is_static(condition: Any, statics: Mapping[str, Array]) -> bool:
-    has_dates = bool(getattr(condition, "dates", ()))
-    return bool(condition.names) and not has_dates and all(name in statics for name in condition.names)
-
-
 class _Part:
     """One chunk while it is read: every variable once, values of a point as few times as can be."""
 
-    def __init__(self, layout: GridLayout, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> None:
-        self._layout, self._files, self._chunk, self._reads = layout, files, chunk, reads
-        self._record = files.records[chunk.file]
+    def __init__(self, layout: GridLayout, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> None:
+        self._layout, self._source, self._chunk, self._reads = layout, source, chunk, reads
+        self._record = source.files[chunk.file]
         self._times, self._rows = slice(chunk.time_start, chunk.time_stop), slice(chunk.row_start, chunk.row_stop)
         num_times, num_rows = chunk.time_stop - chunk.time_start, chunk.row_stop - chunk.row_start
         self._shape = (num_times, num_rows, layout.grid_shape[1])  # (T, J, I)
@@ -133,21 +102,22 @@ class _Part:
     def points(self) -> Samples:
         """Return the selected points, in the order of time, row, column."""
         layout, selected, areas = self._layout, self._selected(), self._areas()
-        if areas is not None and (layout.area_name is not None or layout.weighs_loss):
+        if areas is not None and (layout.area_name is not None or layout.selection.weighs_loss):
             selected &= areas > 0  # what counts nothing, or nobody knows how much, is no sample
         positions = None if selected.all() else np.flatnonzero(selected)
-        if layout.thin_fraction < 1.0:
-            kept = np.flatnonzero(self._thinned(self._grid_index(positions)))
+        if layout.selection.thin_fraction < 1.0:
+            kept = np.flatnonzero(layout.thinned(self._grid_index(positions)))
             positions = kept if positions is None else positions[kept]
         if areas is not None:
-            areas = _at(np.broadcast_to(areas, self._shape).reshape(-1), positions)
+            areas = np.broadcast_to(areas, self._shape).reshape(-1)
+            areas = areas.copy() if positions is None else areas[positions]
         return Samples(
             inputs=self._table(layout.input_names, positions),
             targets=self._table(layout.read_targets, positions),
             grid_index=self._grid_index(positions),
             input_names=layout.input_names,
             target_names=layout.read_targets,
-            weights=areas[:, None] if areas is not None and layout.weighs_loss else None,
+            weights=areas[:, None] if areas is not None and layout.selection.weighs_loss else None,
             area_weights=areas,
         )
 
@@ -155,7 +125,7 @@ class _Part:
         """Return each time level as a sample: NaN and weight 0 where a point is not selected or not measured."""
         layout, selected = self._layout, self._selected()
         levels = np.arange(self._times.start, self._times.stop, dtype=np.int64) + self._record.first_time  # (N,)
-        kept = np.flatnonzero(self._thinned(levels))
+        kept = np.flatnonzero(layout.thinned(levels))
         masked = ~selected[kept][:, None]  # (N, 1, H, W)
         inputs, targets = (self._stack(names, kept) for names in (layout.input_names, layout.read_targets))
         for values in (inputs, targets):
@@ -163,7 +133,7 @@ class _Part:
         weights, areas = field_weights(inputs, targets), self._areas()
         if areas is not None:
             areas = np.nan_to_num(np.broadcast_to(areas, self._shape)[kept])
-            weights = weights * areas[:, None] if layout.weighs_loss else weights
+            weights = weights * areas[:, None] if layout.selection.weighs_loss else weights
         return Samples(
             inputs=inputs,
             targets=targets,
@@ -182,8 +152,9 @@ class _Part:
             selected &= self._has_lagged()[:, None, None]
         if layout.static_mask is not None:
             selected &= layout.static_mask[self._rows]
-        for condition in _on_statics(layout.rule, layout.statics, wanted=False):
-            selected &= condition.evaluate(self._values)
+        for condition in layout.rule.conditions:
+            if not layout.is_static(condition):
+                selected &= condition.evaluate(self._values)
         return selected
 
     def _has_lagged(self) -> BoolArray:
@@ -215,22 +186,14 @@ class _Part:
                 grid_index[bounds[level] : bounds[level + 1]] += level * skipped
         return grid_index
 
-    def _thinned(self, numbers: npt.NDArray[np.int64]) -> BoolArray:
-        """Tell which of the places (N,) in the source stay: each is decided by the seed and itself alone."""
-        fraction = self._layout.thin_fraction
-        if fraction >= 1.0:
-            return np.ones(len(numbers), dtype=bool)
-        kept: BoolArray = keyed_uniform_at((self._layout.seed, Stream.THINNING), numbers) < fraction
-        return kept
-
     def _table(self, names: tuple[str, ...], positions: Positions) -> Array:
         """Return variables at some positions as (N, F); only these are decoded."""
         num_points = math.prod(self._shape) if positions is None else len(positions)
-        table = np.empty((num_points, len(names)), dtype=self._layout.dtype)
+        table = np.empty((num_points, len(names)), dtype=self._layout.selection.dtype)
         stored = [self._flat(name) for name in names]
         if self._fill(table, stored, positions):
             return table
-        columns = [(values, access.decoder() if access else _unchanged) for values, access in stored]
+        columns = [(values, access.decode if access else _unchanged) for values, access in stored]
         # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
         for start in range(0, num_points, _BLOCK_POINTS):
             block = slice(start, start + _BLOCK_POINTS)
@@ -269,7 +232,7 @@ class _Part:
         return areas.astype(np.float32)
 
     def _stack(self, names: tuple[str, ...], kept: npt.NDArray[np.int64]) -> Array:
-        stack = np.empty((len(kept), len(names), *self._shape[1:]), dtype=self._layout.dtype)  # (N, F, H, W)
+        stack = np.empty((len(kept), len(names), *self._shape[1:]), dtype=self._layout.selection.dtype)  # (N, F, H, W)
         for channel, name in enumerate(names):
             stack[:, channel] = self.broadcast(name)[kept]
         return stack
@@ -288,7 +251,7 @@ class _Part:
             return self._computed(name)
         if access.lag:
             return self._lagged(name, access.lag)
-        return access.decode(self._read(name)).astype(self._layout.dtype, copy=False)
+        return access.decode(self._read(name)).astype(self._layout.selection.dtype, copy=False)
 
     def _computed(self, name: str) -> Array:
         """Return what is not read: a derived variable, a date, or something of the decoded time."""
@@ -296,7 +259,7 @@ class _Part:
         if name in naming.derived:
             # In float64, so that a step in between rounds nothing that the samples' type could hold.
             in_double = lambda one: np.asarray(self._values(one), dtype=np.float64)  # noqa: E731
-            return np.atleast_3d(naming.derived[name].evaluate(in_double)).astype(self._layout.dtype)
+            return np.atleast_3d(naming.derived[name].evaluate(in_double)).astype(self._layout.selection.dtype)
         if name not in naming.clocks:
             return np.float64(day_of(name, calendar, "domain.mask")).reshape(1, 1, 1)
         times = self._record.times
@@ -306,16 +269,16 @@ class _Part:
     def _lagged(self, name: str, lag: int) -> Array:
         """Return a variable some time levels earlier or later, NaN beyond the first and the last of all files."""
         levels = np.arange(self._times.start, self._times.stop) + self._record.first_time + lag
-        found = np.full(self._shape, np.nan, dtype=self._layout.dtype)
+        found = np.full(self._shape, np.nan, dtype=self._layout.selection.dtype)
         inside = np.flatnonzero((levels >= 0) & (levels < self._layout.borders[-1]))
         while len(inside):
-            number = self._files.at_level(int(levels[inside[0]]))
-            record = self._files.records[number]
+            number = self._source.at_level(int(levels[inside[0]]))
+            record = self._source.files[number]
             here = inside[levels[inside] < record.first_time + record.num_times]
             first = int(levels[here[0]]) - record.first_time
             access = record.variables[name]
             part = slice(first, first + len(here))
-            stored = read_part(self._files.handle(number), access, part, self._rows, self._reads)
+            stored = read_part(self._source.handle(number), access, part, self._rows, self._reads)
             found[here] = access.decode(stored)
             inside = inside[len(here) :]
         return found
@@ -334,11 +297,7 @@ class _Part:
 
     @cached_property
     def _file(self) -> FieldFile:
-        return self._files.handle(self._chunk.file)
-
-
-def _at(values: Array, positions: Positions) -> Array:
-    return values.copy() if positions is None else values[positions]
+        return self._source.handle(self._chunk.file)
 
 
 def _unchanged(values: Array) -> Array:

@@ -16,7 +16,7 @@ from mpitrain.data.selection.names import odd_units
 from mpitrain.data.selection.rule import PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
-from mpitrain.data.selection.variable_access import VariableAccess, read_statics, static_names, time_variable
+from mpitrain.data.selection.variable_access import VariableAccess, read_part, time_variable
 from mpitrain.data.units import find_conversion
 from mpitrain.errors import DataError
 
@@ -61,9 +61,7 @@ class Grids:
 
     def wanted_units(self, name: str) -> str | None:
         """Return the units that a variable is wanted in; None where the first file decides."""
-        if name in self.selection.units:
-            return self.selection.units[name]
-        return self.units.get(name)
+        return self.selection.units.get(name, self.units.get(name))
 
     @property
     def leading_references(self) -> tuple[str, ...]:
@@ -133,10 +131,17 @@ def _times(grid_shape: tuple[int, int]) -> str:
     return f"{grid_shape[0]} rows x {grid_shape[1]} columns"
 
 
-def check_statics(grids: Grids, file: FieldFile, access: dict[str, VariableAccess], num_times: int) -> None:
-    """Take the variables without time from the first file; raise DataError where a later one has others."""
-    names = static_names(access, grids.references(grids.main_names), grids.coordinates)
-    statics = read_statics(file, {name: access[name] for name in names}, grids.selection.dtype)
+def check_statics(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> None:
+    """Take the variables without time, which files repeat, from the first; raise DataError where a later has others.
+
+    Of files without any time they are those of the grid alone.
+    """
+    has_time = any(access[name].axes.time is not None for name in grids.references(grids.main_names))
+    statics = {
+        name: one.decode(read_part(file, one, slice(None), slice(None))).astype(grids.selection.dtype)
+        for name, one in access.items()
+        if one.axes.time is None and (has_time or name in grids.coordinates)
+    }
     if not grids.records:
         grids.statics = statics
         return

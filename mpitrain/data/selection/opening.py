@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.expression import Expression
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_plain, spell_out
-from mpitrain.data.selection.grid import GridLayout, static_mask_of
+from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import Grids, check_shapes, check_statics, convert_units, read_file_times
 from mpitrain.data.selection.names import (
     CICE_INPUTS,
@@ -56,12 +55,8 @@ def open_source(
     if both:
         raise DataError(f"{both[0]}: is in data.data_path and in data.validation_path; take it out of one of them")
     FIRST_OPENING.expect([*paths, *held_out])
-    FIRST_OPENING.check(paths[0])
-    first = open_field_file(paths[0])
-    try:
+    with FIRST_OPENING.opened(paths[0]) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
-    finally:
-        first.close()
     source = opener(selection, [*paths, *held_out], target_bytes, num_predicted)
     return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
 
@@ -74,25 +69,18 @@ def _open_grid(
     num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
-        FIRST_OPENING.check(path)
-        file = open_field_file(path)
-        try:
+        with FIRST_OPENING.opened(path) as file:
             _add_file(grids, file)
-        finally:
-            file.close()
     layout = _grid_layout(grids)
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     num_times = sum(record.num_times for record in grids.records)
     source = SampleSource(
-        selection=selection,
-        kind=selection.kind,
         files=tuple(grids.records),
         chunks=tuple(chunks),
         layout=layout,
         num_points=num_times if selection.kind == "fields" else num_times * grids.grid_shape[0] * grids.grid_shape[1],
         grid_shape=grids.grid_shape,
         units={name: grids.units.get(name, "") for name in (*grids.main_names, *grids.references(grids.main_names))},
-        max_patterns=selection.max_patterns,
         notices=tuple(grids.notices),
     )
     return source if grids.area_name is None else replace(source, layout=_with_area_scale(source, layout))
@@ -125,7 +113,7 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
     if is_first:
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)
-    check_statics(grids, file, access, num_times)
+    check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
     times = read_file_times(grids, file, access)
     record = SourceFile(file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times)
@@ -215,26 +203,22 @@ def _spell_out(grids: Grids, file: FieldFile) -> None:
 
 
 def _grid_layout(grids: Grids) -> GridLayout:
-    selection = grids.selection
-    layout = GridLayout(
-        kind=selection.kind,
+    return GridLayout(
+        selection=grids.selection,
+        kind=grids.selection.kind,
         grid_shape=grids.grid_shape,
         input_names=grids.input_names,
         target_names=grids.target_names,
+        rule_words=grids.rule.words,
         rule=grids.rule,
-        dtype=selection.dtype,
-        seed=selection.seed,
-        thin_fraction=selection.thin_fraction,
         latitude_name=grids.latitude_name,
         area_name=grids.area_name,
-        weighs_loss=selection.weighs_loss,
         naming=grids.naming,
         calendar=grids.calendar or "standard",
         borders=_borders(grids),
         statics=grids.statics,
         has_targets=grids.has_targets,
     )
-    return replace(layout, static_mask=static_mask_of(grids.rule, grids.statics, grids.grid_shape))
 
 
 def _borders(grids: Grids) -> tuple[int, ...]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from mpitrain.config.model import TargetTransform
 from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import Selection
@@ -102,96 +104,90 @@ class OpenFiles:
         return OpenFiles, ()
 
 
-@dataclass(frozen=True)
-class ReadFiles:
-    """All files of a source, and this process's handles of them: a sample may need times of the file before its own."""
-
-    records: tuple[SourceFile, ...]
-    handles: OpenFiles
-
-    def handle(self, number: int) -> FieldFile:
-        """Return the open file. Raises DataError where it has changed since the source was opened."""
-        self.records[number].check_unchanged()
-        return self.handles.get(self.records[number].path)
-
-    def at_level(self, level: int) -> int:
-        """Return the number of the file that holds a time level of the source."""
-        return bisect_right([record.first_time for record in self.records], level) - 1
-
-
-class SampleLayout(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class SampleLayout(ABC):
     """How the files of a source hold its samples: on a grid, or as a table of samples that are ready. Can be pickled.
 
-    `rule_words` say which settings select points. `statics` (1, J or 1, I or 1) are the variables without time, by
-    name; none in a table.
+    `kind` is "points" or "fields", `rule_words` say which settings select samples. Names are as the settings spell
+    them; samples have no targets, (N, 0), where the files do not hold them. `statics` (1, J or 1, I or 1) are the
+    decoded variables without time that every file repeats, by name; none in a table.
     """
 
-    @property
-    def kind(self) -> str:
-        """See `SampleSource`: "points" or "fields"."""
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """The inputs' names, as the settings spell them."""
-
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """The targets' names, as the settings spell them."""
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether the files hold the targets."""
-
-    @property
-    def statics(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The decoded variables without time."""
-
-    @property
-    def is_grid(self) -> bool:
-        """Whether samples have places on a grid."""
+    selection: Selection
+    kind: str
+    input_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    rule_words: str
+    has_targets: bool = True
+    statics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    is_grid: ClassVar[bool]
 
     @property
     def is_area_weighted(self) -> bool:
         """Whether statistics count areas, not samples."""
+        return self.is_grid and self.selection.is_area_weighted
 
     @property
-    def rule_words(self) -> str:
-        """The settings that decide which points are samples, as text for messages."""
+    def read_targets(self) -> tuple[str, ...]:
+        """The targets that samples have."""
+        return self.target_names if self.has_targets else ()
 
-    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
-        """Return the selected samples of a chunk of `files`."""
+    def thinned(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell which of the places (N,) in the source stay: each is decided by the seed and itself alone."""
+        fraction = self.selection.thin_fraction
+        if fraction >= 1.0:
+            return np.ones(len(numbers), dtype=bool)
+        kept: npt.NDArray[np.bool_] = keyed_uniform_at((self.selection.seed, Stream.THINNING), numbers) < fraction
+        return kept
 
+    @abstractmethod
+    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+        """Return the selected samples of a chunk of `source`, whose layout this is."""
+
+    @abstractmethod
     def references(self, name: str) -> tuple[str, ...]:
         """Return the names in `SourceFile.variables` that an input or target needs."""
 
-    def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
-        """Return the first time level (J, I) of a variable on a grid."""
+    @abstractmethod
+    def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
+        """Return the first time level (J, I) of a variable on a grid, NaN where it has no value."""
 
 
 @dataclass(frozen=True)
 class SampleSource:
     """All files of a run, validated, and the chunks in which they are read. Can be pickled, so that one rank opens it.
 
-    `selection` is what was asked for, `kind` "points" or "fields"; `num_points` counts the positions of the source,
-    below which every grid_index is; `first_held_out` is the first time level of files that are for validation alone,
-    None where there are none; `grid_shape` is (rows, columns), (1, 1) for a table of points. `chunks` are in the order
-    of file, time, rows; no stored block of a variable belongs to two of them, save for lags. `units` are by name, ""
-    where unknown. Without `layout.has_targets` the samples have none. `max_patterns` is applied by `keeps`, once the
-    selected samples are counted.
+    `num_points` counts the positions of the source, below which every grid_index is; `first_held_out` is the first time
+    level of files that are for validation alone, None where there are none; `grid_shape` is (rows, columns), (1, 1) for
+    a table of points. `chunks` are in the order of file, time, rows; no stored block of a variable belongs to two of
+    them, save for lags. `units` are by name, "" where unknown. `max_patterns` is applied by `keeps`, once the selected
+    samples are counted.
     """
 
-    selection: Selection
-    kind: str
     files: tuple[SourceFile, ...]
     chunks: tuple[SampleChunk, ...]
     layout: SampleLayout
     num_points: int
     grid_shape: tuple[int, int]
     units: Mapping[str, str]
-    max_patterns: int | None = None
     notices: tuple[str, ...] = ()
     first_held_out: int | None = None
     handles: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
+
+    @property
+    def selection(self) -> Selection:
+        """What was asked for."""
+        return self.layout.selection
+
+    @property
+    def kind(self) -> str:
+        """What a sample is: "points" or "fields"."""
+        return self.layout.kind
+
+    @property
+    def max_patterns(self) -> int | None:
+        """How many samples there may be at most, None for any number."""
+        return self.selection.max_patterns
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -218,13 +214,22 @@ class SampleSource:
         """The names in `SourceFile.variables` that the leading names need."""
         return tuple(one for name in self.leading_names for one in self.layout.references(name))
 
+    def handle(self, number: int) -> FieldFile:
+        """Return an open file. Raises DataError where it has changed since the source was opened."""
+        self.files[number].check_unchanged()
+        return self.handles.get(self.files[number].path)
+
+    def at_level(self, level: int) -> int:
+        """Return the number of the file that holds a time level of the source."""
+        return bisect_right([record.first_time for record in self.files], level) - 1
+
     def read(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
 
         `reads` counts each stored block that is read. Raises DataError where the file has changed since it was opened
         or cannot be read to the end.
         """
-        samples = self.layout.read(ReadFiles(self.files, self.handles), chunk, reads)
+        samples = self.layout.read(self, chunk, reads)
         transforms = self.selection.target_transforms
         return self._transformed(samples, transforms, chunk) if transforms and self.has_targets else samples
 
@@ -248,8 +253,7 @@ class SampleSource:
 
     def _no_transform(self, column: int, name: str, transform: TargetTransform, file: int) -> str:
         """Return what to say of a file with values outside; all of it is read to count them."""
-        files = ReadFiles(self.files, self.handles)
-        parts = [self.layout.read(files, chunk, None) for chunk in self.chunks if chunk.file == file]
+        parts = [self.layout.read(self, chunk, None) for chunk in self.chunks if chunk.file == file]
         count, total = sum(self._outside(part, column, transform) for part in parts), sum(map(len, parts))
         inside = {"log": " > 0", "logit": " > 0 and {0} < 1", "power": " >= 0"}[transform.kind].format(name)
         return (
@@ -260,7 +264,7 @@ class SampleSource:
 
     def first_level(self, name: str) -> npt.NDArray[Any]:
         """Return the first time level (J, I) of an input or target on its grid, NaN where it has no value."""
-        return self.layout.first_level(ReadFiles(self.files, self.handles), name)
+        return self.layout.first_level(self, name)
 
     def read_all(self) -> Samples:
         """Return all samples of the source, in its order, without the limit of `max_patterns`; for data that fits.

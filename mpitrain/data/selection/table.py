@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,12 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
 from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import FieldFile
-from mpitrain.data.random_streams import Stream, keyed_uniform
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.grid import field_weights
 from mpitrain.data.selection.settings import Selection
-from mpitrain.data.selection.source import ReadFiles, SampleSource, SourceFile
+from mpitrain.data.selection.source import SampleLayout, SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.errors import DataError
 
@@ -28,31 +26,18 @@ FLOAT32_BYTES = 4
 WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
 
 
-@dataclass(frozen=True)
-class TableLayout:
+@dataclass(frozen=True, kw_only=True)
+class TableLayout(SampleLayout):
     """What all tables of a source have in common. Can be pickled."""
 
-    kind: str
-    input_names: tuple[str, ...]
-    target_names: tuple[str, ...]
-    dtype: str
-    seed: int
-    thin_fraction: float
     field_shape: tuple[int, ...] = ()
-    has_targets: bool = True
-    is_grid = is_area_weighted = False
-    rule_words = "data.thin_fraction"
+    is_grid = False
 
-    @property
-    def statics(self) -> Mapping[str, npt.NDArray[Any]]:
-        """No variable of a table is without samples."""
-        return {}
-
-    def read(self, files: ReadFiles, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
         """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
-        file, record = files.handle(chunk.file), files.records[chunk.file]
+        file, record = source.handle(chunk.file), source.files[chunk.file]
         rows = slice(chunk.row_start, chunk.row_stop)
-        names = self.target_names if self.has_targets else ()
+        names = self.read_targets
         inputs = self._read(file, INPUTS, rows, reads)
         targets = self._read(file, TARGETS, rows, reads) if names else inputs[:, :0]
         targets = targets.reshape(len(inputs), len(names), *self.field_shape)
@@ -65,18 +50,17 @@ class TableLayout:
             target_names=names,
             weights=field_weights(inputs, targets) if self.kind == "fields" else None,
         )
-        if self.thin_fraction >= 1.0:
+        if self.selection.thin_fraction >= 1.0:
             return samples
-        kept = keyed_uniform((self.seed, Stream.THINNING), len(samples), int(numbers[0])) < self.thin_fraction
-        return samples.take(np.flatnonzero(kept))
+        return samples.take(np.flatnonzero(self.thinned(numbers)))
 
     def references(self, name: str) -> tuple[str, ...]:
         """See `SampleLayout.references`."""
         return (name,)
 
-    def first_level(self, files: ReadFiles, name: str) -> npt.NDArray[Any]:
+    def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
         """Return nothing: a table has no grid."""
-        raise NotImplementedError(f"{files.records[0].path}: a table of samples has no grid")
+        raise NotImplementedError(f"{source.files[0].path}: a table of samples has no grid")
 
     def _read(self, file: FieldFile, name: str, rows: slice, reads: ReadCounter | None) -> npt.NDArray[Any]:
         info = file.variables[name]
@@ -86,7 +70,7 @@ class TableLayout:
             reads.update((str(file.path), name, (block,)) for block in blocks)
         stored = file.read_stored(name, (rows, *[slice(None)] * (len(info.shape) - 1)))
         # A copy where nothing changed type: a view of the file's own array would be shared by all epochs.
-        return decode(stored, info).astype(self.dtype)
+        return decode(stored, info).astype(self.selection.dtype)
 
 
 def is_table(file: FieldFile, without_targets: bool = False) -> bool:
@@ -114,29 +98,22 @@ def open_table(
     chunks: list[SampleChunk] = []
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
-        FIRST_OPENING.check(path)
-        file = open_field_file(path)
-        try:
+        with FIRST_OPENING.opened(path) as file:
             found = check_table(file, num_predicted is not None)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
             records.append(SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first))
             chunks += _table_chunks(file, len(records) - 1, target_bytes)
-        finally:
-            file.close()
     layout = _table_layout(selection, *(shapes or ((), ())), num_predicted)
     notices = [] if layout.has_targets else [f"{paths[0]}: no array 'targets': {WITHOUT_TARGETS}"]
     return SampleSource(
-        selection=selection,
-        kind=layout.kind,
         files=tuple(records),
         chunks=tuple(chunks),
         layout=layout,
         num_points=sum(record.num_times for record in records),
         grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
         units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
-        max_patterns=selection.max_patterns,
         notices=(*notices, *_unused_with_a_table(selection, paths[0])),
     )
 
@@ -186,12 +163,11 @@ def _table_layout(
     has_targets = num_targets > 0
     num_targets = num_targets or num_predicted or 1
     return TableLayout(
+        selection=selection,
         kind="fields" if is_fields else "points",
         input_names=_column_names("inputs", inputs[1], selection.input_names),
         target_names=_column_names("targets", num_targets, selection.target_names),
-        dtype=selection.dtype,
-        seed=selection.seed,
-        thin_fraction=selection.thin_fraction,
+        rule_words="data.thin_fraction",
         field_shape=inputs[2:],
         has_targets=has_targets,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,15 +55,8 @@ class VariableAccess:
     def _decoder(self) -> Decoder:
         return Decoder(self.info)
 
-    def decoder(self) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
-        """Return what makes measurements of stored values, in the units that are wanted."""
-        decode, conversion = self._decoder.decode, self.conversion
-        if conversion is None:
-            return decode
-        return lambda stored: decode(stored).astype(np.float64) * conversion.scale + conversion.offset
-
     def column(self, stored: npt.NDArray[Any]) -> StoredColumn | None:
-        """Return stored values (n,) with what makes measurements of them; None where `decoder` alone knows how."""
+        """Return stored values (n,) with what makes measurements of them; None where `decode` alone knows how."""
         rule, conversion = self._decoder.rule(stored.dtype), self.conversion
         if rule is None:
             return None
@@ -71,7 +64,8 @@ class VariableAccess:
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return measurements of stored values, in the units that are wanted."""
-        return self.decoder()(stored)
+        measured, conversion = self._decoder.decode(stored), self.conversion
+        return measured if conversion is None else measured.astype(np.float64) * conversion.scale + conversion.offset
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -156,23 +150,6 @@ def time_variable(access: Mapping[str, VariableAccess], file: FieldFile) -> Vari
 def coordinate_name(name: str, file: FieldFile) -> bool:
     """Tell whether a variable is part of the grid: latitude, longitude or ocean mask."""
     return any(_is_quantity(name, file, quantity) for quantity in _COORDINATES)
-
-
-def static_names(
-    access: Mapping[str, VariableAccess], main_names: tuple[str, ...], coordinates: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the variables without time that files repeat: of a file without any time, only those of the grid."""
-    has_time = any(access[name].axes.time is not None for name in main_names)
-    without = [name for name, one in access.items() if one.axes.time is None]
-    return tuple(name for name in without if has_time or name in coordinates)
-
-
-def read_statics(file: FieldFile, access: Mapping[str, VariableAccess], dtype: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the measurements (1, J or 1, I or 1) of variables without time, in the samples' type."""
-    everything = slice(None)
-    return {
-        name: one.decode(read_part(file, one, everything, everything)).astype(dtype) for name, one in access.items()
-    }
 
 
 def _is_of_cells(info: VariableInfo, file: FieldFile) -> bool:

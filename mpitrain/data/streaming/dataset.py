@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +24,11 @@ from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,
-    SampleBlocks,
     Slice,
     SliceSource,
     VirtualRankSamples,
 )
-from mpitrain.data.dataset.dataset import DataSummary, Normalization, check_some_are_left, normalization_of
+from mpitrain.data.dataset.dataset import DataSummary, check_some_are_left, normalization_of
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import padded_tensors
 from mpitrain.data.dataset.split import SplitRule, plan_split, split_notices
@@ -142,7 +140,7 @@ def open_streamed(
         int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, first_pass.training,
         source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), max(shares),
     )  # fmt: skip
-    chunks = _ChunkReader(source, first_pass, rule, normalization, ranks.device, dtype, reads)
+    chunks = _ChunkReader(source, first_pass, rule, normalization.mean, ranks.device, dtype, reads)
     notices = (*_notices(shares), *split_notices(rule, int(counts.validation.sum())))
     return StreamedDataset(
         source, first_pass, summary, virtual_ranks, notices, chunks, config.data.shuffle_buffer_samples,
@@ -164,12 +162,12 @@ class _ChunkReader:
     """Reads chunks for training and for validation, on any thread."""
 
     def __init__(
-        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, normalization: Normalization,
+        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, input_mean: torch.Tensor,
         device: torch.device, dtype: torch.dtype, reads: ReadCounter | None,
     ) -> None:  # fmt: skip
         self.device = device
         self._source, self._splitter = source, ChunkSplitter(first_pass.counts, rule)
-        self._normalization, self._dtype, self._reads = normalization, dtype, reads
+        self._input_mean, self._dtype, self._reads = input_mean, dtype, reads
         self._validation = first_pass.counts.validation
         self._kept: dict[int, Samples] = {}
         self._kept_bytes, self._lock = 0, threading.Lock()
@@ -180,7 +178,7 @@ class _ChunkReader:
         self._keep(chunk, samples, held_out)
         return self._columns(samples, training)
 
-    def held_out(self, source: SampleSource, chunk: int) -> SampleBlocks:
+    def held_out(self, source: SampleSource, chunk: int) -> VirtualRankSamples:
         """Return the held-out samples of a chunk."""
         validation = self._kept.get(chunk)
         if validation is None:
@@ -188,7 +186,7 @@ class _ChunkReader:
             validation = self._keep(chunk, samples, held_out)
         return self._blocks(validation)
 
-    def trained_on(self, source: SampleSource, chunk: int) -> SampleBlocks:
+    def trained_on(self, source: SampleSource, chunk: int) -> VirtualRankSamples:
         """Return the training samples of a chunk."""
         samples, training, _ = self._splitter.read(source, chunk, self._reads)
         return self._blocks(samples.take(training))
@@ -211,12 +209,11 @@ class _ChunkReader:
             columns = take_rows(columns, positions)
         return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)
 
-    def _blocks(self, samples: Samples) -> SampleBlocks:
-        return SampleBlocks(VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index))
+    def _blocks(self, samples: Samples) -> VirtualRankSamples:
+        return VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index)
 
     def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        here = Normalization(*(tensor.to(device) for tensor in vars(self._normalization).values()))
-        return padded_tensors(samples, here, device, self._dtype)
+        return padded_tensors(samples, self._input_mean, device, self._dtype)
 
     def _keep(self, chunk: int, samples: Samples, held_out: npt.NDArray[np.int64]) -> Samples:
         if chunk in self._kept:
@@ -231,18 +228,17 @@ class _ChunkReader:
         return validation
 
 
+@dataclass(frozen=True)
 class StreamedBlocks:
     """`EvaluationSource` of one virtual rank's chunks; a block never spans two, whether it was kept or is read."""
 
-    def __init__(
-        self, virtual_rank: int, source: SampleSource, chunks: npt.NDArray[np.int64],
-        read: Callable[[SampleSource, int], SampleBlocks],
-    ) -> None:  # fmt: skip
-        self._virtual_rank, self._chunks = virtual_rank, chunks
-        self._read = partial(read, source)
+    virtual_rank: int
+    source: SampleSource
+    chunks: npt.NDArray[np.int64]
+    read: Callable[[SampleSource, int], VirtualRankSamples]
 
     def blocks(self) -> Iterator[Slice]:
         """See `EvaluationSource.blocks`. Raises DataError where a file has changed or cannot be read."""
-        for chunk in self._chunks.tolist():
-            for block in self._read(chunk).blocks():
-                yield Slice(self._virtual_rank, block.inputs, block.targets, block.weights)
+        for chunk in self.chunks.tolist():
+            for block in self.read(self.source, chunk).blocks():
+                yield replace(block, virtual_rank=self.virtual_rank)

@@ -17,13 +17,11 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data.dataset.exchange import keep_under_limit
 from mpitrain.data.dataset.split import SplitRule
-from mpitrain.data.moments import Moments, merge_stacks, moments_of_samples
+from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter
@@ -122,10 +120,6 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: 
     return first_pass
 
 
-def _no_samples() -> None:
-    return None
-
-
 def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None = None) -> list[int]:
     """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
     counts = []
@@ -201,20 +195,9 @@ def _own_chunks(
         reading = threads.in_order(own, ahead=1)
         for turn in range(-(-num_chunks // num_ranks)):
             has_one = turn < len(own)
-            samples = ranks.on_all_ranks(partial(next, reading) if has_one else _no_samples)
+            samples = ranks.on_all_ranks(partial(next, reading) if has_one else lambda: None)
             yield (own[turn] if has_one else None), samples
 
 
 def _before(counts: IndexArray) -> IndexArray:
     return np.cumsum(counts) - counts
-
-
-def merge_in_tree(parts: list[Moments], num_features: int) -> Moments:
-    """Merge the chunks' moments pairwise, neighbours first, in an order that their number alone fixes."""
-    num_rows = 1 << max(0, len(parts) - 1).bit_length()
-    zeros = np.zeros(num_features)
-    nothing = Moments(zeros, zeros, zeros, zeros + np.inf, zeros - np.inf)
-    padded = [*parts, *[nothing] * (num_rows - len(parts))]
-    rows = [np.concatenate((one.count, one.mean, one.m2, one.minimum, one.maximum)) for one in padded]
-    merged = combine_in_tree(torch.from_numpy(np.stack(rows)), merge_stacks)
-    return Moments(*(part.numpy() for part in merged.chunk(5)))

@@ -28,21 +28,8 @@ class ReadAhead(Generic[Result]):
         self._opened: list[SampleSource] = []
 
     def in_order(self, chunks: Iterable[int], ahead: int) -> Generator[Result, None, None]:
-        """Yield what is read of each chunk, in order, with up to `ahead` more being read meanwhile.
-
-        An error of a thread is raised here, when its chunk's turn has come.
-        """
-        started: deque[Future[Result]] = deque()
-        try:
-            for chunk in chunks:
-                started.append(self._pool.submit(self._run, chunk))
-                if len(started) > ahead:
-                    yield started.popleft().result()
-            while started:
-                yield started.popleft().result()
-        finally:
-            for future in started:
-                future.cancel()
+        """Yield what is read of each chunk (see `in_order`)."""
+        return in_order(self._pool, self._run, chunks, ahead)
 
     def close(self) -> None:
         """Read no more; what is being read ends first."""
@@ -55,3 +42,23 @@ class ReadAhead(Generic[Result]):
             self._own.source = replace(self._source, handles=OpenFiles())
             self._opened.append(self._own.source)
         return self._read(self._own.source, chunk)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, call: Callable[[int], Result], numbers: Iterable[int], ahead: int
+) -> Generator[Result, None, None]:
+    """Yield what `call` returns for each number, in order, with up to `ahead` more being called meanwhile.
+
+    An error of a thread is raised here, when its number's turn has come.
+    """
+    started: deque[Future[Result]] = deque()
+    try:
+        for number in numbers:
+            started.append(pool.submit(call, number))
+            if len(started) > ahead:
+                yield started.popleft().result()
+        while started:
+            yield started.popleft().result()
+    finally:
+        for future in started:
+            future.cancel()

@@ -63,6 +63,15 @@ class Estimator:
         seconds = products / _PRODUCTS_A_SECOND + _SECONDS_A_STEP * steps
         return Estimate(num_weights, num_samples, seconds, own_bytes)
 
+    def of_member(self, member: Member) -> Estimate | str:
+        """Return what a member costs, or why it cannot be trained: it will fail with that. Collective."""
+        if member.config is None:
+            return "cannot be trained"
+        try:
+            return self.estimate(member.config)
+        except MpitrainError as error:
+            return str(error)
+
     def _data_sizes(self, config: RunConfig) -> tuple[int, int, int]:
         """Return the numbers of inputs, of targets and, at most, of samples. Collective."""
         if self._is_synthetic:  # not written yet in a dry run
@@ -87,25 +96,19 @@ class Estimator:
 
 def _most_samples(source: SampleSource) -> int:
     """Return how many samples there are at most: every point of every chunk, or every time of fields."""
-    columns = source.grid_shape[-1] if source.grid_shape else 1
-    found = sum(_chunk_samples(chunk, source.kind, columns) for chunk in source.chunks)
+    found = sum(_chunk_samples(chunk, source) for chunk in source.chunks)
     return found if source.max_patterns is None else min(found, source.max_patterns)
 
 
-def _chunk_samples(chunk: SampleChunk, kind: str, columns: int) -> int:
+def _chunk_samples(chunk: SampleChunk, source: SampleSource) -> int:
     times = chunk.time_stop - chunk.time_start
-    return times if kind == "fields" else times * (chunk.row_stop - chunk.row_start) * columns
+    return times if source.kind == "fields" else times * (chunk.row_stop - chunk.row_start) * source.grid_shape[1]
 
 
 def costs_of(members: Sequence[Member], estimator: Estimator) -> list[float]:
     """Return each member's seconds, 0 for one that cannot be trained. Collective."""
-    costs = []
-    for member in members:
-        try:
-            costs.append(0.0 if member.config is None else estimator.estimate(member.config).seconds)
-        except MpitrainError:  # the member will fail with it, and say so in the table
-            costs.append(0.0)
-    return costs
+    found = [estimator.of_member(member) for member in members]
+    return [0.0 if isinstance(one, str) else one.seconds for one in found]
 
 
 def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
@@ -116,8 +119,9 @@ def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
     seconds = 0.0
     for member in plan.members:
         fixed = [member.name, str(member.seed), "" if member.fold is None else str(member.fold)]
-        cells, cost = _cells_of(member, estimator)
-        seconds += cost
+        found = estimator.of_member(member)
+        seconds += 0.0 if isinstance(found, str) else found.seconds
+        cells = [found, "", "", ""] if isinstance(found, str) else _cells_of(found)
         rows.append([*fixed, *(str(member.varied.get(key, "")) for key in keys), *cells])
     # Said once for all seeds and folds of a setting.
     problems = list({m.setting: f"member {m.name}: {m.problem}" for m in reversed(plan.members) if m.problem}.values())
@@ -125,12 +129,6 @@ def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
     return [*aligned(rows), *problems, f"{total} (samples at most; compiled engine; data once a node besides)"]
 
 
-def _cells_of(member: Member, estimator: Estimator) -> tuple[list[str], float]:
-    if member.config is None:
-        return ["cannot be trained", "", "", ""], 0.0
-    try:
-        found = estimator.estimate(member.config)
-    except MpitrainError as error:
-        return [str(error), "", "", ""], 0.0
-    cells = [f"{found.num_weights:,}", f"{found.num_samples:,}", f"{found.seconds:.2g}"]
-    return [*cells, f"{found.own_bytes / _MEGABYTE:.2g}"], found.seconds
+def _cells_of(found: Estimate) -> list[str]:
+    numbers = [f"{found.num_weights:,}", f"{found.num_samples:,}", f"{found.seconds:.2g}"]
+    return [*numbers, f"{found.own_bytes / _MEGABYTE:.2g}"]

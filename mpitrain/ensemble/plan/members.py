@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mpitrain.config import EnsembleSection, RunConfig, load_run_config
 from mpitrain.config.members import check_members
+from mpitrain.config.yaml import show_value
 from mpitrain.ensemble.plan.settings import Varied, combinations
 from mpitrain.errors import MpitrainError
 
@@ -34,6 +35,11 @@ class Member:
     def name(self) -> str:
         """Its folder's name."""
         return f"{self.number:04d}"
+
+    @property
+    def settings_words(self) -> str:
+        """What its settings differ in from others'; "" where they do not."""
+        return ", ".join(f"{key}={show_value(value)}" for key, value in self.varied.items())
 
 
 @dataclass(frozen=True)
@@ -62,19 +68,19 @@ def plan_members(
     Seeds change last, so that more of them add members after the others. `data_path` is for those that name no data.
     Raises ConfigError for what no ensemble can have.
     """
-    section = base.ensemble or EnsembleSection()
     check_members(base)
+    plan = EnsemblePlan(folder, base, [])
+    section = plan.section
     folds: Sequence[int | None] = range(section.folds) if section.folds else (None,)
     settings = [_with_settings(base, path, overrides, varied) for varied in combinations(section, base.seed)]
-    plan = EnsemblePlan(folder, base, [])
     members: list[Member] = []
     for seed in range(base.seed, base.seed + section.members):
         for setting, (varied, config, problem) in enumerate(settings):
             for fold in folds:
                 member = Member(len(members), seed, fold, setting, varied, None, problem)
                 own = config and _own(config, member, base, section, str(plan.folder_of(member)), data_path)
-                members.append(Member(len(members), seed, fold, setting, varied, own, problem))
-    return EnsemblePlan(folder, base, members)
+                members.append(replace(member, config=own))
+    return replace(plan, members=members)
 
 
 def _with_settings(

@@ -74,13 +74,6 @@ class Search:
                     return False
         return True
 
-    def needed_by(self, stage: Stage, results: Results) -> list[tuple[int, int]]:
-        """Return whose results decide a stage: (number, rung); those of the rungs before it must be known."""
-        if stage.rung == 0:
-            return []
-        before = Stage(stage.block, stage.rung - 1)
-        return [(member.number, before.rung) for member in self.members_of(before, results)]
-
 
 def plan_search(plan: EnsemblePlan) -> Search:
     """Return the stages of an ensemble's members."""

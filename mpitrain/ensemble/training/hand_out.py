@@ -102,9 +102,10 @@ class HandOut:
         return None, is_open
 
     def _knows_before(self, stage: Stage) -> bool:
-        for rung in range(1, stage.rung + 1):
-            needed = self.search.needed_by(Stage(stage.block, rung), self.results)
-            if not self._fetch(needed):
+        """Tell whether all results of the rungs before a stage, which decide on its members, are there."""
+        for rung in range(stage.rung):
+            members = self.search.members_of(Stage(stage.block, rung), self.results)
+            if not self._fetch((member.number, rung) for member in members):
                 return False
         return True
 

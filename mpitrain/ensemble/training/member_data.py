@@ -81,21 +81,13 @@ def read_for_members(members: Sequence[Member], world: Ranks, node: Ranks) -> Me
     problems: dict[str, MpitrainError] = {}
     for key, config in wanted.items():
         try:
-            sources[key] = _open_source(config, world)
-            if _can_share(config, sources[key], world):
-                found = _share(config, sources[key], world, node)
+            sources[key] = source = open_source_on_root(selection_of(config, to_learn=True), world)
+            if source.kind == "points" and not config.data.streaming and world.device.type == "cpu":
+                found = _share(config, source, world, node)
                 shared |= {} if found is None else {key: found}
         except MpitrainError as error:
             problems[key] = error
     return MemberData(sources, shared, problems)
-
-
-def _open_source(config: RunConfig, world: Ranks) -> SampleSource:
-    return open_source_on_root(selection_of(config, to_learn=True), world)
-
-
-def _can_share(config: RunConfig, source: SampleSource, world: Ranks) -> bool:
-    return source.kind == "points" and not config.data.streaming and world.device.type == "cpu"
 
 
 def _share(config: RunConfig, source: SampleSource, world: Ranks, node: Ranks) -> SharedSamples | None:

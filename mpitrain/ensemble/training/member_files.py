@@ -12,7 +12,7 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig, render_yaml
-from mpitrain.errors import CheckpointError, OutputError
+from mpitrain.errors import CheckpointError, writing
 from mpitrain.models.files.record import architecture_of, engine_of, is_rebuilt
 from mpitrain.models.files.torchscript import (
     ModelDescription,
@@ -26,6 +26,8 @@ from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import TrainingState
 from mpitrain.train.watchers import SilentWatcher, epoch_record
+
+_ADVICE = "free space, then --resume"
 
 
 class ModelFiles:
@@ -73,10 +75,8 @@ class ModelFiles:
 def begin_folder(folder: RunFolder) -> Checkpoint | None:
     """Make the folder, and return the checkpoint to go on from. For the root. Raises OutputError."""
     is_new = not folder.path.exists()
-    try:
+    with writing(folder.path, _ADVICE):
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
     if is_new:
         return None
     try:
@@ -88,14 +88,8 @@ def begin_folder(folder: RunFolder) -> Checkpoint | None:
 
 def write_settings(folder: RunFolder, config: RunConfig) -> None:
     """Write `config.yaml`. Raises OutputError."""
-    try:
+    with writing(folder.path, _ADVICE):
         folder.config.write_text(render_yaml(config))
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-
-
-def _cannot_write(folder: RunFolder, error: OSError) -> OutputError:
-    return OutputError(f"{folder.path}: cannot be written ({error.strerror}); free space, then --resume")
 
 
 # What took less to train is trained again where a power cut has damaged it: waiting for the disk would cost more.

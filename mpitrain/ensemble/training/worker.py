@@ -42,13 +42,13 @@ def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known
         ranks.barrier()
         with started_tensors(group, plan.config.distributed.timeout_s):
             tools = MemberTools(group, data, ModelFiles(), stop, plan.section.save_interval_s)
-            _Worker(plan, search, hand_out, tools, _Progress(ranks, claims, len(todo))).work()
+            _Worker(plan, hand_out, tools, _Progress(ranks, claims, len(todo))).work()
         group.stop_watchdog()  # other groups may train for hours
         ranks.barrier()
         signal_name = next(filter(None, ranks.gather_object(stop.signal_name)), None)
     data.close()
     results = ranks.on_root(hand_out.all_results)
-    return Ended(results, signal_name, num_groups)
+    return Ended(results, signal_name)
 
 
 @dataclass
@@ -75,7 +75,6 @@ class _Worker:
     """One group's work: members, one after the other, until none is left."""
 
     plan: EnsemblePlan
-    search: Search
     hand_out: HandOut
     tools: MemberTools
     progress: _Progress
@@ -102,7 +101,7 @@ class _Worker:
             return Outcome(member.number, task.rung, "failed", message=member.problem)
         lone_failures = LoneFailures(self.plan.folder_of(member))
         try:
-            return train_member(member, member.config, self.search.rungs[task.rung], task.rung, self.tools)
+            return train_member(member, member.config, self.hand_out.search.rungs[task.rung], task.rung, self.tools)
         except StoppedError:
             return None
         except TrainingError as error:

@@ -59,7 +59,7 @@ def draw_map(
     layers = [(~hidden, colours), *([(hidden, _paled(colours))] if hidden.any() else [])]
     if places is None:
         figure, axes = new_figure(width_inch, _height(width_inch, values.shape[0] / values.shape[1]))
-        drawn = [draw_field(axes, np.where(shown, values, np.nan), "lower", **own) for shown, own in layers]
+        drawn = [draw_field(axes, np.where(shown, values, np.nan), **own) for shown, own in layers]
     else:
         extent = _extent(*places)
         ratio = _aspect(extent) * (extent[3] - extent[2]) / _span(extent)

@@ -5,15 +5,14 @@ N  samples
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.observe.figures import image_of
 from mpitrain.observe.page.derivatives import Derivatives, render_derivatives
 from mpitrain.observe.page.skill import Skill, render_skill
 
@@ -51,14 +50,7 @@ def render_findings(found: Findings) -> dict[str, str]:
     if any(one.sums.count for one in found.skills):
         parts["Skill"] = render_skill(found.skills, found.of_samples)
     if found.error_map is not None:
-        text = escape(f"Map of {found.label}: predicted minus data")
-        content = base64.b64encode(found.error_map).decode("ascii")
-        parts["Where the errors are"] = f'<img alt="{text}" src="data:image/png;base64,{content}">'
+        parts["Where the errors are"] = image_of(found.error_map, f"Map of {found.label}: predicted minus data")
     if found.derivatives is not None:
         parts["Derivatives of the network"] = render_derivatives(found.derivatives)
     return parts
-
-
-def render_settings(sentences: Sequence[str]) -> str:
-    """Return the settings in words as HTML."""
-    return "".join(f"<p>{escape(one)}</p>" for one in sentences)

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from mpitrain.config import RunConfig, TrackingSection
 from mpitrain.errors import MissingDependencyError, StoppedError
 from mpitrain.observe.summary import RunSummary
-from mpitrain.observe.trackers.tracker import BackgroundTracker, Outcome, Tracker
+from mpitrain.observe.trackers.tracker import BackgroundTracker, Outcome, Tracker, flat
 
 _NAMES = ("tensorboard", "wandb", "mlflow")
 _PATIENCE_TO_OPEN_S = 60.0
@@ -43,7 +43,10 @@ def open_trackers(
         BackgroundTracker(name, lambda name=name: _load(name, config, folder, first_step), tell)  # type: ignore[misc]
         for name in _asked_for(config)
     ]
-    _wait_until_open(opened, config)
+    # What takes seconds would take them from the first steps; a server that does not answer may do so meanwhile.
+    until_s = _until_s(_PATIENCE_TO_OPEN_S, config)
+    for tracker in opened:
+        tracker.wait_until_open(until_s)
     outcome: Outcome = "failed"
     try:
         yield opened
@@ -56,13 +59,6 @@ def open_trackers(
         until_s = _until_s(_PATIENCE_S[outcome], config)
         for tracker in opened:
             tracker.close(outcome, until_s)
-
-
-def _wait_until_open(trackers: Sequence[BackgroundTracker], config: RunConfig) -> None:
-    # What takes seconds would take them from the first steps; a server that does not answer may do so meanwhile.
-    until_s = _until_s(_PATIENCE_TO_OPEN_S, config)
-    for tracker in trackers:
-        tracker.wait_until_open(until_s)
 
 
 def _until_s(patience_s: float, config: RunConfig) -> float:
@@ -96,15 +92,7 @@ def final_values(summary: RunSummary) -> dict[str, float | str]:
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
     """Return every setting by its dotted key."""
-    return dict(_flat(config.model_dump(mode="json"), ""))
-
-
-def _flat(values: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
+    return dict(flat(config.model_dump(mode="json"), "."))
 
 
 def _asked_for(config: RunConfig) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol, TypeVar
@@ -111,10 +111,14 @@ class BackgroundTracker:
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a metrics record, nested ones as `timing/shares/waiting`; lists and text are left out."""
-    numbers: dict[str, float] = {}
-    for name, value in record.items():
+    pairs = flat(record, "/")
+    return {name: float(one) for name, one in pairs if isinstance(one, int | float) and not isinstance(one, bool)}
+
+
+def flat(values: Mapping[str, Any], separator: str, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings, each by its name after those `above` it."""
+    for name, value in values.items():
         if isinstance(value, Mapping):
-            numbers |= {f"{name}/{inner}": number for inner, number in numbers_of(value).items()}
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers[name] = float(value)
-    return numbers
+            yield from flat(value, separator, f"{above}{name}{separator}")
+        else:
+            yield f"{above}{name}", value

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from mpitrain.data.dataset.batches import (
-    EvaluationSource,
-    SampleBlocks,
-    Slice,
-)
+from mpitrain.data.dataset.batches import EvaluationSource, Slice, VirtualRankSamples
 from mpitrain.data.dataset.step_slices import StepSlices, StepSlicesInMemory
 from mpitrain.data.streaming.microbatches import StreamedSlices
 
@@ -74,7 +70,7 @@ def batch_addresses(slices: StepSlices, slice_rows: int, joins: bool) -> EpochAd
 class _KeptBlocks:
     """`EvaluationSource` of few samples, whose blocks are made once."""
 
-    def __init__(self, source: SampleBlocks) -> None:
+    def __init__(self, source: EvaluationSource) -> None:
         self._blocks = [packed(block) for block in source.blocks()]
 
     def blocks(self) -> Iterator[Slice]:
@@ -84,7 +80,7 @@ class _KeptBlocks:
 
 def kept_if_few(source: EvaluationSource) -> EvaluationSource:
     """Return `source`, with its blocks kept where they take little memory: an epoch may be shorter than making them."""
-    if isinstance(source, SampleBlocks) and len(source) <= _MOST_KEPT_SAMPLES:
+    if isinstance(source, VirtualRankSamples) and len(source) <= _MOST_KEPT_SAMPLES:
         return _KeptBlocks(source)
     return source
 

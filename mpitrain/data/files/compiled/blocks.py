@@ -18,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.compiled.build import KERNELS
-from mpitrain.data.files.compiled.contiguous import ContiguousValues, descriptor_of, open_contiguous, read_bytes
+from mpitrain.data.files.compiled.contiguous import (
+    ContiguousValues,
+    descriptor_of,
+    is_plain,
+    open_contiguous,
+    read_bytes,
+)
 from mpitrain.data.files.variable import Slices, ranges_of
 
 Bytes = bytes | bytearray | npt.NDArray[np.uint8]
@@ -161,12 +167,17 @@ def unshuffle(planes: Bytes, values: npt.NDArray[Any]) -> None:
         library.unshuffle(source.ctypes.data, values.size, item_bytes, values.ctypes.data)
 
 
-def open_blocks(dataset: Any) -> CompressedBlocks | ContiguousValues | None:
+DirectReader = CompressedBlocks | ContiguousValues
+
+
+def open_blocks(dataset: Any) -> DirectReader | None:
     """Return what reads an h5py dataset without the library; None where the library's own way is the one to take.
 
     That is, of datasets in blocks: another filter than deflate, or shuffle and deflate; other values than plain
     numbers; small or huge blocks, or very many; a file whose places are not the library's; no package `deflate`.
     """
+    if not hasattr(type(dataset), "chunks"):  # a variable of netCDF4
+        return None
     if dataset.chunks is None:
         return open_contiguous(dataset)
     if dataset.dtype.kind not in "iuf" or dataset.dtype.itemsize > 8:
@@ -175,7 +186,7 @@ def open_blocks(dataset: Any) -> CompressedBlocks | ContiguousValues | None:
     if not SMALLEST_BLOCK_BYTES <= block_bytes <= _LARGEST_BLOCK_BYTES:
         return None
     inflate, filters, descriptor = _find_inflate(), _filters_of(dataset), descriptor_of(dataset)
-    if inflate is None or filters is None or descriptor is None or not _is_plain(dataset):
+    if inflate is None or filters is None or descriptor is None or not is_plain(dataset):
         return None
     num_blocks = math.prod(-(-size // length) for size, length in zip(dataset.shape, dataset.chunks, strict=True))
     if num_blocks > _MOST_BLOCKS or not hasattr(dataset.id, "chunk_iter"):  # HDF5 1.12.2 and before
@@ -200,13 +211,6 @@ def _filters_of(dataset: Any) -> tuple[int, ...] | None:
     if filters != (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE):
         return None
     return filters if tuple(found[0][2]) == (dataset.dtype.itemsize,) else None
-
-
-def _is_plain(dataset: Any) -> bool:
-    """Tell whether the file's numbers are numpy's, bit by bit: HDF5 has some of 12 bits, or with the sign elsewhere."""
-    import h5py
-
-    return bool(h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type()))
 
 
 def _find_inflate() -> Inflate | None:

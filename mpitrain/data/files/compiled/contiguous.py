@@ -75,15 +75,19 @@ def descriptor_of(dataset: Any) -> int | None:
     return int(dataset.file.id.get_vfd_handle())
 
 
-def open_contiguous(dataset: Any) -> ContiguousValues | None:
-    """Return what reads a contiguous h5py dataset of plain numbers; None where the library's own way is the one."""
+def is_plain(dataset: Any) -> bool:
+    """Tell whether the file's numbers are numpy's, bit by bit: HDF5 has some of 12 bits, or with the sign elsewhere."""
     import h5py
 
-    if dataset.chunks is not None or dataset.dtype.kind not in "iuf" or dataset.external:
+    return bool(h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type()))
+
+
+def open_contiguous(dataset: Any) -> ContiguousValues | None:
+    """Return what reads a contiguous h5py dataset of plain numbers; None where the library's own way is the one."""
+    if dataset.chunks is not None or dataset.dtype.kind not in "iuf" or dataset.external or not is_plain(dataset):
         return None
-    is_plain = bool(h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type()))
     with suppress(Exception):  # whatever the library cannot tell of it
         offset, descriptor = dataset.id.get_offset(), descriptor_of(dataset)
-        if is_plain and offset is not None and descriptor is not None:
+        if offset is not None and descriptor is not None:
             return ContiguousValues(dataset, descriptor, offset)
     return None

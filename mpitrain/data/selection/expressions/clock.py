@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.errors import ConfigError, DataError
 
@@ -41,7 +41,7 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
             "2000-01-01'), which time, day_of_year, hour_of_day and dates need; take these out of the settings"
         )
     calendar = _plain(info.text("calendar"))
-    values = decode(file.read_stored(info.name, (slice(None),)), info).astype(np.float64)
+    values = read_column(file, info)
     try:
         dates = cftime.num2date(values, info.units, calendar=calendar)
         return np.asarray(cftime.date2num(dates, EPOCH, calendar=calendar), dtype=np.float64).reshape(-1), calendar
@@ -51,9 +51,12 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
 
 def clock_values(name: str, times: Times, calendar: str) -> Times:
     """Return time, day_of_year, hour_of_day, month or year (T,) of `times` (T,), the first two with fractions."""
+    import cftime
+
     if name == TIME:
         return times
-    dates = _dates(times, calendar)
+    # To the second: sums of days leave 23:59:59.999.
+    dates: Any = cftime.num2date(np.round(times * 86400.0), "seconds since 1970-01-01", calendar=calendar)
     if name in ("month", "year"):
         return np.array([getattr(date, name) for date in dates], dtype=np.float64)
     hours = np.array([date.hour + date.minute / 60 + date.second / 3600 for date in dates], dtype=np.float64)
@@ -71,13 +74,6 @@ def day_of(date: str, calendar: str, key: str) -> float:
         return float(cftime.date2num(cftime.datetime(*words, calendar=calendar), EPOCH, calendar=calendar))
     except ValueError as error:
         raise ConfigError(f"{key}: {date} is no date of the calendar '{calendar}' ({error})") from error
-
-
-def _dates(times: Times, calendar: str) -> Any:
-    import cftime
-
-    # To the second: sums of days leave 23:59:59.999.
-    return cftime.num2date(np.round(times * 86400.0), "seconds since 1970-01-01", calendar=calendar)
 
 
 def _plain(calendar: str) -> str:

@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -217,11 +217,7 @@ def _evaluate_call(node: ast.Call, inside: Callable[[Any], Any]) -> Any:
 def _evaluate_comparison(node: ast.Compare, inside: Callable[[Any], Any]) -> Any:
     operands = [inside(part) for part in (node.left, *node.comparators)]
     pairs = zip(node.ops, operands, operands[1:], strict=False)
-    holds = [_COMPARISONS[type(op)](left, right) for op, left, right in pairs]
-    result = holds[0]
-    for more in holds[1:]:
-        result = result & more
-    return result
+    return reduce(operator.and_, [_COMPARISONS[type(op)](left, right) for op, left, right in pairs])
 
 
 def _place(node: ast.AST) -> str:

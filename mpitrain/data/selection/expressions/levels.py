@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import decode
+from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
 from mpitrain.data.selection.expressions.reference import Index, Reference
@@ -70,7 +70,7 @@ def _axes_in_order(info: VariableInfo, count: int, file: FieldFile) -> list[int]
     if len(further) == count:
         return further
     raise DataError(
-        f"{file.path}: variable '{info.name}' has the dimensions {shown(info)}: {count} indices without names fit "
+        f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): {count} indices without names fit "
         f"neither all of them nor the {len(further)} beside time, rows and columns; name them, as in [z=0]"
     )
 
@@ -83,23 +83,19 @@ def _named_axis(name: str, info: VariableInfo, file: FieldFile) -> tuple[int, np
     variable = file.variables.get(name)
     for axis, dimension in enumerate(info.dimensions):
         if variable is not None and variable.dimensions == (dimension,) and dimension:
-            return axis, _read(variable, file)
+            return axis, read_column(file, variable)
         coordinate = coordinate_of(info, dimension, file.variables) if dimension else None
         if coordinate is not None and name in (coordinate.text("standard_name"), coordinate.text("long_name")):
-            return axis, _read(coordinate, file)
+            return axis, read_column(file, coordinate)
     raise DataError(
-        f"{file.path}: variable '{info.name}' has the dimensions {shown(info)}: none is called '{name}'; name one of "
+        f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): none is called '{name}'; name one of "
         "them, or its coordinate variable"
     )
 
 
 def _values_along(info: VariableInfo, axis: int, file: FieldFile) -> npt.NDArray[np.float64] | None:
     coordinate = coordinate_of(info, info.dimensions[axis], file.variables)
-    return None if coordinate is None or not coordinate.is_numeric else _read(coordinate, file)
-
-
-def _read(info: VariableInfo, file: FieldFile) -> npt.NDArray[np.float64]:
-    return decode(file.read_stored(info.name, (slice(None),)), info).astype(np.float64)
+    return None if coordinate is None or not coordinate.is_numeric else read_column(file, coordinate)
 
 
 def _by_position(index: Index, info: VariableInfo, axis: int, file: FieldFile) -> list[int]:
@@ -143,12 +139,6 @@ def _wanted(index: Index) -> str:
     if index.first is None:
         return f"{'' if index.start is None else index.start}:{'' if index.stop is None else index.stop}"
     return f"{index.first:.7g}" if not index.is_run else f"{index.first:.7g}..{index.last:.7g}"
-
-
-def shown(info: VariableInfo) -> str:
-    """Return the dimensions of a variable with their sizes, for a message."""
-    sizes = zip(info.dimensions, info.shape, strict=True)
-    return "(" + ", ".join(f"{name}={size}" if name else str(size) for name, size in sizes) + ")"
 
 
 def spans_of(fixed: Iterable[tuple[tuple[int, int], ...]]) -> dict[int, tuple[int, int]]:

@@ -9,7 +9,7 @@ from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.expressions.clock import CLOCK_NAMES, is_clock
 from mpitrain.data.selection.expressions.expression import Expression
 from mpitrain.data.selection.expressions.levels import expand
-from mpitrain.data.selection.expressions.reference import BRACKETED, Reference, parse_reference
+from mpitrain.data.selection.expressions.reference import BRACKETED, parse_reference
 from mpitrain.data.selection.names import find_variable, is_absent
 from mpitrain.errors import ConfigError
 
@@ -62,16 +62,14 @@ def is_plain(name: str, file: FieldFile) -> bool:
 
 def _levels(text: str, file: FieldFile, key: str) -> list[str]:
     reference = parse_reference(text, key)
-    return (
-        expand(reference, text, file.variables[find_variable(reference.name, file)], file)
-        if (reference.is_run)
-        else [text]
-    )
+    if not reference.is_run:
+        return [text]
+    return expand(reference, text, file.variables[find_variable(reference.name, file)], file)
 
 
 def _texts(text: str, file: FieldFile, key: str) -> list[str]:
     """Return an expression's texts, one for each level of the runs in it."""
-    runs = {name: _levels(name, file, key) for name in Expression(text, key).names if _is_run(name, key)}
+    runs = {name: _levels(name, file, key) for name in Expression(text, key).names if parse_reference(name, key).is_run}
     counts = {len(levels) for levels in runs.values()}
     if len(counts) > 1:
         what = " and ".join(f"{name} has {len(levels)} levels" for name, levels in runs.items())
@@ -82,8 +80,3 @@ def _texts(text: str, file: FieldFile, key: str) -> list[str]:
 
 def _of(runs: Mapping[str, Sequence[str]], name: str, number: int) -> str:
     return runs[name][number] if name in runs else name
-
-
-def _is_run(name: str, key: str) -> bool:
-    reference = parse_reference(name, key)
-    return reference != Reference(name) and reference.is_run
