@@ -19,8 +19,9 @@ from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
 from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, named_cases, weights_for_cpp
 from mpitrain.verify.compare import Comparison, compare_traces
-from mpitrain.verify.faults.table import FAULTS, Fault
+from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.machine_facts import SeenMachine, machines_of, merged
+from mpitrain.verify.stages import Fault
 from mpitrain.verify.trace import Trace, read_trace
 from mpitrain.verify.verification_data import write_verification_history
 
