@@ -14,6 +14,9 @@ MpitrainError             1  our bug, unless a subclass says otherwise
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def one_line(text: str) -> str:
     """Return the text with every character that is not printable written as an escape: a terminal must not obey it."""
@@ -80,3 +83,12 @@ class StoppedError(MpitrainError):
     """Stopped on request; a checkpoint was written first."""
 
     exit_code = 5
+
+
+@contextmanager
+def writing(what: object, advice: str) -> Iterator[None]:
+    """Raise OutputError, with what to do about it, where `what` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{what}: cannot be written ({error.strerror or error}); {advice}") from error

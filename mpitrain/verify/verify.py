@@ -13,7 +13,7 @@ import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import DataError, MpitrainError, OutputError
+from mpitrain.errors import DataError, MpitrainError, writing
 from mpitrain.native.build import PORTABLE_PROGRAM, build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
@@ -153,12 +153,8 @@ class _Workbench:
         built = build_program(toolchain, say)
         # What is built for this machine's CPU may have instructions that the emulated one has not.
         self._program = built.with_name(PORTABLE_PROGRAM) if emulator else built
-        try:
+        with writing(self.folder, "choose another --output"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{self.folder}: cannot be written ({error.strerror}); choose another --output"
-            ) from error
 
     def write_history(self) -> Path:
         """Write the synthetic file that the built-in cases run on, and return its path."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.errors import MpitrainError, OutputError
+from mpitrain.errors import MpitrainError, writing
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.verify.invariance.checks import ERP, ERS, PEM, PET, REP, Check, known_reasons
 from mpitrain.verify.invariance.differences import Difference, compare_results, first_difference
@@ -66,7 +66,9 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
     """Run the configuration in all ways and compare. Raises the user's errors, of the settings and of the first run."""
     started_s = time.monotonic()
     config = load_run_config(request.config_path, request.overrides).config
-    folder = _make_folder(request.output)
+    folder = (request.output / "runs").absolute()
+    with writing(request.output / "runs", "choose another --output"):
+        folder.mkdir(parents=True, exist_ok=True)
     settings = [*request.overrides, *_small_case(request, config, folder)]
     runner = Runner(folder, request.config_path, settings, config.training.max_steps)
     first = Recipe(request.ranks[0])
@@ -78,15 +80,6 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
         say(f"  {check.name} {how}: {outcome.verdict}{' ' + outcome.detail if outcome.detail else ''}")
         outcomes.append(outcome)
     return Invariance(tuple(outcomes), first.num_ranks, num_steps, time.monotonic() - started_s)
-
-
-def _make_folder(output: Path) -> Path:
-    folder = output / "runs"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose another --output") from error
-    return folder.absolute()
 
 
 def _small_case(request: InvarianceRequest, config: RunConfig, folder: Path) -> Sequence[str]:
