@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpitrain.export.source.fortran_numbers import FortranLanguage, names, statements
+from mpitrain.export.source.fortran_numbers import FORTRAN, names, statements
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
 from mpitrain.inference.portable.statements import write_down
@@ -110,8 +110,8 @@ def _kept(number: int, suffix: str, size: str) -> tuple[str, str]:
 
 def _activation(name: str, dtype: str) -> str:
     function = ACTIVATIONS[name]
-    values, y = write_down(function.value, ["z(k)"], FortranLanguage(), dtype)
-    slopes, slope = write_down(function.slope, ["z(k)", "h(k)"], FortranLanguage(), dtype)
+    values, y = write_down(function.value, ["z(k)"], FORTRAN, dtype)
+    slopes, slope = write_down(function.slope, ["z(k)", "h(k)"], FORTRAN, dtype)
     uses = {argument for argument in ("z", "h") if any(f"{argument}(k)" in text for _, text in slopes)}
     given = ", ".join(sorted(uses, reverse=True))
     return f"""\
@@ -144,7 +144,7 @@ def _activation(name: str, dtype: str) -> str:
 
 
 def _slope_arguments(name: str, number: int, dtype: str) -> str:
-    slopes, _ = write_down(ACTIVATIONS[name].slope, ["z(k)", "h(k)"], FortranLanguage(), dtype)
+    slopes, _ = write_down(ACTIVATIONS[name].slope, ["z(k)", "h(k)"], FORTRAN, dtype)
     return ", ".join(f"{one}{number}" for one in ("z", "h") if any(f"{one}(k)" in text for _, text in slopes))
 
 
