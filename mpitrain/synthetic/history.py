@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.durable_files import sync_file, sync_folder
@@ -113,6 +114,17 @@ def write_synthetic_histories(
     ocean = SyntheticOcean(seed, num_latitudes, num_longitudes)
     for number, path in enumerate(paths):
         yield _replace_file(path, seed, ocean, range(number * num_times, (number + 1) * num_times), storage)
+
+
+def write_history_fields(path: Path, fields: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write fields (time, nj, ni) or (nj, ni) as they are, by name: a history file that holds what one wants in it."""
+    import netCDF4
+
+    with netCDF4.Dataset(str(path), "w") as dataset:
+        for name, length in zip(("time", "nj", "ni"), fields["aice_h"].shape, strict=True):
+            dataset.createDimension(name, length)
+        for name, values in fields.items():
+            dataset.createVariable(name, "f4", ("time", "nj", "ni")[-values.ndim :])[:] = values
 
 
 def read_noise_mse(path: Path, pole: Pole) -> float | None:
