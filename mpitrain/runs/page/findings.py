@@ -18,9 +18,10 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.dataset.batches import EvaluationSource, Slice
 from mpitrain.data.selection.opening import open_source
-from mpitrain.errors import DataError, TrainingError
+from mpitrain.errors import DataError
 from mpitrain.inference.page.findings import try_error_map
 from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
+from mpitrain.inference.skill import check_finite
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.output_transforms import answering_physically, physical_targets
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
@@ -71,16 +72,6 @@ def gather_findings(ranks: Ranks, prepared: PreparedRun) -> Findings:
         prediction=np.concatenate([part.prediction for part in parts]),
         derivatives=_derivatives(prepared, [part.derivatives for part in parts]),
     )
-
-
-def check_finite(prediction: Array) -> None:
-    """Raise TrainingError for predictions that are not finite."""
-    if not np.isfinite(prediction).all():
-        # The loss of the last step is the one before it: without validation nobody has seen these weights.
-        raise TrainingError(
-            "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
-            "for extreme inputs"
-        )
 
 
 def write_page(
