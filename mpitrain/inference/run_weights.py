@@ -65,20 +65,15 @@ def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpo
     where a checkpoint is named. Raises CheckpointError where there is none, or it has no best weights.
     """
     latest, notices = _latest(run, checkpoint)
-    if checkpoint == "best":
-        chosen, origin = without_prefix(latest.tensors, "best."), "best weights so far"
-        if not chosen:
-            raise CheckpointError(f"{latest.path}: holds no best weights (the run has no validation); give latest")
+    best = without_prefix(latest.tensors, "best.")
+    if not best and "best" in (checkpoint, weights):
+        other = "latest" if checkpoint == "best" else "--weights final"
+        raise CheckpointError(f"{latest.path}: holds no best weights (the run has no validation); give {other}")
+    wanted = weights or (config.exported_weights if checkpoint is None else "final")
+    if checkpoint == "best" or (best and wanted == "best"):
+        chosen, origin = best, "best weights so far" if checkpoint == "best" else "best weights"
     else:
-        wanted = weights or (config.exported_weights if checkpoint is None else "final")
-        best = without_prefix(latest.tensors, "best.")
-        if wanted == "best" and not best and weights == "best":
-            raise CheckpointError(
-                f"{latest.path}: holds no best weights (the run has no validation); give --weights final"
-            )
-        is_best = wanted == "best" and bool(best)
-        chosen = best if is_best else without_prefix(latest.tensors, "model.")
-        origin = "best weights" if is_best else "final weights"
+        chosen, origin = without_prefix(latest.tensors, "model."), "final weights"
     model = _build(run, config, latest)
     missing = set(named_weights(model)) - set(chosen)
     if missing:

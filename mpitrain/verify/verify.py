@@ -28,10 +28,9 @@ from mpitrain.verify.verification_data import write_verification_history
 Say = Callable[[str], None]
 FAULT_RANKS = 3
 _FAULT_RUNS = {
-    "reference": Run("faults, reference", "reference", "float32", ("semantics=reference", "training.epochs=10")),
+    "reference": Run("faults, reference", "float32", ("semantics=reference", "training.epochs=10")),
     "standard": Run(
         "faults, standard",
-        "standard",
         "float32",
         ("training.engine=eager", "training.epochs=10", "training.global_batch_size=full"),
     ),

@@ -76,7 +76,10 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
     num_steps = runner.result_of(first).num_steps
     outcomes = []
     for check, how, recipe in _plan(request, first, num_steps):
-        outcome = _not_run(check, how) if recipe is None else _compare(runner, config, check, how, first, recipe)
+        if recipe is None:
+            outcome = CheckOutcome(check, how, "not run")
+        else:
+            outcome = _compare(runner, config, check, how, first, recipe)
         say(f"  {check.name} {how}: {outcome.verdict}{' ' + outcome.detail if outcome.detail else ''}")
         outcomes.append(outcome)
     return Invariance(tuple(outcomes), first.num_ranks, num_steps, time.monotonic() - started_s)
@@ -111,10 +114,6 @@ def _plan(request: InvarianceRequest, first: Recipe, num_steps: int) -> Iterator
             yield check, f"at step {stop} of {num_steps}", stopped
         else:
             yield check, f"at step {stop}, then {_ranks(others[0])}", replace(stopped, resumed_on=others[0])
-
-
-def _not_run(check: Check, how: str) -> CheckOutcome:
-    return CheckOutcome(check, how, "not run")
 
 
 def _compare(runner: Runner, config: RunConfig, check: Check, how: str, first: Recipe, recipe: Recipe) -> CheckOutcome:
