@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import MissingDependencyError, OutputError
+from mpitrain.errors import MissingDependencyError, writing
 from mpitrain.observe.figures import draw_density, new_figure, render_png
 from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
 
@@ -35,13 +35,11 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
     import netCDF4
 
     drawn: list[Path] = []
-    try:
+    with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         with netCDF4.Dataset(str(path)) as dataset:
             for target, predicted in _targets(dataset):
                 drawn += _draw_target(dataset, target, predicted, folder)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror or error}); give another folder") from error
     return drawn
 
 

@@ -12,15 +12,16 @@ def member_procedures(suffix: str, has_slopes: bool, is_ensemble: bool) -> Itera
     """Yield the four functions over all members, for one sample or for a tile."""
     slopes = "slopes, " if has_slopes else ""
     forward = f"call forward_member_{suffix}(m, x, unused, slopes)\n      "
-    tangent = f"{forward}call tangent_member_{suffix}(m, {slopes}dx, {{dy}})"
-    adjoint = f"{forward}call adjoint_member_{suffix}(m, {slopes}dy, {{dx}})"
-    yield _over_members("forward", suffix, ["x"], "y", f"call forward_member_{suffix}(m, x, {{y}})", is_ensemble)
+    tangent = f"{forward}call tangent_member_{suffix}(m, {slopes}dx, {{}})"
+    adjoint = f"{forward}call adjoint_member_{suffix}(m, {slopes}dy, {{}})"
+    yield _over_members("forward", suffix, ["x"], "y", f"call forward_member_{suffix}(m, x, {{}})", is_ensemble)
     yield _over_members("tangent_linear", suffix, ["x", "dx"], "dy", tangent, is_ensemble)
     yield _over_members("adjoint", suffix, ["x", "dy"], "dx", adjoint, is_ensemble)
     yield _jacobian(suffix, "" if suffix == "one" else "tile, ", slopes, is_ensemble)
 
 
 def _over_members(function: str, suffix: str, given: list[str], result: str, calls: str, is_ensemble: bool) -> str:
+    """One function: what `calls` make of each member, their result being written where {} is."""
     first, is_forward = "" if suffix == "one" else "tile, ", function == "forward"
     has_status = is_forward and suffix == "one"
     spread = ", spread" if is_ensemble and is_forward else ""
@@ -36,10 +37,10 @@ def _over_members(function: str, suffix: str, given: list[str], result: str, cal
         count = size_of(result) if suffix == "one" else f"tile * {size_of(result)}"
         member = "(:, m)" if suffix == "one" else "(:, :, m)"
         lines += [f"    real(wp) :: values({first}{size_of(result)}, num_members)", "    integer :: m",
-                  "    do m = 1, num_members", f"      {calls.format(**{result: f'values{member}'})}", "    end do",
+                  "    do m = 1, num_members", f"      {calls.format(f'values{member}')}", "    end do",
                   f"    call over_members({count}, values, {result}{spread})"]  # fmt: skip
     else:
-        lines += ["    integer, parameter :: m = 1", f"    {calls.format(**{result: result})}".replace("\n  ", "\n")]
+        lines += ["    integer, parameter :: m = 1", f"    {calls.format(result)}".replace("\n  ", "\n")]
     lines += ["    if (present(status)) status = num_outside(1, x)"] if has_status else []
     return "\n".join([*lines, f"  end subroutine {function}_{suffix}", ""])
 
@@ -98,7 +99,9 @@ def _batch(function: str, given: list[str], results: list[str]) -> str:
              f"    real(wp), intent(out) :: {', '.join(name + rank[name] for name in required)}"]  # fmt: skip
     if "spread" in results:
         lines.append(f"    real(wp), intent(out), optional :: spread{rank['spread']}")
-    lines += ["    integer, intent(out), optional :: status", *_tiles(given, results, cubes),
+    lines += ["    integer, intent(out), optional :: status",
+              *(f"    real(wp) :: {name}_tile(tile, {'num_inputs, num_outputs' if name in cubes else size_of(name)})"
+                for name in [*given, *results]),
               f"    integer :: first, n{', o' if cubes else ''}",
               *_shape_check(given, results, required, cubes)]  # fmt: skip
     lines += [
@@ -114,14 +117,6 @@ def _batch(function: str, given: list[str], results: list[str]) -> str:
         lines += ["      do o = 1, num_outputs", *_store_rows(results, cubes), "      end do"]
     lines += ["    end do", f"  end subroutine {function}_batch", ""]
     return "\n".join(lines)
-
-
-def _tiles(given: list[str], results: list[str], cubes: set[str]) -> list[str]:
-    shapes = [
-        f"{name}_tile(tile, {'num_inputs, num_outputs' if name in cubes else size_of(name)})"
-        for name in [*given, *results]
-    ]
-    return [f"    real(wp) :: {shape}" for shape in shapes]
 
 
 def _store_rows(results: list[str], cubes: set[str]) -> Iterator[str]:
