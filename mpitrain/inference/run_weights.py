@@ -5,6 +5,7 @@ F  input features      O  outputs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +108,11 @@ def describe_run(run: RunFolder, config: RunConfig, model: nn.Module, source: Sa
 
 def open_run_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
     """Return the data that the run was trained on, None where it is no longer there."""
-    files = config.data.entries or [str(run.synthetic_history)]
+    return open_data(config, config.data.entries or [str(run.synthetic_history)])
+
+
+def open_data(config: RunConfig, files: Sequence[str]) -> SampleSource | None:
+    """Return what a run's settings select of `files`, None where they cannot be read any more."""
     try:
         return open_source(selection_to_predict(config, files), CHUNK_BYTES)
     except DataError:

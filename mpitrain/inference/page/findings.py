@@ -110,15 +110,14 @@ def _when(coordinates: Coordinates, level: int) -> str:
     return date or f"time level {level + 1}"
 
 
-def try_error_map(model: nn.Module, source: SampleSource | None, units: str) -> bytes | None:
-    """Return the map, or None where the data cannot be read any more: the page does without."""
+def try_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes | None:
+    """Return the map, or None where the data cannot be read any more: the page does without. Closes the source."""
     try:
-        return None if source is None else draw_error_map(model, source, units)
+        return draw_error_map(model, source, units)
     except DataError:
         return None
     finally:
-        if source is not None:
-            source.close()
+        source.close()
 
 
 def findings_of(model: nn.Module, source: SampleSource) -> Findings:
