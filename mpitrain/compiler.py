@@ -1,15 +1,26 @@
-"""The C++ compiler of this machine."""
+"""The compilers of this machine."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 
-COMPILERS = ("c++", "g++", "clang++")
+# Of each language: the variable that names the user's choice, and the usual names.
+_NAMES = {
+    "c": ("CC", "cc", "gcc", "clang"),
+    "c++": ("CXX", "c++", "g++", "clang++"),
+    "fortran": ("FC", "gfortran", "flang", "flang-new"),
+}
+
+
+def find_compiler(language: str, environ: Mapping[str, str]) -> str | None:
+    """Return the path of $CC, $CXX or $FC, else of the first usual compiler on the PATH of `environ`, else None."""
+    variable, *usual = _NAMES[language]
+    path = environ.get("PATH", "")
+    found = (shutil.which(name, path=path) for name in (environ.get(variable), *usual) if name)
+    return next(filter(None, found), None)
 
 
 def find_cpp_compiler(environ: Mapping[str, str]) -> str | None:
-    """Return the path of $CXX, else of the first of `COMPILERS` that is on the PATH of `environ`, else None."""
-    path = environ.get("PATH", "")
-    found = (shutil.which(name, path=path) for name in (environ.get("CXX"), *COMPILERS) if name)
-    return next(filter(None, found), None)
+    """Return the path of $CXX, else of the first usual one on the PATH of `environ`, else None."""
+    return find_compiler("c++", environ)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 
 def one_line(text: str) -> str:
@@ -87,12 +86,12 @@ class StoppedError(MpitrainError):
 
 
 @contextmanager
-def writing(path: Path, advice: str, refusals: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Write `path` inside the block: raise OutputError, with what to do, where the disk refuses.
+def writing(what: object, advice: str, refusals: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Write `what` inside the block: raise OutputError, with what to do, where the disk refuses.
 
     `refusals` are the errors by which it does; libraries have others than OSError.
     """
     try:
         yield
     except refusals as error:
-        raise OutputError(f"{path}: cannot be written ({reason_of(error)}); {advice}") from error
+        raise OutputError(f"{what}: cannot be written ({reason_of(error)}); {advice}") from error

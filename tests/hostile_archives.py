@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from networks import build_icenet
 from torch import nn
 
 from mpitrain.data.selection.names import CICE_INPUTS as NAMES
 from mpitrain.models.files.torchscript import ModelDescription, save_model
-from mpitrain.models.icenet import build_icenet
 
 CICE_INPUTS, HIDDEN = len(NAMES), 16
 

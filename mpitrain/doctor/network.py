@@ -25,18 +25,20 @@ _LARGEST_SKEW_S = 1.0
 def check_tcp(ranks: Ranks) -> CheckResult:
     """Let every rank connect to a free port of rank 0, at the address that gloo and NCCL would use. Collective."""
     name = "TCP to rank 0"
-    address = "127.0.0.1" if ranks.num_nodes == 1 else reachable_address()
+    address, hosts = (
+        "127.0.0.1" if ranks.num_nodes == 1 else reachable_address(),
+        ranks.cpu.all_gather_object(ranks.host),
+    )
     listener, problem = _listen(address) if ranks.is_root else (None, "")
     offered = ranks.cpu.broadcast_object((listener.getsockname() if listener else None, problem))
     if offered[0] is None:
         fix = "is the interface up (`ip addr`)? does the host's name resolve to it (/etc/hosts)?"
-        return CheckResult(name, "fail", f"rank 0 on {_host(ranks, 0)} cannot listen on {address}: {offered[1]}", fix)
+        return CheckResult(name, "fail", f"rank 0 on {hosts[0]} cannot listen on {address}: {offered[1]}", fix)
     problems = ranks.cpu.all_gather_object(_connect(offered[0]))
     if listener:
         listener.close()
     failed = [rank for rank, text in enumerate(problems) if text]
     where = "{}:{}".format(*offered[0])
-    hosts = ranks.cpu.all_gather_object(ranks.host)
     if failed:
         what = f"rank {failed[0]} on {hosts[failed[0]]} ({len(failed)} of {len(hosts)} ranks) cannot reach "
         what += f"rank 0 on {hosts[0]} at {where}: {problems[failed[0]]}"
@@ -66,10 +68,6 @@ def _connect(address: tuple[str, int]) -> str:
     except OSError as error:
         return error.strerror or f"no answer within {_CONNECT_LIMIT_S:g} s"
     return ""
-
-
-def _host(ranks: Ranks, rank: int) -> str:
-    return str(ranks.cpu.all_gather_object(ranks.host)[rank])
 
 
 def check_backend(ranks: Ranks, backend: str, limit_s: float) -> list[CheckResult]:

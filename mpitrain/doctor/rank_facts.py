@@ -43,7 +43,6 @@ class DeviceFacts:
 
     gpu_uuid: str | None
     gpu_name: str
-    num_visible_gpus: int
     thread_level: str | None
     problem: str = ""
 
@@ -70,16 +69,15 @@ def collect_device_facts(requested: str, local_rank: int, thread_level: str | No
     from mpitrain.comm.tensors import choose_device
     from mpitrain.errors import LaunchError
 
-    num_visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     try:
         device = choose_device(requested, local_rank)
     except LaunchError as error:
-        return DeviceFacts(None, "", num_visible, thread_level, str(error))
+        return DeviceFacts(None, "", thread_level, str(error))
     if device.type != "cuda":
-        return DeviceFacts(None, "", num_visible, thread_level)
+        return DeviceFacts(None, "", thread_level)
     properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None) or f"{socket.gethostname()} index {device.index}"
-    return DeviceFacts(str(uuid), properties.name, num_visible, thread_level)
+    return DeviceFacts(str(uuid), properties.name, thread_level)
 
 
 def file_fingerprint(path: Path) -> str:

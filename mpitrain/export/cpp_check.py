@@ -26,7 +26,7 @@ from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.native.build import build_program, program_path
 from mpitrain.native.program import run_under_mpi
 from mpitrain.native.toolchain import Toolchain, find_toolchain
-from mpitrain.synthetic.history import write_synthetic_history
+from mpitrain.synthetic.history import write_history_fields, write_synthetic_history
 
 _DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 # Its loops and torch's differ in nothing, but a rebuilt torch may: rounding is not a fault of the file.
@@ -122,17 +122,12 @@ def _read(history: Path, config: RunConfig) -> Samples:
 
 def write_history_of(inputs: torch.Tensor, pole: str, path: Path) -> Path:
     """Write a history file whose selected points are `inputs` (b, F), in the columns that the C++ program reads."""
-    import netCDF4
-
+    shape = (1, 1, len(inputs))
     grid = {CICE_LATITUDE: 80.0 if pole == "north" else -80.0, CICE_LONGITUDE: 0.0, CICE_OCEAN_MASK: 1.0}
-    with netCDF4.Dataset(str(path), "w") as dataset:
-        for name, length in (("time", 1), ("nj", 1), ("ni", len(inputs))):
-            dataset.createDimension(name, length)
-        for name, value in grid.items():
-            dataset.createVariable(name, "f4", ("nj", "ni"))[:] = value
-        dataset.createVariable(CICE_TARGET, "f4", ("time", "nj", "ni"))[:] = 0.5  # clean: neither 0 nor above 1
-        for name, column in zip(CICE_INPUTS, inputs.numpy().T, strict=True):
-            dataset.createVariable(name, "f4", ("time", "nj", "ni"))[:] = column
+    fields = {name: np.full(shape[1:], value) for name, value in grid.items()}
+    fields[CICE_TARGET] = np.full(shape, 0.5)  # clean: neither 0 nor above 1
+    fields |= {name: column.reshape(shape) for name, column in zip(CICE_INPUTS, inputs.numpy().T, strict=True)}
+    write_history_fields(path, fields)
     return path
 
 

@@ -35,13 +35,13 @@ def export(request: ExportRequest, say: Say) -> None:
     torch.set_num_threads(1)  # the C++ program's bits are those of one thread
     wanted, output = load_wanted(request, say), request.output_file
     model = wanted.model
-    save_model(model, output, wanted.description, wanted.inputs[:1])
+    save_model(model, output, wanted.first.description, wanted.inputs[:1])
     if not wanted.is_ensemble:
         save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), output)
     say(f"{output}: {wanted.origin}")
     for line in (_check_ensemble if wanted.is_ensemble else _check)(output, model, wanted.inputs, wanted.what):
         say(line)
-    say(check_from_cpp(output, model, wanted.config, wanted.source, wanted.inputs, request.build))
+    say(check_from_cpp(output, model, wanted.first.config, wanted.first.source, wanted.inputs, request.build))
 
 
 def _check_ensemble(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> list[str]:

@@ -24,17 +24,14 @@ from mpitrain.train.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class WantedNetwork:
-    """A network, or an `EnsembleNetwork`, with folder, settings, data and description of its (first) run.
+    """A network, or an `EnsembleNetwork`, and its (first) run.
 
     `inputs` (b, F) or (b, F, H, W) are samples to compare answers for, `what` says which; `origins` names the weights
     of each network.
     """
 
     model: nn.Module
-    run: RunFolder
-    config: RunConfig
-    source: SampleSource | None
-    description: ModelDescription
+    first: LoadedRun
     inputs: torch.Tensor
     what: str
     origins: tuple[str, ...]
@@ -57,8 +54,8 @@ class WantedNetwork:
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """One run's network and what its inputs and outputs are called."""
+class LoadedRun:
+    """One run's folder, settings, network and data, and what inputs and outputs are called."""
 
     run: RunFolder
     config: RunConfig
@@ -97,11 +94,11 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
     inputs, what = sample_inputs(models[0], first.source, first.config)
     model = EnsembleNetwork(models).eval() if others else models[0]
     origins = tuple(one.weights.origin for one in (first, *others))
-    return WantedNetwork(model, first.run, first.config, first.source, first.description, inputs, what, origins)
+    return WantedNetwork(model, first, inputs, what, origins)
 
 
-def _load(folder: Path, request: ExportRequest) -> _Loaded:
+def _load(folder: Path, request: ExportRequest) -> LoadedRun:
     run, config = load_run(folder, request.trust_code)
     weights = load_weights(run, config, request.weights, request.checkpoint)
     source = open_run_data(run, config)
-    return _Loaded(run, config, weights, source, describe_run(run, config, weights.model, source))
+    return LoadedRun(run, config, weights, source, describe_run(run, config, weights.model, source))

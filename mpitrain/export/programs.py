@@ -42,7 +42,7 @@ def export_program(request: ExportRequest, say: Say) -> None:
     if request.format == "onnx":
         _check_packages()
     wanted = load_wanted(request, say)
-    inputs, description = wanted.inputs, wanted.description
+    inputs, description = wanted.inputs, wanted.first.description
     model = to_exportable(_MeanAndSpread(wanted.model) if isinstance(wanted.model, EnsembleNetwork) else wanted.model)
     with torch.no_grad():
         expected = _joined(model(inputs))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from mpitrain.compiler import find_cpp_compiler
+from mpitrain.compiler import find_compiler
 from mpitrain.config import RunConfig
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError, UserError
+from mpitrain.errors import OutputError, UserError, writing
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.source.c import c_files, cpp_files
@@ -56,7 +55,8 @@ def export_sources(request: ExportRequest, say: Say) -> None:
     emulator = _emulator(request, output.stem, say)
     files = _FILES[request.format](emulator)
     for name, text in files.items():
-        _write(output.with_name(name), text)
+        with writing(output.with_name(name), "check the folder, its permissions and space"):
+            write_durably(output.with_name(name), text.encode())
     say(f"{', '.join(str(output.with_name(name)) for name in files)}: {'; '.join(emulator.origin)}")
     say(_self_test(request.format, files, os.environ))
 
@@ -64,13 +64,13 @@ def export_sources(request: ExportRequest, say: Say) -> None:
 def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
     wanted = load_wanted(request, say)
     networks = [
-        _network_of(folder, model, wanted.config, request.format)
+        _network_of(folder, model, wanted.first.config, request.format)
         for folder, model in zip((request.run, *request.members), wanted.members, strict=True)
     ]
     inputs = wanted.inputs.numpy()
     samples = inputs[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
     say(f"self-test: {len(samples)} of {wanted.what}")
-    described, found, network = wanted.description, _statistics(wanted.run), networks[0]
+    described, found, network = wanted.first.description, _statistics(wanted.first.run), networks[0]
     of_inputs = (network.input_mean, network.input_std)
     of_outputs = None if network.output_mean is None else (network.output_mean, network.output_std)
     return make_emulator(
@@ -131,30 +131,9 @@ def _variables(
     return variables
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        write_durably(path, text.encode())
-    except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror}); check the folder, its permissions and space"
-        ) from error
-
-
-def find_source_compiler(language: str, environ: Mapping[str, str]) -> str | None:
-    """Return a compiler of the language: $CC, $CXX or $FC, or the usual one on the PATH; None where there is none."""
-    if language == "c++":
-        return find_cpp_compiler(environ)
-    names = {
-        "c": (environ.get("CC"), "cc", "gcc", "clang"),
-        "fortran": (environ.get("FC"), "gfortran", "flang", "flang-new"),
-    }
-    found = (shutil.which(name, path=environ.get("PATH", "")) for name in names[language] if name)
-    return next(filter(None, found), None)
-
-
 def _self_test(language: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Compile and run the self-test; return what was found. Raises OutputError where it fails."""
-    compiler = find_source_compiler(language, environ)
+    compiler = find_compiler(language, environ)
     if compiler is None:
         return f"not checked: no {language} compiler on the PATH; compile and run the self-test where the model runs"
     sources = [name for name in files if name.endswith(_SUFFIXES[language])]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -84,12 +84,9 @@ class PortableArithmetic:
     """Multiply, then add, never fused, in a fixed order: the same bits from numpy, C, C++ and Fortran on any CPU."""
 
     network: PortableNetwork
-    kernel: Kernel | None = None
+    kernel: Kernel | None
 
-    @property
-    def words(self) -> str:
-        """See `Arithmetic.words`."""
-        return "portable 1: the same bits as source exported by mpitrain export, on any CPU"
+    words: ClassVar[str] = "portable 1: the same bits as source exported by mpitrain export, on any CPU"
 
     def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`."""
@@ -115,10 +112,7 @@ class RestoringArithmetic:
     learnt: PortableArithmetic
     transforms: Sequence[TargetTransform | None]
 
-    @property
-    def words(self) -> str:
-        """See `Arithmetic.words`."""
-        return "portable 1, and the inverse of model.output_transforms: the same bits on any CPU"
+    words: ClassVar[str] = "portable 1, and the inverse of model.output_transforms: the same bits on any CPU"
 
     def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`."""
@@ -137,14 +131,16 @@ class TorchArithmetic:
 
     module: torch.nn.Module
 
-    @property
-    def words(self) -> str:
-        """See `Arithmetic.words`."""
-        return f"torch {torch.__version__}: the last digits differ between kinds of CPU"
+    words: ClassVar[str] = f"torch {torch.__version__}: the last digits differ between kinds of CPU"
 
     def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`."""
         return tuple(answer.cpu().numpy() for answer in evaluate(self.module, inputs, with_jacobian))
+
+
+def with_means(inputs: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Return inputs (N, F) or (N, F, H, W); what a field has not measured is its input's mean, as in training."""
+    return inputs if inputs.dim() == 2 else torch.where(torch.isfinite(inputs), inputs, mean.view(-1, 1, 1))
 
 
 def evaluate(module: torch.nn.Module, inputs: torch.Tensor, with_jacobian: bool) -> tuple[torch.Tensor, ...]:

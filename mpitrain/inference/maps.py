@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
 from mpitrain.observe.figures import draw_density, new_figure, render_png, require_matplotlib
-from mpitrain.observe.maps.field_map import MapLook, draw_map
+from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_LEVELS, _MOST_ROWS = 200_000, 64, 4_000_000
@@ -32,13 +32,11 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
     import netCDF4
 
     drawn: list[Path] = []
-    try:
+    with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         with netCDF4.Dataset(str(path)) as dataset:
             for target, predicted in _targets(dataset):
                 drawn += _draw_target(dataset, target, predicted, folder)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror or error}); give another folder") from error
     return drawn
 
 
@@ -78,9 +76,7 @@ def _draw_target(dataset: Any, target: str, predicted: str, folder: Path) -> lis
         pictures[f"{target}_scatter.png"] = _scatter(truth, answers, target, unit)
     if has_truth and shape.is_map:
         error = answer - _level(dataset, target, shape)
-        largest = float(np.nanmax(np.abs(error))) if np.isfinite(error).any() else 1.0
-        limits = (-largest or -1.0, largest or 1.0)
-        look = MapLook(f"{target}, predicted minus data{shape.when}", f"error of {label}", "RdBu_r", limits)
+        look = error_look(f"{target}, predicted minus data{shape.when}", label, error)
         pictures[f"{target}_error.png"] = render_png(draw_map(error, shape.places, look))
     for name, content in pictures.items():
         write_durably(folder / name, content)
@@ -133,18 +129,24 @@ def _filled(values: Any) -> Array:
 
 def _when(dataset: Any, variable: Any, level: int) -> str:
     """Return when a level is, as the end of a title; nothing for a file of rows or without time."""
+    time = dataset.variables.get(variable.dimensions[0])
+    if variable.ndim < 3 and (variable.ndim < 2 or time is None):
+        return ""
+    date = None
+    if getattr(time, "standard_name", "") == "time" and np.ma.count(time[level]):
+        date = date_of(time[level], time.units, getattr(time, "calendar", "standard"))
+    return f", {date or f'time level {level + 1}'}"
+
+
+def date_of(time: Any, units: str, calendar: str) -> str | None:
+    """Return a time in words; None where its units tell no date."""
     import netCDF4
 
     num2date: Any = netCDF4.num2date  # what it returns depends on what it is given
-
-    time = dataset.variables.get(variable.dimensions[0])
-    if variable.ndim > 1 and getattr(time, "standard_name", "") == "time" and np.ma.count(time[level]):
-        try:
-            calendar = getattr(time, "calendar", "standard")
-            return f", {num2date([float(time[level])], time.units, calendar=calendar)[0]}"
-        except (ValueError, OverflowError):
-            return f", time level {level + 1}"
-    return f", time level {level + 1}" if variable.ndim == 3 or (variable.ndim > 1 and time is not None) else ""
+    try:
+        return str(num2date([float(time)], units, calendar=calendar)[0])
+    except (ValueError, OverflowError):
+        return None
 
 
 def _level(dataset: Any, name: str, shape: _Shape) -> Array:

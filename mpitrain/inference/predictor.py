@@ -19,18 +19,19 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
-from mpitrain.inference.arithmetic import Arithmetic, Choice
+from mpitrain.inference.arithmetic import Arithmetic, Choice, with_means
 from mpitrain.inference.cf_variables import extra_variables
 from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.output_grid import Layout
-from mpitrain.inference.rows import PredictionSink, PredictionStatistics, RowLayout
+from mpitrain.inference.rows import PredictionSink, RowLayout
 from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.observe.page.skill import ErrorSums
+from mpitrain.observe.summary import TargetSkill
 
 # Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
 _NOTED_SHARE = 0.001
@@ -45,7 +46,7 @@ class Prediction:
     """
 
     path: Path
-    statistics: dict[str, PredictionStatistics]
+    statistics: dict[str, ErrorSums]
     num_samples: int
     num_dropped: int
     outside: Mapping[str, float] = field(default_factory=dict)
@@ -115,8 +116,8 @@ def _rows_of(
     if len(samples) == 0:
         return layout.no_rows()
     sink.num_outside += count_outside(network, samples.inputs)
-    inputs = _inputs(network, samples).to(ranks.device)
-    answers = arithmetic.evaluate(inputs, layout.with_jacobian)
+    inputs = with_means(torch.from_numpy(samples.inputs).to(network.dtype), network.input_mean.detach().cpu())
+    answers = arithmetic.evaluate(inputs.to(ranks.device), layout.with_jacobian)
     expected = (len(samples), layout.num_outputs, *layout.field_shape)
     if answers[0].shape != expected:
         raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {expected}")
@@ -135,15 +136,6 @@ def count_outside(network: StoredNetwork, inputs: npt.NDArray[np.floating]) -> n
         values = inputs[:, column]
         counts[:, column] = np.sum((values < low) | (values > high)), np.sum(np.isfinite(values))
     return counts
-
-
-def _inputs(network: StoredNetwork, samples: Samples) -> torch.Tensor:
-    inputs = torch.from_numpy(samples.inputs).to(network.dtype)
-    if inputs.dim() == 2:
-        return inputs
-    # As in training: what a field has not measured is its input's mean, 0 once it is normalised.
-    mean = network.input_mean.detach().cpu().view(-1, 1, 1)
-    return torch.where(torch.isfinite(inputs), inputs, mean)
 
 
 def _send_in_order(
@@ -205,9 +197,8 @@ def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> lis
     """Return what the user is told of a prediction: a line for each target, and where the file is."""
     lines = []
     for name, found in prediction.statistics.items():
-        own = f" {units[name]}" if units.get(name, "1") not in ("", "1") else ""
-        r2 = "" if found.r2 is None else f", r2 {found.r2:.6g}"
-        lines.append(f"{name}: RMSE {found.rmse:.6g}{own}, bias {found.bias:.6g}{own}{r2}, {found.count} values")
+        skill = TargetSkill(name, units.get(name, ""), found.bias, found.rmse, found.r2)
+        lines.append(f"{skill.words}, {found.count} values")
     dropped = f" ({prediction.num_dropped} with an input that is no measurement are left out)"
     count = f"{prediction.num_samples} samples{dropped if prediction.num_dropped else ''}"
     return [*lines, f"prediction: {prediction.path}, {count}"]

@@ -93,20 +93,6 @@ class RowLayout:
         return table[:, 0].astype(np.int64), targets, predictions, jacobian
 
 
-@dataclass(frozen=True)
-class PredictionStatistics:
-    """Errors of one target over `count` values, in its units: mean of prediction - target, root of the mean square."""
-
-    count: int
-    bias: float
-    rmse: float
-    r2: float | None
-
-
-def _statistics(sums: ErrorSums) -> PredictionStatistics:
-    return PredictionStatistics(sums.count, sums.bias, sums.rmse, sums.r2)
-
-
 class PredictionSink:
     """Where the root's rows go. The other ranks have one too, which only counts what they drop."""
 
@@ -194,8 +180,8 @@ class PredictionSink:
         for name, values in records.items() if len(index) else ():  # one after the other, for a chunk is large
             self._file.put({name: grid.spread(values, index, chunk)}, where)
 
-    def finish(self, outside: Mapping[str, float]) -> dict[str, PredictionStatistics]:
-        """Complete the file; return the statistics of the targets that the data has. For the root.
+    def finish(self, outside: Mapping[str, float]) -> dict[str, ErrorSums]:
+        """Complete the file; return the errors of the targets that the data has. For the root.
 
         `outside` is the share of each input's values outside of the trained range, which the file says too.
 
@@ -211,7 +197,7 @@ class PredictionSink:
             shares = ", ".join(f"{name}: {share:.6g}" for name, share in outside.items())
             self._file.describe({"share_of_inputs_outside_of_trained_range": shares})
         self._file.finish()
-        return {name: _statistics(sums) for name, sums in self._sums.items()}
+        return self._sums
 
     def abandon(self) -> None:
         """Leave nothing unfinished behind."""

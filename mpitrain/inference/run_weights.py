@@ -5,6 +5,7 @@ F  input features      O  outputs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,20 +66,15 @@ def load_weights(run: RunFolder, config: RunConfig, weights: str | None, checkpo
     where a checkpoint is named. Raises CheckpointError where there is none, or it has no best weights.
     """
     latest, notices = _latest(run, checkpoint)
-    if checkpoint == "best":
-        chosen, origin = without_prefix(latest.tensors, "best."), "best weights so far"
-        if not chosen:
-            raise CheckpointError(f"{latest.path}: holds no best weights (the run has no validation); give latest")
+    best = without_prefix(latest.tensors, "best.")
+    if not best and "best" in (checkpoint, weights):
+        other = "latest" if checkpoint == "best" else "--weights final"
+        raise CheckpointError(f"{latest.path}: holds no best weights (the run has no validation); give {other}")
+    wanted = weights or (config.exported_weights if checkpoint is None else "final")
+    if checkpoint == "best" or (best and wanted == "best"):
+        chosen, origin = best, "best weights so far" if checkpoint == "best" else "best weights"
     else:
-        wanted = weights or (config.exported_weights if checkpoint is None else "final")
-        best = without_prefix(latest.tensors, "best.")
-        if wanted == "best" and not best and weights == "best":
-            raise CheckpointError(
-                f"{latest.path}: holds no best weights (the run has no validation); give --weights final"
-            )
-        is_best = wanted == "best" and bool(best)
-        chosen = best if is_best else without_prefix(latest.tensors, "model.")
-        origin = "best weights" if is_best else "final weights"
+        chosen, origin = without_prefix(latest.tensors, "model."), "final weights"
     model = _build(run, config, latest)
     missing = set(named_weights(model)) - set(chosen)
     if missing:
@@ -112,7 +108,11 @@ def describe_run(run: RunFolder, config: RunConfig, model: nn.Module, source: Sa
 
 def open_run_data(run: RunFolder, config: RunConfig) -> SampleSource | None:
     """Return the data that the run was trained on, None where it is no longer there."""
-    files = config.data.entries or [str(run.synthetic_history)]
+    return open_data(config, config.data.entries or [str(run.synthetic_history)])
+
+
+def open_data(config: RunConfig, files: Sequence[str]) -> SampleSource | None:
+    """Return what a run's settings select of `files`, None where they cannot be read any more."""
     try:
         return open_source(selection_to_predict(config, files), CHUNK_BYTES)
     except DataError:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,34 +32,27 @@ from mpitrain.models.output_transforms import answering_physically, physical_tar
 from mpitrain.observe.summary import TargetSkill, TestSkill
 from mpitrain.train.losses import WeightedLoss, loss_of, target_weights_of
 
-_MOST_ANSWERS = 5000
 DoubleArray = npt.NDArray[np.float64]
 
 
 @torch.no_grad()
-def some_answers(model: nn.Module, sources: Sequence[EvaluationSource]) -> tuple[DoubleArray, DoubleArray]:
-    """Return targets and predictions (N,) of some of this rank's own samples, of their first target, physical.
-
-    Raises TrainingError for predictions that are not finite.
-    """
-    blocks = [block for source in sources for block in itertools.islice(source.blocks(), 1)]
+def check_predictions(model: nn.Module, sources: Sequence[EvaluationSource]) -> None:
+    """Raise TrainingError where predictions of the first target are not finite, for some of this rank's own samples."""
     model.eval()
-    truth, prediction = [], []
-    for block in blocks:
+    for block in (block for source in sources for block in itertools.islice(source.blocks(), 1)):
         counts = block.weights.expand_as(block.targets)[:, 0] > 0
         with answering_physically(model):
-            targets, outputs = physical_targets(model, block.targets), model(block.inputs)
-        truth.append(targets[:, 0][counts].cpu().double().numpy())
-        prediction.append(outputs[:, 0][counts].cpu().double().numpy())
-    pair = np.concatenate(truth), np.concatenate(prediction)
-    chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _MOST_ANSWERS)).astype(np.int64)
-    if not np.isfinite(pair[1][chosen]).all():
+            check_finite(model(block.inputs)[:, 0][counts].cpu().double().numpy())
+
+
+def check_finite(prediction: npt.NDArray[Any]) -> None:
+    """Raise TrainingError for predictions that are not finite."""
+    if not np.isfinite(prediction).all():
         # The loss of the last step is the one before it: without validation nobody has seen these weights.
         raise TrainingError(
             "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
             "for extreme inputs"
         )
-    return pair[0][chosen], pair[1][chosen]
 
 
 def mean_predictor_loss(

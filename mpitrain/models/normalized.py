@@ -12,33 +12,19 @@ from torch import nn
 from mpitrain.models.jacobian import output_gradients
 
 
-class NormalizedModel(nn.Module):
-    """inverse(output_std * network((inputs - input_mean) / input_std) + output_mean).
+class PhysicalModel(nn.Module):
+    """A network from physical units to physical units, which knows the statistics of its inputs.
 
-    The buffers input_mean, input_std (F,) and output_mean, output_std (O,) start as 0 and 1. `network` maps (b, F) to
-    (b, O), or fields (b, F, H, W) to (b, O, H, W). `inverse` undoes the transforms of what was learnt, if any.
+    The buffers input_mean and input_std (F,) start as 0 and 1.
     """
 
     input_mean: torch.Tensor
     input_std: torch.Tensor
-    output_mean: torch.Tensor
-    output_std: torch.Tensor
 
-    def __init__(self, network: nn.Module, num_inputs: int, num_outputs: int) -> None:
+    def __init__(self, num_inputs: int) -> None:
         super().__init__()
-        self.network = network
-        self.inverse: nn.Module = nn.Identity()
         self.register_buffer("input_mean", torch.zeros(num_inputs))
         self.register_buffer("input_std", torch.ones(num_inputs))
-        self.register_buffer("output_mean", torch.zeros(num_outputs))
-        self.register_buffer("output_std", torch.ones(num_outputs))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the predictions (b, O) or (b, O, H, W) for `inputs` (b, F) or (b, F, H, W), in physical units."""
-        axes = [-1] + [1] * (inputs.dim() - 2)
-        outputs: torch.Tensor = self.network((inputs - self.input_mean.view(axes)) / self.input_std.view(axes))
-        physical: torch.Tensor = self.inverse(outputs * self.output_std.view(axes) + self.output_mean.view(axes))
-        return physical
 
     @torch.jit.export
     def jac(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -60,13 +46,42 @@ class NormalizedModel(nn.Module):
         output_mean: torch.Tensor | None = None,
         output_std: torch.Tensor | None = None,
     ) -> None:
-        """Set the buffers: inputs' (F,), outputs' (O,), no std being 0; outputs that are None stay as they are."""
-        self.input_mean.copy_(input_mean)
-        self.input_std.copy_(input_std)
-        if output_mean is not None:
-            self.output_mean.copy_(output_mean)
-        if output_std is not None:
-            self.output_std.copy_(output_std)
+        """Set the buffers: inputs' (F,), outputs' (O,), no std being 0.
+
+        Outputs that are None stay as they are; a network that has no statistics of them does not use them.
+        """
+        given = {
+            "input_mean": input_mean, "input_std": input_std, "output_mean": output_mean, "output_std": output_std
+        }  # fmt: skip
+        for name, buffer in self.named_buffers(recurse=False):
+            values = given[name]
+            if values is not None:
+                buffer.copy_(values)
+
+
+class NormalizedModel(PhysicalModel):
+    """inverse(output_std * network((inputs - input_mean) / input_std) + output_mean).
+
+    The buffers input_mean, input_std (F,) and output_mean, output_std (O,) start as 0 and 1. `network` maps (b, F) to
+    (b, O), or fields (b, F, H, W) to (b, O, H, W). `inverse` undoes the transforms of what was learnt, if any.
+    """
+
+    output_mean: torch.Tensor
+    output_std: torch.Tensor
+
+    def __init__(self, network: nn.Module, num_inputs: int, num_outputs: int) -> None:
+        super().__init__(num_inputs)
+        self.network = network
+        self.inverse: nn.Module = nn.Identity()
+        self.register_buffer("output_mean", torch.zeros(num_outputs))
+        self.register_buffer("output_std", torch.ones(num_outputs))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the predictions (b, O) or (b, O, H, W) for `inputs` (b, F) or (b, F, H, W), in physical units."""
+        axes = [-1] + [1] * (inputs.dim() - 2)
+        outputs: torch.Tensor = self.network((inputs - self.input_mean.view(axes)) / self.input_std.view(axes))
+        physical: torch.Tensor = self.inverse(outputs * self.output_std.view(axes) + self.output_mean.view(axes))
+        return physical
 
     def checkpoint_blocks(self) -> Sequence[nn.Module]:
         """Return the parts whose activations may be computed again in the backward pass."""

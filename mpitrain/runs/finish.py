@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
-from mpitrain.inference.skill import mean_predictor_loss, no_better_targets, some_answers
+from mpitrain.inference.skill import mean_predictor_loss, no_better_targets
 from mpitrain.models.files.torchscript import save_model, save_normalization
 from mpitrain.observe.step_times import StepTiming
 from mpitrain.observe.summary import RunSummary, TestSkill, render_summary
@@ -25,8 +22,6 @@ from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import load_named_weights, named_weights
 from mpitrain.train.trainer import Trainer
 from mpitrain.train.watchers import PROFILED_AFTER
-
-DoubleArray = npt.NDArray[np.float64]
 
 
 def finish_run(
@@ -54,14 +49,6 @@ def _save(folder: RunFolder, prepared: PreparedRun) -> None:
     model: Any = prepared.model
     save_model(model, folder.model, prepared.description)
     save_normalization(model.input_mean, model.input_std, folder.model)
-
-
-def check_predictions(prepared: PreparedRun) -> tuple[DoubleArray, DoubleArray]:
-    """Return targets and predictions (N,) of some of this rank's own samples, of their first target.
-
-    Raises TrainingError for predictions that are not finite.
-    """
-    return some_answers(prepared.model, prepared.preview)
 
 
 def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:

@@ -7,13 +7,14 @@ level, so that years of them need no more memory than a few levels.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.hdf5 import forgo_locks
@@ -109,6 +110,17 @@ def write_synthetic_histories(
     ocean = SyntheticOcean(seed, num_latitudes, num_longitudes)
     for number, path in enumerate(paths):
         yield _replace_file(path, ocean, range(number * num_times, (number + 1) * num_times), storage)
+
+
+def write_history_fields(path: Path, fields: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write fields (time, nj, ni) or (nj, ni) as they are, by name: a history file that holds what one wants in it."""
+    import netCDF4
+
+    with netCDF4.Dataset(str(path), "w") as dataset:
+        for name, length in zip(("time", "nj", "ni"), fields["aice_h"].shape, strict=True):
+            dataset.createDimension(name, length)
+        for name, values in fields.items():
+            dataset.createVariable(name, "f4", ("time", "nj", "ni")[-values.ndim :])[:] = values
 
 
 def read_noise_mse(path: Path, pole: Pole) -> float | None:

@@ -17,7 +17,6 @@ class Run:
     """One training that both programs do; `settings` are dotted overrides of a configuration."""
 
     name: str
-    semantics: str
     precision: str
     settings: tuple[str, ...]
 
@@ -37,17 +36,12 @@ class Case:
 
 
 def _reference(name: str, *settings: str, precision: str = "float32") -> Run:
-    return Run(name, "reference", precision, ("semantics=reference", f"training.dtype={precision}", *settings))
+    return Run(name, precision, ("semantics=reference", f"training.dtype={precision}", *settings))
 
 
 def _standard(name: str, *settings: str, precision: str = "float32") -> Run:
-    common = (
-        "semantics=standard",
-        f"training.dtype={precision}",
-        "training.virtual_ranks=8",
-        "training.engine=eager",
-    )
-    return Run(name, "standard", precision, (*common, *settings))
+    common = ("semantics=standard", f"training.dtype={precision}", "training.virtual_ranks=8", "training.engine=eager")
+    return Run(name, precision, (*common, *settings))
 
 
 _SOUTH = ("domain.pole=south", "training.epochs=100", "model.hidden_size=2")
@@ -106,7 +100,7 @@ def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
     """
     _check_the_cpp_program_has(config)
     # The eager engine is the definition; the others promise to agree with it to rounding.
-    run = Run("your run", config.semantics, config.training.dtype, (*overrides, "training.engine=eager"))
+    run = Run("your run", config.training.dtype, (*overrides, "training.engine=eager"))
     claims = [("torch", "exact"), ("plain", f"close {config.training.dtype}")]
     return [Case(run, engine, claim) for engine, claim in claims]
 

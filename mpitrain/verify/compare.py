@@ -21,7 +21,6 @@ class VariableResult:
     """How one variable compares: `largest` relative difference (see `Tolerance`), distance in ulps of its own type."""
 
     name: str
-    stage: str
     passed: bool
     num_different: int
     largest: float
@@ -52,7 +51,6 @@ class FirstDifference:
 class Comparison:
     """The verdict on two traces."""
 
-    claim: str
     results: tuple[VariableResult, ...]
     first_difference: FirstDifference | None
 
@@ -69,14 +67,14 @@ def compare_traces(expected: Trace, found: Trace, claim: str) -> Comparison:
     """
     names = in_order(set(expected.arrays) | set(found.arrays))
     if not names:
-        return Comparison(claim, (), FirstDifference("traces", "both", (), math.nan, math.nan, 0, "nothing to compare"))
+        return Comparison((), FirstDifference("traces", "both", (), math.nan, math.nan, 0, "nothing to compare"))
     results, first = [], None
     for name in names:
         scale = _scale_of(name, expected)
         result, difference = _compare_variable(name, expected.arrays.get(name), found.arrays.get(name), scale, claim)
         results.append(result)
         first = first or difference
-    return Comparison(claim, tuple(results), first)
+    return Comparison(tuple(results), first)
 
 
 def _scale_of(name: str, expected: Trace) -> float:
@@ -99,13 +97,14 @@ def _compare_variable(
     tolerance = tolerance_of(name, claim)
     # Written so that a NaN on either side is a failure.
     bad = different if tolerance.relative is None else ~(errors <= tolerance.relative)
-    stage = stage_of(name)[1]
     largest = float(np.max(errors, initial=0.0))
-    result = VariableResult(name, stage, not bad.any(), int(different.sum()), largest, int(np.max(ulps, initial=0)))
+    result = VariableResult(name, not bad.any(), int(different.sum()), largest, int(np.max(ulps, initial=0)))
     if not bad.any():
         return result, None
     index = tuple(int(i) for i in np.argwhere(bad)[0])
-    return result, FirstDifference(stage, name, index, expected[index].item(), found[index].item(), int(ulps[index]))
+    return result, FirstDifference(
+        stage_of(name)[1], name, index, expected[index].item(), found[index].item(), int(ulps[index])
+    )
 
 
 def _mismatch(expected: Array | None, found: Array | None) -> str:
@@ -119,9 +118,8 @@ def _mismatch(expected: Array | None, found: Array | None) -> str:
 
 
 def _failed(name: str, note: str) -> tuple[VariableResult, FirstDifference]:
-    stage = stage_of(name)[1]
-    nan = float("nan")
-    return VariableResult(name, stage, False, 0, nan, 0, note), FirstDifference(stage, name, (), nan, nan, 0, note)
+    difference = FirstDifference(stage_of(name)[1], name, (), math.nan, math.nan, 0, note)
+    return VariableResult(name, False, 0, math.nan, 0, note), difference
 
 
 def bits_of(values: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.comm.mpi.library import read_mpi_library
@@ -63,11 +63,10 @@ def machines_of(program: str, trace: Trace) -> tuple[SeenMachine, ...]:
 
 def merged(machines: Iterable[SeenMachine]) -> tuple[SeenMachine, ...]:
     """Return each kind of machine once, with all ranks that were ever on it."""
-    ranks: dict[tuple[str, ...], set[int]] = {}
+    ranks: dict[SeenMachine, set[int]] = {}
     for seen in machines:
-        facts = (seen.program, seen.cpu, seen.torch, seen.mpi_library, seen.vendor_settings)
-        ranks.setdefault(facts, set()).update(seen.ranks)
-    return tuple(SeenMachine(program, tuple(sorted(seen)), *facts) for (program, *facts), seen in ranks.items())
+        ranks.setdefault(replace(seen, ranks=()), set()).update(seen.ranks)
+    return tuple(replace(kind, ranks=tuple(sorted(seen))) for kind, seen in ranks.items())
 
 
 def _first_line(text: str) -> str:

@@ -8,20 +8,22 @@ import json
 import math
 import platform
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
+from mpitrain.observe.figures import new_figure
 from mpitrain.verify.tolerances import TABLES
 from mpitrain.verify.verify import CaseResult, FaultResult, Verification
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-STYLE = """
+_PLOT_WIDTH_INCH = 8.0
+_STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .9rem; }
 td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #d8dee5; }
@@ -70,11 +72,9 @@ def write_reports(verification: Verification, output: Path) -> tuple[Path, Path]
 def write_pair(output: Path, stem: str, values: dict[str, Any], page: str) -> tuple[Path, Path]:
     """Write STEM.json and STEM.html into `output`; return their paths. Raises OutputError."""
     as_json, as_html = output / f"{stem}.json", output / f"{stem}.html"
-    try:
+    with writing(output, "choose another --output"):
         write_durably(as_json, json.dumps(values, indent=1).encode())
         write_durably(as_html, page.encode())
-    except OSError as error:
-        raise OutputError(f"{output}: cannot be written ({error.strerror}); choose another --output") from error
     return as_json, as_html
 
 
@@ -138,26 +138,29 @@ def _fault_to_json(result: FaultResult) -> dict[str, Any]:
 
 def render_page(verification: Verification) -> str:
     """Return the report as one self-contained HTML page."""
-    verdict = (
-        "<p class='pass'>All claims hold.</p>"
-        if verification.passed
-        else "<p class='fail'>At least one claim does not hold.</p>"
+    told = (
+        f"{verification.wall_time_s:.0f} s</p><h2>Machines</h2>{_machine_table(verification)}"
+        f"<h2>Cases</h2>{_case_table(verification)}<h2>Difference against step</h2>{_plot_differences(verification)}"
+        f"<h2>Time a step</h2>{_plot_times(verification)}"
+        f"<h2>Tolerances</h2>{_tolerance_table()}{_fault_table(verification)}"
     )
-    told = ", ".join(f"{name} {value}" for name, value in versions().items())
+    verdict = "All claims hold." if verification.passed else "At least one claim does not hold."
+    return html_page("mpitrain verify", "Python against C++", verification.passed, verdict, told)
+
+
+def html_page(title: str, heading: str, passed: bool, verdict: str, told: str) -> str:
+    """Return a page that stands alone; `told` goes on in the paragraph of the versions."""
+    known = ", ".join(f"{name} {value}" for name, value in versions().items())
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>mpitrain verify</title><style>{STYLE}</style><h1>Python against "
-        f"C++</h1>{verdict}<p>{html.escape(told)}; "
-        f"{verification.wall_time_s:.0f} s</p><h2>Machines</h2>{_machine_table(verification)}"
-        f"<h2>Cases</h2>{_case_table(verification)}"
-        f"<h2>Difference against step</h2>{_plot_differences(verification)}<h2>Time a "
-        f"step</h2>{_plot_times(verification)}"
-        f"<h2>Tolerances</h2>{_tolerance_table()}{_fault_table(verification)}</html>"
+        f"<title>{title}</title><style>{_STYLE}</style><h1>{heading}</h1>"
+        f"<p class='{'pass' if passed else 'fail'}'>{verdict}</p>"
+        f"<p>{html.escape(known)}; {told}</html>"
     )
 
 
 def _machine_table(verification: Verification) -> str:
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (seen.program, ", ".join(map(str, seen.ranks)), seen.cpu, seen.torch, seen.mpi_library, seen.vendor_settings)
         for seen in verification.machines
     ]
@@ -168,7 +171,7 @@ def _machine_table(verification: Verification) -> str:
     return table + (emulated if verification.emulator else "")
 
 
-def html_table(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table in HTML, everything in it escaped."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
@@ -176,7 +179,7 @@ def html_table(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 
 
 def _case_table(verification: Verification) -> str:
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for result in verification.cases:
         largest, ulps = _worst(result)
         first = result.comparison.first_difference
@@ -190,7 +193,7 @@ def _case_table(verification: Verification) -> str:
 
 
 def _tolerance_table() -> str:
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (claim, entry.pattern, "same bits" if entry.relative is None else entry.relative, entry.reason)
         for claim, table in TABLES.items()
         for entry in table
@@ -201,7 +204,7 @@ def _tolerance_table() -> str:
 def _fault_table(verification: Verification) -> str:
     if not verification.faults:
         return ""
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (result.fault.name, result.fault.stage, "caught" if result.caught else "NOT CAUGHT", result.message)
         for result in verification.faults
     ]
@@ -209,17 +212,16 @@ def _fault_table(verification: Verification) -> str:
 
 
 def _plot_differences(verification: Verification) -> str:
-    def draw(axes: Axes) -> None:
-        for result in verification.cases:
-            steps = _weight_differences(result)
-            if any(steps.values()):
-                label = f"{result.case.name}, {result.num_ranks} ranks"
-                axes.loglog(list(steps), list(steps.values()), marker="o", label=label)
-        axes.set(xlabel="step", ylabel="largest relative difference of a weight", title="cases that are not exactly 0")
-        if axes.lines:
-            axes.legend(fontsize=6)
-
-    return _svg(draw)
+    figure, axes = new_figure(_PLOT_WIDTH_INCH, 4.0)
+    for result in verification.cases:
+        steps = _weight_differences(result)
+        if any(steps.values()):
+            label = f"{result.case.name}, {result.num_ranks} ranks"
+            axes.loglog(list(steps), list(steps.values()), marker="o", label=label)
+    axes.set(xlabel="step", ylabel="largest relative difference of a weight", title="cases that are not exactly 0")
+    if axes.lines:
+        axes.legend(fontsize=6)
+    return _svg(figure)
 
 
 def _weight_differences(result: CaseResult) -> dict[int, float]:
@@ -233,30 +235,21 @@ def _weight_differences(result: CaseResult) -> dict[int, float]:
 
 
 def _plot_times(verification: Verification) -> str:
-    def draw(axes: Axes) -> None:
-        labels = [f"{result.case.name}, {result.num_ranks}" for result in verification.cases]
-        positions = range(len(labels))
-        axes.barh(
-            [p - 0.2 for p in positions],
-            [result.python_us_per_step for result in verification.cases],
-            0.4,
-            label="Python",
-        )
-        axes.barh(
-            [p + 0.2 for p in positions], [result.cpp_us_per_step for result in verification.cases], 0.4, label="C++"
-        )
-        axes.set_yticks(list(positions), labels, fontsize=6)
-        axes.set(xlabel="us a step (median)", xscale="log")
-        axes.legend()
-
-    return _svg(draw, height_inch=max(3.0, 0.22 * len(verification.cases)))
+    figure, axes = new_figure(_PLOT_WIDTH_INCH, max(3.0, 0.22 * len(verification.cases)))
+    labels = [f"{result.case.name}, {result.num_ranks}" for result in verification.cases]
+    positions = np.arange(len(labels))
+    for offset, program, times in (
+        (-0.2, "Python", [result.python_us_per_step for result in verification.cases]),
+        (0.2, "C++", [result.cpp_us_per_step for result in verification.cases]),
+    ):
+        axes.barh(positions + offset, times, 0.4, label=program)
+    axes.set_yticks(positions, labels, fontsize=6)
+    axes.set(xlabel="us a step (median)", xscale="log")
+    axes.legend()
+    return _svg(figure)
 
 
-def _svg(draw: Any, height_inch: float = 4.0) -> str:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, height_inch), layout="constrained")
-    draw(figure.subplots())
+def _svg(figure: Any) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]

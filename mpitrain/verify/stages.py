@@ -34,3 +34,13 @@ class Stages:
     session_of_engine: Callable[[Ranks], Ranks] = lambda ranks: ranks
     adjust_engine: Callable[[StepEngine], None] = lambda engine: None
     jacobian: Callable[[nn.Module, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = scalar_jacobian
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake in `stages`, planted in runs of `semantics`; the first difference must be named at `stage`."""
+
+    name: str
+    stage: str
+    stages: Stages
+    semantics: str = "reference"

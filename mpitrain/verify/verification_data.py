@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
-from mpitrain.synthetic.history import write_synthetic_history
+from mpitrain.synthetic.history import write_history_fields, write_synthetic_history
 
 
 def write_verification_history(path: Path, seed: int = 20) -> None:
@@ -27,7 +27,7 @@ def write_verification_history(path: Path, seed: int = 20) -> None:
         latitude[j, i] = np.sign(latitude[j, i]) * (40.0 if number % 2 else 60.0)
     for j, i in points[3::4]:
         mask[j, i] = 0.0  # not ocean, though its fields hold values
-    _write(path, fields)
+    write_history_fields(path, fields)
 
 
 def _synthetic_fields(seed: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -42,13 +42,3 @@ def _synthetic_fields(seed: int) -> dict[str, np.ndarray[Any, Any]]:
                 name: np.array(dataset[name][:])
                 for name in (CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET, *CICE_INPUTS)
             }
-
-
-def _write(path: Path, fields: dict[str, np.ndarray[Any, Any]]) -> None:
-    import netCDF4
-
-    with netCDF4.Dataset(str(path), "w") as dataset:
-        for name, length in zip(("time", "nj", "ni"), fields[CICE_TARGET].shape, strict=True):
-            dataset.createDimension(name, length)
-        for name, values in fields.items():
-            dataset.createVariable(name, "f4", ("time", "nj", "ni")[-values.ndim :])[:] = values

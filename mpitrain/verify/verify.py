@@ -13,24 +13,24 @@ import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import DataError, MpitrainError, OutputError
+from mpitrain.errors import DataError, MpitrainError, writing
 from mpitrain.native.build import PORTABLE_PROGRAM, build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
 from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, named_cases, weights_for_cpp
 from mpitrain.verify.compare import Comparison, compare_traces
-from mpitrain.verify.faults.table import FAULTS, Fault
+from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.machine_facts import SeenMachine, machines_of, merged
+from mpitrain.verify.stages import Fault
 from mpitrain.verify.trace import Trace, read_trace
 from mpitrain.verify.verification_data import write_verification_history
 
 Say = Callable[[str], None]
 FAULT_RANKS = 3
 _FAULT_RUNS = {
-    "reference": Run("faults, reference", "reference", "float32", ("semantics=reference", "training.epochs=10")),
+    "reference": Run("faults, reference", "float32", ("semantics=reference", "training.epochs=10")),
     "standard": Run(
         "faults, standard",
-        "standard",
         "float32",
         ("training.engine=eager", "training.epochs=10", "training.global_batch_size=full"),
     ),
@@ -152,12 +152,8 @@ class _Workbench:
         built = build_program(toolchain, say)
         # What is built for this machine's CPU may have instructions that the emulated one has not.
         self._program = built.with_name(PORTABLE_PROGRAM) if emulator else built
-        try:
+        with writing(self.folder, "choose another --output"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{self.folder}: cannot be written ({error.strerror}); choose another --output"
-            ) from error
 
     def write_history(self) -> Path:
         """Write the synthetic file that the built-in cases run on, and return its path."""

@@ -90,7 +90,7 @@ def test_equal_ranks_are_well():
     ],
 )
 def test_each_rank_has_a_gpu_of_its_own(uuids, status, words):
-    devices = [DeviceFacts(uuid, "GPU", 1, "MULTIPLE") for uuid in uuids]
+    devices = [DeviceFacts(uuid, "GPU", "MULTIPLE") for uuid in uuids]
     gpu, level = compare_devices(FOUR, devices)
     assert (gpu.status, level.status) == (status, "pass")
     assert words in gpu.found

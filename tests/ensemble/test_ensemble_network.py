@@ -8,11 +8,11 @@ import netCDF4
 import numpy as np
 import torch
 from conftest import launch
+from networks import build_icenet
 from test_ensemble_runs import SMALL, ensemble
 
 from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.torchscript import load_and_run_code
-from mpitrain.models.icenet import build_icenet
 
 
 def test_mean_and_spread_are_those_of_the_members():

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from conftest import REFERENCE_CASE
 from history_samples import read_samples
+from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import RunConfig, load_run_config
@@ -23,7 +24,7 @@ from mpitrain.models.build import build_model
 from mpitrain.models.files.initial_weights import load_initial_weights
 from mpitrain.models.files.stored_network import load_network
 from mpitrain.models.files.torchscript import ModelDescription, save_model, save_normalization
-from mpitrain.models.icenet import IceNet, build_icenet
+from mpitrain.models.icenet import IceNet
 
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 XY = ("variables.input_variables=[x, z]", "variables.output_variables=[y]", "domain.mask_mode=all")

@@ -12,6 +12,7 @@ import torch
 from conftest import train
 from cpp_program import cpp_program, run_cpp
 from history_samples import read_samples
+from networks import build_icenet
 from predicting import HISTORY, config_of, golden_icenet, read, save
 
 from mpitrain.data.samples import Samples
@@ -21,7 +22,7 @@ from mpitrain.export import cpp_check
 from mpitrain.export.cpp_check import TOLERANCE, check_from_cpp
 from mpitrain.export.network import export
 from mpitrain.export.request import ExportRequest
-from mpitrain.models.icenet import IceNet, build_icenet
+from mpitrain.models.icenet import IceNet
 
 REORDERED = ("sice_h", "hi_h", "Tair_h", "hs_h", "sss_h", "sst_h", "Tsfc_h")
 

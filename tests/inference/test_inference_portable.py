@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch, train
+from networks import build_icenet
 from predicting import HISTORY, mlp, read, write_grid
 
 from mpitrain.inference.portable import functions, with_numpy
 from mpitrain.inference.portable.functions import NumpyArithmetic
 from mpitrain.inference.portable.kernel import open_kernel
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
-from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import input_jacobian
 
 ACTIVATIONS = ("none", "sigmoid", "tanh", "relu", "gelu", "silu")

@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
+from networks import build_icenet
 from torch import nn
 
 from mpitrain.config import ModelSection
 from mpitrain.config.model import needs_fields, normalizes_outputs
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model, random_layers
-from mpitrain.models.icenet import IceNet, build_icenet
+from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import DenseChain, dense_chain_of
 from mpitrain.models.normalized import NormalizedModel
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from networks import build_icenet
 
 from mpitrain.config import load_run_config
 from mpitrain.config.model import ModelSection
 from mpitrain.models.build import build_model
 from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
-from mpitrain.models.icenet import build_icenet
 from mpitrain.runs.model import first_weights_notices
 from mpitrain.train.checkpoint.format import weights_sha256
 

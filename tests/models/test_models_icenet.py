@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from networks import build_icenet
 from torch import nn
 
-from mpitrain.models.icenet import IceNet, build_icenet
+from mpitrain.models.icenet import IceNet
 
 MEAN, STD = torch.linspace(-3, 30, 7), torch.linspace(0.1, 4, 7)
 

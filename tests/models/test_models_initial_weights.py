@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import REFERENCE_CASE
+from networks import build_icenet
 
 from mpitrain.config import ModelSection
 from mpitrain.errors import DataError
 from mpitrain.models.build import build_model
 from mpitrain.models.files.initial_weights import load_initial_weights
 from mpitrain.models.files.torchscript import save_model
-from mpitrain.models.icenet import build_icenet
 
 
 def write_weights(path, without="", **changed):

@@ -5,6 +5,7 @@ import errno
 import pytest
 import torch
 from conftest import launch
+from networks import build_icenet
 from torch import nn
 
 from mpitrain import durable_files
@@ -21,7 +22,6 @@ from mpitrain.models.files.torchscript import (
     save_model,
     save_normalization,
 )
-from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.normalized import NormalizedModel
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch
+from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import Run, in_turns, one_step, points, run_alone
 
@@ -20,7 +21,6 @@ from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split import split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError, MpitrainError
-from mpitrain.models.icenet import build_icenet
 from mpitrain.train.choose_engine import choose_engine, dense_network_of
 from mpitrain.train.compiled import build
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import RATE, one_step
 from torch import nn
@@ -17,7 +18,6 @@ from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split import SplitRule
 from mpitrain.data.samples import Samples
-from mpitrain.models.icenet import build_icenet
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs, sum_losses
 from mpitrain.train.losses import WeightedLoss

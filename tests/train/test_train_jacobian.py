@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TESTS, launch, train
+from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 from torch import nn
 
@@ -15,7 +16,6 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig, TrainingSection, load_run_config
 from mpitrain.data.dataset.batches import Slice
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
-from mpitrain.models.icenet import build_icenet
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.jacobian import MOST_SAMPLES, JacobianWatch, build_jacobian_watch

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import OptimizerSection, RunConfig, SchedulerSection, TrainingSection
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError
-from mpitrain.models.icenet import build_icenet
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings, global_batch_size
 from mpitrain.train.checkpoint.store import Checkpoint
 

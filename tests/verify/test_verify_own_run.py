@@ -11,10 +11,10 @@ import torch
 import yaml
 from conftest import REFERENCE_CASE, launch
 from cpp_program import cpp_program, read_arrays
+from networks import build_icenet
 
 from mpitrain.cli.main import main
 from mpitrain.models.files.torchscript import save_model
-from mpitrain.models.icenet import build_icenet
 
 VERIFY_TIMEOUT_S = 300.0
 HISTORY = REFERENCE_CASE / "cice_history.nc"

@@ -17,9 +17,9 @@ import torch
 from conftest import REFERENCE_CASE, REFERENCE_EPOCHS, train_reference_case
 from cpp_program import START, cpp_program, openmpi_python, read_arrays, run_cpp
 from history_samples import read_samples
+from networks import build_icenet
 
 from mpitrain.models.files.torchscript import load_and_run_code
-from mpitrain.models.icenet import build_icenet
 from mpitrain.models.jacobian import scalar_jacobian
 
 RANK_COUNTS = (1, 2, 3, 4)

@@ -101,15 +101,8 @@ class Supervisor:
             self._status.wait_for_removal(_ROOT_REPORTS_WITHIN_S)
 
     def _report(self) -> str:
-        order, note = self._order, self._note
-        waiting = Waiting(
-            order["rank"],
-            order["world_size"],
-            order["is_one_node"],
-            note["step"],
-            note["title"],
-            note["limit_s"],
-        )
+        order = self._order
+        waiting = Waiting(order["rank"], order["world_size"], order["is_one_node"], **self._note)
         notes = self._status.read()
         found = [explain(waiting, notes, self._status.folder), *compare_notes(notes)]
         return render([*self._results, *found], order["world_size"], order["as_json"])

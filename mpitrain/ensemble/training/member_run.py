@@ -15,7 +15,7 @@ from mpitrain.ensemble.training.member_files import (
     write_settings,
 )
 from mpitrain.ensemble.training.member_fit import MemberTools, fit_member
-from mpitrain.runs.finish import check_predictions
+from mpitrain.inference.skill import check_predictions
 from mpitrain.runs.layout import plan_layout
 from mpitrain.runs.prepare import PreparedRun, prepare_on
 from mpitrain.train.checkpoint.compatibility import check_same_data
@@ -69,7 +69,7 @@ def _finish(
 ) -> None:
     # Of what is learnt as it is, a finite validation loss has seen it all.
     if state.validation_loss is None or prepared.config.model.output_transforms:
-        check_predictions(prepared)
+        check_predictions(prepared.model, prepared.preview)
     files.write(prepared.model, folder.model, prepared.description, waits_for_disk)
 
 

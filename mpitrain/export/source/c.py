@@ -43,12 +43,12 @@ _DOCUMENTED = {
 def c_files(emulator: Emulator) -> dict[str, str]:
     """Return the sources in C99."""
     name = emulator.name
-    functions = _interface(emulator)
+    functions, real = _interface(emulator), "float" if emulator.network.dtype == "float32" else "double"
     header = "\n".join(
         [_comment([*describe(emulator), "", *usage(emulator, "c")]), f"#ifndef {name.upper()}_H",
          f"#define {name.upper()}_H", "#include <stddef.h>", "", "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
          *(f"#define NAME_NUM_{key} {value}" for key, value in _sizes(emulator).items()), "",
-         f"typedef {_real(emulator)} NAME(real);", "", _types(True),
+         f"typedef {real} NAME(real);", "", _types(True),
          "extern const NAME(variable) NAME(inputs)[NAME_NUM_INPUTS], NAME(outputs)[NAME_NUM_OUTPUTS];",
          "/* The sample that check_layout knows. */", "extern const NAME(real) NAME(probe)[NAME_NUM_INPUTS];", "",
          *_prototypes(functions, emulator), "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
@@ -102,7 +102,7 @@ def _in_c(text: str, emulator: Emulator) -> str:
 def _in_cpp(text: str, emulator: Emulator) -> str:
     for kind, words in _ENUMS.items():
         for word in words:
-            text = re.sub(rf"(?<![\w]){word}\b", f"{kind}::{word.removeprefix('IS_').lower()}", text)
+            text = re.sub(rf"(?<![\w]){word}\b", f"{kind}::{_cpp_word(word)}", text)
     text = re.sub(r"NAME\((\w+)\)", r"\1", text)
     text = re.sub(r"NAME_NUM_(\w+)", lambda found: f"num_{found[1].lower()}", text)
     return re.sub(r"(?m)^API ", "inline ", text)
@@ -112,27 +112,25 @@ def _sizes(emulator: Emulator) -> dict[str, int]:
     return {"INPUTS": len(emulator.inputs), "OUTPUTS": len(emulator.outputs), "MEMBERS": len(emulator.networks)}
 
 
-def _real(emulator: Emulator) -> str:
-    return "float" if emulator.network.dtype == "float32" else "double"
-
-
 def _types(is_c: bool) -> str:
-    fields = "const char *name, *units;\n    NAME(real) minimum, maximum, mean, std;"
-    status = "size_t num_outside, first_sample;\n    int first_input;"
     if is_c:
-        enums = [f"typedef enum {{ {', '.join(words)} }} NAME({kind});" for kind, words in _ENUMS.items()]
-        return (
-            f"typedef struct {{\n    {fields}\n}} NAME(variable);\n\n/* Samples with an input outside the range of the "
-            f"training data. */\ntypedef struct {{\n    {status}\n}} NAME(status);\n\n" + "\n".join(enums) + "\n"
-        )
-    enums = [
-        f"enum class {kind} {{ {', '.join(word.removeprefix('IS_').lower() for word in words)} }};"
-        for kind, words in _ENUMS.items()
+        struct, enum = "typedef struct {{\n    {1}\n}} NAME({0});", "typedef enum {{ {1} }} NAME({0});"
+    else:
+        struct, enum = "struct {0} {{\n    {1}\n}};", "enum class {0} {{ {1} }};"
+    lines = [
+        struct.format("variable", "const char *name, *units;\n    NAME(real) minimum, maximum, mean, std;"),
+        "",
+        "/* Samples with an input outside the range of the training data. */",
+        struct.format("status", "size_t num_outside, first_sample;\n    int first_input;"),
+        "",
     ]
-    return (
-        f"struct variable {{\n    {fields}\n}};\n\n/* Samples with an input outside the range of the training data. "
-        f"*/\nstruct status {{\n    {status}\n}};\n\n" + "\n".join(enums) + "\n"
-    )
+    for kind, words in _ENUMS.items():
+        lines.append(enum.format(kind, ", ".join(words if is_c else map(_cpp_word, words))))
+    return "\n".join([*lines, ""])
+
+
+def _cpp_word(word: str) -> str:
+    return word.removeprefix("IS_").lower()
 
 
 def _prototypes(functions: str, emulator: Emulator) -> Iterator[str]:
@@ -160,7 +158,7 @@ def _tables(emulator: Emulator, private: str, public: str) -> Iterator[str]:
     yield _array(f"{private} NAME(real) probe_jacobian[NAME_NUM_OUTPUTS * NAME_NUM_INPUTS]", probe[1])
     pairs = np.array(CONVERSIONS, emulator.network.dtype)
     yield _array(f"{private} NAME(real) conversions[{len(pairs)}][2]", pairs)
-    members = ",\n".join(_braced(list(_member(network)), "") for network in emulator.networks)
+    members = ",\n".join("{\n" + ",\n".join(_member(network)) + "\n}" for network in emulator.networks)
     members_type = "network_numbers" if private.startswith("static") else "detail::network_numbers"
     yield f"{private} {members_type} members[NAME_NUM_MEMBERS] = {{\n{members}\n}};\n"
 
@@ -189,10 +187,6 @@ def _array(declaration: str, values: Any) -> str:
 def _rows(rows: Any) -> str:
     texts = [", ".join(map(c_number, row)) for row in rows]
     return ",\n".join(textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="    ") for text in texts)
-
-
-def _braced(parts: Sequence[str], indent: str) -> str:
-    return f"{indent}{{\n" + ",\n".join(parts) + f"\n{indent}}}"
 
 
 def _expected(emulator: Emulator) -> Iterator[str]:

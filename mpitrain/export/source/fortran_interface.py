@@ -5,65 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mpitrain.export.source.fortran_fixed import TILES
+from mpitrain.export.source.fortran_network import size_of
 
 
 def member_procedures(suffix: str, has_slopes: bool, is_ensemble: bool) -> Iterator[str]:
     """Yield the four functions over all members, for one sample or for a tile."""
-    first = "" if suffix == "one" else "tile, "
-    x, y = f"x({first}num_inputs)", f"y({first}num_outputs)"
-    dx, dy = f"dx({first}num_inputs)", f"dy({first}num_outputs)"
     slopes = "slopes, " if has_slopes else ""
-    name = "_one" if suffix == "one" else "_tile"
-    texts = {
-        "forward": ("x, y", [x], [y], f"call forward_member_{suffix}(m, x, {{y}})", ("y", "num_outputs")),
-        "tangent_linear": ("x, dx, dy", [x, dx], [dy],
-                           f"call forward_member_{suffix}(m, x, unused, slopes)\n"
-                           f"      call tangent_member_{suffix}(m, {slopes}dx, {{dy}})", ("dy", "num_outputs")),
-        "adjoint": ("x, dy, dx", [x, dy], [dx],
-                    f"call forward_member_{suffix}(m, x, unused, slopes)\n"
-                    f"      call adjoint_member_{suffix}(m, {slopes}dy, {{dx}})", ("dx", "num_inputs")),
-    }  # fmt: skip
-    for function, (arguments, given, results, calls, (result, size)) in texts.items():
-        with_spread = is_ensemble and function == "forward"
-        yield _member_procedure(
-            function, name, arguments, given, results, calls, result, size, first, with_spread, is_ensemble
-        )
-    yield _jacobian(suffix, first, slopes, is_ensemble)
+    forward = f"call forward_member_{suffix}(m, x, unused, slopes)\n      "
+    tangent = f"{forward}call tangent_member_{suffix}(m, {slopes}dx, {{}})"
+    adjoint = f"{forward}call adjoint_member_{suffix}(m, {slopes}dy, {{}})"
+    yield _over_members("forward", suffix, ["x"], "y", f"call forward_member_{suffix}(m, x, {{}})", is_ensemble)
+    yield _over_members("tangent_linear", suffix, ["x", "dx"], "dy", tangent, is_ensemble)
+    yield _over_members("adjoint", suffix, ["x", "dy"], "dx", adjoint, is_ensemble)
+    yield _jacobian(suffix, "" if suffix == "one" else "tile, ", slopes, is_ensemble)
 
 
-def _status(function: str, suffix: str) -> tuple[str, str, str]:
-    if function != "forward" or suffix != "_one":
-        return "", "", ""
-    return (
-        ", status",
-        "    integer, intent(out), optional :: status\n",
-        ("    if (present(status)) status = num_outside(1, x)\n"),
-    )
-
-
-def _member_procedure(
-    function: str, suffix: str, arguments: str, given: list[str], results: list[str], calls: str, result: str,
-    size: str, first: str, with_spread: bool, is_ensemble: bool,
-) -> str:  # fmt: skip
-    more, declared_status, report = _status(function, suffix)
-    spread = ", spread" if with_spread else ""
-    lines = [f"  pure subroutine {function}{suffix}({arguments}{spread}{more})",
-             f"    real(wp), intent(in) :: {', '.join(given)}",
-             f"    real(wp), intent(out) :: {', '.join(results)}"]  # fmt: skip
-    lines += [f"    real(wp), intent(out), optional :: spread({first}{size})"] if with_spread else []
-    lines += [declared_status.rstrip("\n")] if declared_status else []
-    needs = function != "forward"
-    lines += [f"    real(wp) :: unused({first}num_outputs)", f"    type(slopes{suffix}) :: slopes"] if needs else []
+def _over_members(function: str, suffix: str, given: list[str], result: str, calls: str, is_ensemble: bool) -> str:
+    """One function: what `calls` make of each member, their result being written where {} is."""
+    first, is_forward = "" if suffix == "one" else "tile, ", function == "forward"
+    has_status = is_forward and suffix == "one"
+    spread = ", spread" if is_ensemble and is_forward else ""
+    shapes = {name: f"({first}{size_of(name)})" for name in (*given, result)}
+    lines = [f"  pure subroutine {function}_{suffix}({', '.join(shapes)}{spread}{', status' if has_status else ''})",
+             f"    real(wp), intent(in) :: {', '.join(name + shapes[name] for name in given)}",
+             f"    real(wp), intent(out) :: {result}{shapes[result]}"]  # fmt: skip
+    lines += [f"    real(wp), intent(out), optional :: spread{shapes[result]}"] if spread else []
+    lines += ["    integer, intent(out), optional :: status"] if has_status else []
+    if not is_forward:
+        lines += [f"    real(wp) :: unused({first}num_outputs)", f"    type(slopes_{suffix}) :: slopes"]
     if is_ensemble:
-        count = size if suffix == "_one" else f"tile * {size}"
-        comma = ", :" if first else ""
-        lines += [f"    real(wp) :: values({first}{size}, num_members)", "    integer :: m",
-                  "    do m = 1, num_members",
-                  f"      {calls.format(**{result: f'values(:{comma}, m)'})}", "    end do",
+        count = size_of(result) if suffix == "one" else f"tile * {size_of(result)}"
+        member = "(:, m)" if suffix == "one" else "(:, :, m)"
+        lines += [f"    real(wp) :: values({first}{size_of(result)}, num_members)", "    integer :: m",
+                  "    do m = 1, num_members", f"      {calls.format(f'values{member}')}", "    end do",
                   f"    call over_members({count}, values, {result}{spread})"]  # fmt: skip
     else:
-        lines += ["    integer, parameter :: m = 1", f"    {calls.format(**{result: result})}".replace("\n  ", "\n")]
-    return "\n".join([*lines, *([report.rstrip("\n")] if report else []), f"  end subroutine {function}{suffix}", ""])
+        lines += ["    integer, parameter :: m = 1", f"    {calls.format(result)}".replace("\n  ", "\n")]
+    lines += ["    if (present(status)) status = num_outside(1, x)"] if has_status else []
+    return "\n".join([*lines, f"  end subroutine {function}_{suffix}", ""])
 
 
 def _jacobian(suffix: str, first: str, slopes: str, is_ensemble: bool) -> str:
@@ -109,10 +88,6 @@ def batch_procedures(is_ensemble: bool) -> Iterator[str]:
     yield TILES
 
 
-def _size(name: str) -> str:
-    return "num_inputs" if name in ("x", "dx") else "num_outputs"
-
-
 def _batch(function: str, given: list[str], results: list[str]) -> str:
     is_jacobian = function == "jacobian"
     cubes = {"jac", "spread"} if is_jacobian else set()
@@ -124,7 +99,9 @@ def _batch(function: str, given: list[str], results: list[str]) -> str:
              f"    real(wp), intent(out) :: {', '.join(name + rank[name] for name in required)}"]  # fmt: skip
     if "spread" in results:
         lines.append(f"    real(wp), intent(out), optional :: spread{rank['spread']}")
-    lines += ["    integer, intent(out), optional :: status", *_tiles(given, results, cubes),
+    lines += ["    integer, intent(out), optional :: status",
+              *(f"    real(wp) :: {name}_tile(tile, {'num_inputs, num_outputs' if name in cubes else size_of(name)})"
+                for name in [*given, *results]),
               f"    integer :: first, n{', o' if cubes else ''}",
               *_shape_check(given, results, required, cubes)]  # fmt: skip
     lines += [
@@ -142,14 +119,6 @@ def _batch(function: str, given: list[str], results: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _tiles(given: list[str], results: list[str], cubes: set[str]) -> list[str]:
-    shapes = [
-        f"{name}_tile(tile, {'num_inputs, num_outputs' if name in cubes else _size(name)})"
-        for name in [*given, *results]
-    ]
-    return [f"    real(wp) :: {shape}" for shape in shapes]
-
-
 def _store_rows(results: list[str], cubes: set[str]) -> Iterator[str]:
     for name in (one for one in results if one in cubes):
         only = "if (present(spread)) " if name == "spread" else ""
@@ -165,9 +134,7 @@ def _shape_check(given: list[str], results: list[str], required: list[str], cube
     yield "    n = -1"
     yield "    if (layout == inputs_first .or. layout == samples_first) n = size(x, 3 - layout)"
     for name in [*given, *results]:
-        present = "present(spread) .and. " if name == "spread" else ""
-        guard = f"    if (n >= 0{' .and. present(spread)' if present else ''}) then"
-        yield guard
+        yield f"    if (n >= 0{' .and. present(spread)' if name == 'spread' else ''}) then"
         if name in cubes:
             yield "      if (layout == inputs_first) then"
             yield f"        if (any(shape({name}) /= [num_inputs, num_outputs, n])) n = -1"
@@ -175,7 +142,7 @@ def _shape_check(given: list[str], results: list[str], required: list[str], cube
             yield f"        if (any(shape({name}) /= [n, num_inputs, num_outputs])) n = -1"
             yield "      end if"
         else:
-            yield f"      if (size({name}, layout) /= {_size(name)} .or. size({name}, 3 - layout) /= n) n = -1"
+            yield f"      if (size({name}, layout) /= {size_of(name)} .or. size({name}, 3 - layout) /= n) n = -1"
         yield "    end if"
     yield "    if (n < 0) then"
     yield from (f"      {name} = not_a_number()" for name in required)

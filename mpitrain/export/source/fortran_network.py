@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpitrain.export.source.fortran_numbers import FortranLanguage, names, statements
+from mpitrain.export.source.fortran_numbers import FORTRAN, names, statements
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
 from mpitrain.inference.portable.statements import write_down
@@ -93,27 +93,25 @@ def network_procedures(network: PortableNetwork) -> Iterator[str]:
 
 def slopes_types(network: PortableNetwork) -> Iterator[str]:
     """Yield the types of the activations' slopes, for one sample and for a tile."""
-    for suffix, first in (("one", ""), ("tile", "tile, ")):
+    for suffix in ("one", "tile"):
         fields = []
         for number, layer in enumerate(network.layers, 1):
-            size = f"{first}{len(layer.bias)}"
-            fields += [f"    real(wp) :: layer_{number}({size})"] if layer.activation != "none" else []
-            fields += [f"    real(wp) :: {', '.join(_kept(number, suffix, size))}"] if layer.norm is not None else []
+            size = _shape(suffix, len(layer.bias))
+            fields += [f"    real(wp) :: layer_{number}{size}"] if layer.activation != "none" else []
+            fields += [f"    real(wp) :: {', '.join(_kept(layer, number, suffix))}"] if layer.norm is not None else []
         fields = fields or ["    real(wp) :: none = 0"]
         yield "\n".join([f"  type :: slopes_{suffix}", *fields, f"  end type slopes_{suffix}"])
 
 
-def _kept(number: int, suffix: str, size: str) -> tuple[str, str]:
+def _kept(layer: DenseLayer, number: int, suffix: str) -> tuple[str, str]:
     """Return what the norm of a layer keeps, as it is declared."""
-    return f"normalised_{number}({size})", f"factor_{number}({_samples(suffix)})"
+    return f"normalised_{number}{_shape(suffix, len(layer.bias))}", f"factor_{number}({_samples(suffix)})"
 
 
 def _activation(name: str, dtype: str) -> str:
     function = ACTIVATIONS[name]
-    values, y = write_down(function.value, ["z(k)"], FortranLanguage(), dtype)
-    slopes, slope = write_down(function.slope, ["z(k)", "h(k)"], FortranLanguage(), dtype)
-    uses = {argument for argument in ("z", "h") if any(f"{argument}(k)" in text for _, text in slopes)}
-    given = ", ".join(sorted(uses, reverse=True))
+    values, y = write_down(function.value, ["z(k)"], FORTRAN, dtype)
+    slopes, slope, uses = _slope_of(name, dtype)
     return f"""\
   ! h = {name}(z).
   pure subroutine {name}_values(count, limit, z, h)
@@ -129,7 +127,7 @@ def _activation(name: str, dtype: str) -> str:
   end subroutine {name}_values
 
   ! Its derivative by z.
-  pure subroutine {name}_slopes(count, {given}, slope)
+  pure subroutine {name}_slopes(count, {", ".join(uses)}, slope)
     integer, intent(in) :: count
     real(wp), intent(in) :: {", ".join(f"{one}(count)" for one in sorted(uses))}
     real(wp), intent(out) :: slope(count)
@@ -143,9 +141,10 @@ def _activation(name: str, dtype: str) -> str:
 """
 
 
-def _slope_arguments(name: str, number: int, dtype: str) -> str:
-    slopes, _ = write_down(ACTIVATIONS[name].slope, ["z(k)", "h(k)"], FortranLanguage(), dtype)
-    return ", ".join(f"{one}{number}" for one in ("z", "h") if any(f"{one}(k)" in text for _, text in slopes))
+def _slope_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str, list[str]]:
+    """Return the statements of an activation's derivative, its name, and which of argument and value it needs."""
+    slopes, slope = write_down(ACTIVATIONS[activation].slope, ["z(k)", "h(k)"], FORTRAN, dtype)
+    return slopes, slope, [name for name in ("z", "h") if any(f"{name}(k)" in text for _, text in slopes)]
 
 
 def _variables(lines: list[tuple[str, str]]) -> str:
@@ -206,7 +205,8 @@ def _forward(network: PortableNetwork, suffix: str) -> str:
         if layer.activation == "none":
             lines.append(f"h{number} = merge(0.0_wp, z{number}, abs(z{number}) < {limit})")
         else:
-            given = _slope_arguments(layer.activation, number, network.dtype)
+            *_, uses = _slope_of(layer.activation, network.dtype)
+            given = ", ".join(f"{name}{number}" for name in uses)
             slopes = f"call {layer.activation}_slopes({count}, {given}, slopes%layer_{number})"
             lines += [f"call {layer.activation}_values({count}, {limit}, z{number}, h{number})",
                       f"if (present(slopes)) {slopes}"]  # fmt: skip
@@ -215,23 +215,33 @@ def _forward(network: PortableNetwork, suffix: str) -> str:
     lines.append(f"call to_physical({member}{_samples(suffix)}, h{len(network.layers)}, y)")
     if network.is_linear:
         lines.append("if (present(slopes)) slopes%none = 0")
-    sizes = network.sizes
-    local = [f"h{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
-    local += [f"z{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
+    local = _values(network, suffix, "h", "z")
     for number, layer in enumerate(network.layers, 1):
-        size = f"{'' if suffix == 'one' else 'tile, '}{len(layer.bias)}"
-        local += _kept(number, suffix, size) if layer.norm is not None else ()
-    declared = [
-        f"    real(wp), intent(in) :: x{_shape(suffix, 'num_inputs')}",
-        f"    real(wp), intent(out) :: y{_shape(suffix, 'num_outputs')}",
-        f"    type(slopes_{suffix}), intent(out), optional :: slopes",
-        "  " + names("real(wp)", local),
-    ]
-    return _subroutine(f"forward_member_{suffix}", "m, x, y, slopes", declared, lines)
+        local += _kept(layer, number, suffix) if layer.norm is not None else ()
+    declared = [*_arguments(suffix, "x", "y"), f"    type(slopes_{suffix}), intent(out), optional :: slopes"]
+    return _subroutine(f"forward_member_{suffix}", "m, x, y, slopes", declared, local, lines)
 
 
 def _samples(suffix: str) -> str:
     return "1" if suffix == "one" else "tile"
+
+
+def _values(network: PortableNetwork, suffix: str, of_all: str, of_layers: str) -> list[str]:
+    """Return the arrays of values that a procedure computes, `of_all` also for the network's inputs."""
+    shapes = [_shape(suffix, size) for size in network.sizes]
+    return [f"{name}{n}{shapes[n]}" for name, first in ((of_all, 0), (of_layers, 1)) for n in range(first, len(shapes))]
+
+
+def size_of(name: str) -> str:
+    """Return how many values an argument of a procedure has for one sample."""
+    return "num_inputs" if name in ("x", "dx") else "num_outputs"
+
+
+def _arguments(suffix: str, given: str, result: str) -> list[str]:
+    return [
+        f"    real(wp), intent(in) :: {given}{_shape(suffix, size_of(given))}",
+        f"    real(wp), intent(out) :: {result}{_shape(suffix, size_of(result))}",
+    ]
 
 
 def _tangent(network: PortableNetwork, suffix: str) -> str:
@@ -243,12 +253,7 @@ def _tangent(network: PortableNetwork, suffix: str) -> str:
                   *_added(layer, f"h{number - 1}", f"h{number}")]  # fmt: skip
     member = "m, " if network.output_mean is not None else ""
     lines.append(f"call times_std({member}{_samples(suffix)}, value_limit, h{len(network.layers)}, result_limit, dy)")
-    sizes = network.sizes
-    local = [f"h{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
-    local += [f"z{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
-    return _derivative(
-        network, suffix, f"tangent_member_{suffix}", ("dx", "num_inputs", "dy", "num_outputs"), local, lines
-    )
+    return _derivative(network, "tangent_member", suffix, "dx", "dy", _values(network, suffix, "h", "z"), lines)
 
 
 def _adjoint(network: PortableNetwork, suffix: str) -> str:
@@ -261,12 +266,7 @@ def _adjoint(network: PortableNetwork, suffix: str) -> str:
                   f"call transposed_dense_{number}_{suffix}(m, h{number}, z{number - 1})",
                   *_added(layer, f"z{number}", f"z{number - 1}")]  # fmt: skip
     lines.append(f"call divide_by_std(m, {_samples(suffix)}, 0.0_wp, z0, result_limit, dx)")
-    sizes = network.sizes
-    local = [f"z{n}{_shape(suffix, sizes[n])}" for n in range(len(sizes))]
-    local += [f"h{n}{_shape(suffix, sizes[n])}" for n in range(1, len(sizes))]
-    return _derivative(
-        network, suffix, f"adjoint_member_{suffix}", ("dy", "num_outputs", "dx", "num_inputs"), local, lines
-    )
+    return _derivative(network, "adjoint_member", suffix, "dy", "dx", _values(network, suffix, "z", "h"), lines)
 
 
 def _normalised(layer: DenseLayer, number: int, suffix: str) -> list[str]:
@@ -302,21 +302,16 @@ def _times_slopes(activation: str, suffix: str, size: int, number: int) -> str:
 
 
 def _derivative(
-    network: PortableNetwork, suffix: str, name: str, names_and_sizes: tuple[str, str, str, str], local: list[str],
-    lines: list[str],
-) -> str:  # fmt: skip
-    given, given_size, result, result_size = names_and_sizes
-    declared = [
-        *([f"    type(slopes_{suffix}), intent(in) :: slopes"] if not network.is_linear else []),
-        f"    real(wp), intent(in) :: {given}{_shape(suffix, given_size)}",
-        f"    real(wp), intent(out) :: {result}{_shape(suffix, result_size)}",
-        "  " + names("real(wp)", local),
-    ]
-    return _subroutine(name, f"m, {'' if network.is_linear else 'slopes, '}{given}, {result}", declared, lines)
+    network: PortableNetwork, what: str, suffix: str, given: str, result: str, local: list[str], lines: list[str]
+) -> str:
+    declared, slopes = _arguments(suffix, given, result), ""
+    if not network.is_linear:
+        declared, slopes = [f"    type(slopes_{suffix}), intent(in) :: slopes", *declared], "slopes, "
+    return _subroutine(f"{what}_{suffix}", f"m, {slopes}{given}, {result}", declared, local, lines)
 
 
-def _subroutine(name: str, arguments: str, declared: list[str], lines: list[str]) -> str:
+def _subroutine(name: str, arguments: str, declared: list[str], local: list[str], lines: list[str]) -> str:
     return "\n".join(
         [f"  pure subroutine {name}({arguments})", "    integer, intent(in) :: m", *declared,
-         *(f"    {line}" for line in lines), f"  end subroutine {name}", ""]
+         f"  {names('real(wp)', local)}", *(f"    {line}" for line in lines), f"  end subroutine {name}", ""]
     )  # fmt: skip

@@ -8,38 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.inference.portable.statements import bits_of
+from mpitrain.inference.portable.statements import Language
 
 _MOST_NUMBERS, _MOST_NAMES = 480, 400
 _WIDTH = 128
 
 
-class FortranLanguage:
-    """See `statements.Language`."""
-
-    def number(self, value: float, dtype: str) -> str:
-        """Return the number by its bits."""
-        return f"real(z'{bits_of(value, dtype)}', wp)"
-
-    def select(self, condition: str, yes: str, no: str) -> str:
-        """Return a choice, both sides of which are there already."""
-        return f"merge({yes}, {no}, {condition})"
-
-    def absolute(self, x: str) -> str:
-        """Return |x|."""
-        return f"abs({x})"
-
-
 def number(value: Any) -> str:
     """Return a numpy number by its bits."""
-    return FortranLanguage().number(value, str(value.dtype))
+    return f"real(z'{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}X}', wp)"
 
 
-def array(name: str, values: Any, attributes: str = "parameter") -> Iterator[str]:
+FORTRAN = Language(number, select="merge({yes}, {no}, {condition})", absolute="abs({x})")
+
+
+def array(name: str, values: Any) -> Iterator[str]:
     """Yield the declaration of a constant array of any length, in parts where it is long."""
     flat = values.ravel()
     if len(flat) <= _MOST_NUMBERS:
-        yield _statement(f"real(wp), {attributes} :: {name}({len(flat)}) = [", list(map(number, flat)), "]")
+        yield _statement(f"real(wp), parameter :: {name}({len(flat)}) = [", list(map(number, flat)), "]")
         return
     parts = [flat[first : first + _MOST_NUMBERS] for first in range(0, len(flat), _MOST_NUMBERS)]
     for count, part in enumerate(parts, 1):

@@ -6,7 +6,6 @@ J, I  rows and columns   N  samples   O  targets
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +18,13 @@ from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
+from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
+from mpitrain.inference.maps import date_of
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.output_transforms import answering_physically
 from mpitrain.observe.figures import render_png
-from mpitrain.observe.maps.field_map import MapLook, draw_map
+from mpitrain.observe.maps.field_map import draw_map, error_look
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
 from mpitrain.observe.page.findings import Findings
 from mpitrain.observe.page.skill import ErrorSums, Skill
@@ -37,9 +38,7 @@ def predict_samples(model: nn.Module, samples: Samples) -> tuple[Samples, Array]
     """Return the samples that can be used and the answers for them (N, O, ...), float64, of a network on any device."""
     usable = samples.take(np.flatnonzero(valid_rows(samples)))
     mean = model.get_buffer("input_mean")
-    inputs = torch.from_numpy(usable.inputs).to(mean.device, mean.dtype)
-    if inputs.dim() > 2:  # as in training: what a field has not measured is its input's mean
-        inputs = torch.where(torch.isfinite(inputs), inputs, mean.view(-1, 1, 1))
+    inputs = with_means(torch.from_numpy(usable.inputs).to(mean.device, mean.dtype), mean)
     if len(usable) == 0:
         return usable, np.empty((0, *usable.targets.shape[1:]))
     model.eval()
@@ -62,9 +61,8 @@ def draw_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes 
     if level is None:
         return None
     name = source.target_names[0]
-    largest = float(np.nanmax(np.abs(errors))) or 1.0
     label = f"{name} ({units})" if units not in ("", "1") else name
-    look = MapLook(_title(name, coordinates, level), f"error of {label}", "RdBu_r", (-largest, largest))
+    look = error_look(f"{name}, predicted minus data, {_when(coordinates, level)}", label, errors)
     return render_png(draw_map(errors, _places(coordinates, level), look, width_inch=_WIDTH_INCH), _DOTS_PER_INCH)
 
 
@@ -103,30 +101,23 @@ def _places(coordinates: Coordinates, level: int) -> tuple[Array, Array] | None:
     return found[0], found[1]
 
 
-def _title(name: str, coordinates: Coordinates, level: int) -> str:
-    when = f"time level {level + 1}"
+def _when(coordinates: Coordinates, level: int) -> str:
+    date = None
     # A time may be missing, as of a Zarr store whose fill value, 0, is the first time.
     if coordinates.times is not None and np.isfinite(coordinates.times[level]):
-        import netCDF4
-
-        num2date: Any = netCDF4.num2date  # what it returns depends on what it is given
-
         known = coordinates.attributes["time"]
-        with suppress(ValueError, OverflowError):
-            times = [float(coordinates.times[level])]
-            when = str(num2date(times, known["units"], calendar=known["calendar"])[0])
-    return f"{name}, predicted minus data, {when}"
+        date = date_of(coordinates.times[level], known["units"], known["calendar"])
+    return date or f"time level {level + 1}"
 
 
-def try_error_map(model: nn.Module, source: SampleSource | None, units: str) -> bytes | None:
-    """Return the map, or None where the data cannot be read any more: the page does without."""
+def try_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes | None:
+    """Return the map, or None where the data cannot be read any more: the page does without. Closes the source."""
     try:
-        return None if source is None else draw_error_map(model, source, units)
+        return draw_error_map(model, source, units)
     except DataError:
         return None
     finally:
-        if source is not None:
-            source.close()
+        source.close()
 
 
 def findings_of(model: nn.Module, source: SampleSource) -> Findings:

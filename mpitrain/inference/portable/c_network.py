@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpitrain.inference.portable.network import PortableNetwork
+from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
 
 _ENDS = """\
 static INLINE void normalise(int samples, const network_numbers *n, const real *RESTRICT x, real *RESTRICT h) {
@@ -158,13 +158,13 @@ def _forward(network: PortableNetwork, suffix: str, samples: str) -> str:
             f"real z{number}[{count}], h{number}[{count}];",
             f"dense_{suffix}({num_in}, {num_out}, n->weight_{number}, n->bias_{number}, h{number - 1}, z{number});",
         ]
-        lines += _normalised(network, number, samples)
+        lines += _normalised(layer, number, samples)
         if layer.activation == "none":
             lines.append(f"for (int k = 0; k < {count}; ++k) h{number}[k] = without_tiny(z{number}[k], {limit});")
         else:
             slopes = f"{layer.activation}_slopes({count}, z{number}, h{number}, slopes->layer_{number});"
             lines += [f"{layer.activation}_values({count}, {limit}, z{number}, h{number});", f"if (slopes) {slopes}"]
-        lines += _added(network, number, samples, f"h{number - 1}", f"h{number}")
+        lines += _added(layer, number, samples, f"h{number - 1}", f"h{number}")
     lines += [f"to_physical({samples}, n, h{len(network.layers)}, y);"]
     arguments = "const real *RESTRICT x, real *RESTRICT y, slopes_of_layers *slopes"
     what = f"y [OUTPUTS][{samples}] of x [INPUTS][{samples}] in physical units, and the slopes unless NULL."
@@ -178,9 +178,9 @@ def _tangent(network: PortableNetwork, suffix: str, samples: str) -> str:
         lines += [
             f"real z{number}[{num_out} * {samples}], h{number}[{num_out} * {samples}];",
             f"dense_{suffix}({num_in}, {num_out}, n->weight_{number}, NULL, h{number - 1}, z{number});",
-            *reversed(_norm_derivative(network, number, samples, f"z{number}")),
-            f"times_slopes({num_out} * {samples}, z{number}, {_slopes(network, number)}, h{number});",
-            *_added(network, number, samples, f"h{number - 1}", f"h{number}"),
+            *reversed(_norm_derivative(layer, number, samples, f"z{number}")),
+            f"times_slopes({num_out} * {samples}, z{number}, {_slopes(layer, number)}, h{number});",
+            *_added(layer, number, samples, f"h{number - 1}", f"h{number}"),
         ]
     lines += [f"times_std({samples}, n, VALUE_LIMIT, h{len(network.layers)}, RESULT_LIMIT, dy);"]
     arguments = "const slopes_of_layers *slopes, const real *RESTRICT dx, real *RESTRICT dy"
@@ -191,21 +191,21 @@ def _adjoint(network: PortableNetwork, suffix: str, samples: str) -> str:
     last = len(network.layers)
     lines = [f"real z{last}[OUTPUTS * {samples}];", f"times_std({samples}, n, RESULT_LIMIT, dy, VALUE_LIMIT, z{last});"]
     for number in range(last, 0, -1):
-        num_in, num_out = network.layers[number - 1].weight.shape
+        layer = network.layers[number - 1]
+        num_in, num_out = layer.weight.shape
         lines += [
             f"real h{number}[{num_out} * {samples}], z{number - 1}[{num_in} * {samples}];",
-            f"times_slopes({num_out} * {samples}, z{number}, {_slopes(network, number)}, h{number});",
-            *_norm_derivative(network, number, samples, f"h{number}"),
+            f"times_slopes({num_out} * {samples}, z{number}, {_slopes(layer, number)}, h{number});",
+            *_norm_derivative(layer, number, samples, f"h{number}"),
             f"dense_{suffix}({num_out}, {num_in}, n->transposed_{number}, NULL, h{number}, z{number - 1});",
-            *_added(network, number, samples, f"z{number}", f"z{number - 1}"),
+            *_added(layer, number, samples, f"z{number}", f"z{number - 1}"),
         ]
     lines += [f"divide_by_std({samples}, n, (real)0, z0, RESULT_LIMIT, dx);"]
     arguments = "const slopes_of_layers *slopes, const real *RESTRICT dy, real *RESTRICT dx"
     return _function(network, "dx = K^T dy at the sample of the slopes.", f"adjoint_{suffix}", arguments, lines)
 
 
-def _normalised(network: PortableNetwork, number: int, samples: str) -> list[str]:
-    layer = network.layers[number - 1]
+def _normalised(layer: DenseLayer, number: int, samples: str) -> list[str]:
     if layer.norm is None:
         return []
     count, kept = f"{len(layer.bias)} * {samples}", (f"normalised_{number}", f"factor_{number}")
@@ -217,14 +217,12 @@ def _normalised(network: PortableNetwork, number: int, samples: str) -> list[str
     ]
 
 
-def _added(network: PortableNetwork, number: int, samples: str, values: str, to: str) -> list[str]:
-    layer = network.layers[number - 1]
+def _added(layer: DenseLayer, number: int, samples: str, values: str, to: str) -> list[str]:
     return [f"add_values({len(layer.bias)} * {samples}, {values}, {to});"] if layer.is_residual else []
 
 
-def _norm_derivative(network: PortableNetwork, number: int, samples: str, values: str) -> list[str]:
+def _norm_derivative(layer: DenseLayer, number: int, samples: str, values: str) -> list[str]:
     """Return the adjoint's statements; in the other order they are the tangent linear's."""
-    layer = network.layers[number - 1]
     if layer.norm is None:
         return []
     kept = f"slopes->normalised_{number}, slopes->factor_{number}"
@@ -234,8 +232,8 @@ def _norm_derivative(network: PortableNetwork, number: int, samples: str, values
     ]
 
 
-def _slopes(network: PortableNetwork, number: int) -> str:
-    return "NULL" if network.layers[number - 1].activation == "none" else f"slopes->layer_{number}"
+def _slopes(layer: DenseLayer, number: int) -> str:
+    return "NULL" if layer.activation == "none" else f"slopes->layer_{number}"
 
 
 def _function(network: PortableNetwork, what: str, name: str, arguments: str, lines: Sequence[str]) -> str:

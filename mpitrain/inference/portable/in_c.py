@@ -17,7 +17,7 @@ import numpy as np
 from mpitrain.inference.portable.c_network import network_functions
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import NORM_EPSILON, Array, PortableNetwork
-from mpitrain.inference.portable.statements import write_down
+from mpitrain.inference.portable.statements import Language, write_down
 
 _PREFIXED = ("INLINE", "RESTRICT", "TILE", "MEMBERS", "INPUTS", "OUTPUTS")
 # A tile of float32 is one AVX-512 register, or two of AVX2.
@@ -66,26 +66,14 @@ _END = """\
 """
 
 
-class CLanguage:
-    """See `statements.Language`."""
-
-    def number(self, value: float, dtype: str) -> str:
-        """Return the number as a hexadecimal constant of its type."""
-        return c_number(np.dtype(dtype).type(value))
-
-    def select(self, condition: str, yes: str, no: str) -> str:
-        """Return a choice that compilers turn into a select: nothing is left to compute."""
-        return f"{condition} ? {yes} : {no}"
-
-    def absolute(self, x: str) -> str:
-        """Return |x|."""
-        return f"ABSOLUTE({x})"
-
-
 def c_number(value: np.floating[Any]) -> str:
     """Return the exact number; a float constant for float32."""
     digits = re.sub(r"(\.[0-9a-f]*?)0+p", r"\1p", float(value).hex()).replace(".p", "p")
     return f"{digits}f" if value.dtype == np.float32 else digits
+
+
+# Compilers turn this choice into a select: nothing is left to compute.
+_C = Language(c_number, select="{condition} ? {yes} : {no}", absolute="ABSOLUTE({x})")
 
 
 def c_begin(prefix: str) -> str:
@@ -147,7 +135,7 @@ def numbers_of(network: PortableNetwork) -> Iterator[tuple[str, Array]]:
 
 
 def _constants(network: PortableNetwork, num_members: int) -> str:
-    c, limits, language = COEFFICIENTS[network.dtype], network.limits, CLanguage()
+    c, limits, real = COEFFICIENTS[network.dtype], network.limits, np.dtype(network.dtype).type
     itemsize = np.dtype(network.dtype).itemsize
     named = {"VALUE_LIMIT": limits.value, "SUM_LIMIT": limits.sum, "RESULT_LIMIT": limits.result}
     if num_members > 1 or network.has_norms:
@@ -162,7 +150,7 @@ enum {{ INPUTS = {network.sizes[0]}, OUTPUTS = {network.sizes[-1]} }};
 enum {{ MEMBERS = {num_members}, TILE = {tile_of(network)} }};
 enum {{ MANTISSA_BITS = {c.mantissa_bits}, EXPONENT_BIAS = {c.exponent_bias} }};
 /* Smaller numbers count as 0, so that no result depends on whether the CPU flushes subnormal numbers to 0. */
-{chr(10).join(f"static const real {name} = {language.number(value, network.dtype)};" for name, value in named.items())}
+{chr(10).join(f"static const real {name} = {c_number(real(value))};" for name, value in named.items())}
 """
 
 
@@ -193,8 +181,8 @@ typedef struct {{
 
 def _activation(name: str, dtype: str) -> str:
     function = ACTIVATIONS[name]
-    values, y = write_down(function.value, ["z[k]"], CLanguage(), dtype)
-    slopes, slope = write_down(function.slope, ["z[k]", "h[k]"], CLanguage(), dtype)
+    values, y = write_down(function.value, ["z[k]"], _C, dtype)
+    slopes, slope = write_down(function.slope, ["z[k]", "h[k]"], _C, dtype)
     return f"""\
 /* h = {name}(z). */
 static INLINE void {name}_values(int count, real limit, const real *RESTRICT z, real *RESTRICT h) {{

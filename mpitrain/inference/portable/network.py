@@ -23,7 +23,7 @@ from mpitrain.models.activations import ACTIVATIONS, activation_name
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import MlpNetwork, ResidualLayer
-from mpitrain.models.normalized import NormalizedModel
+from mpitrain.models.normalized import PhysicalModel
 
 Array = npt.NDArray[Any]
 
@@ -128,7 +128,7 @@ def portable_network_of(model: nn.Module) -> PortableNetwork | None:
     The inverse of `model.output_transforms` is left to the caller. Dropout does nothing there, and batch norm is part
     of the layer before it (computed in float64, rounded once).
     """
-    if not isinstance(model, IceNet | NormalizedModel) or _array(model.input_mean).dtype not in (
+    if not isinstance(model, PhysicalModel) or _array(model.input_mean).dtype not in (
         np.float32,
         np.float64,
     ):

@@ -7,65 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mpitrain.inference.portable.functions import COEFFICIENTS
 
-
-class Language(Protocol):
-    """How a language writes numbers and the operations that are not + - * / or comparisons."""
-
-    def number(self, value: float, dtype: str) -> str:
-        """Return the constant, exactly."""
-        ...
-
-    def select(self, condition: str, yes: str, no: str) -> str:
-        """Return yes where the condition holds, else no; both are names or constants."""
-        ...
-
-    def absolute(self, x: str) -> str:
-        """Return the size of x."""
-        ...
+_OPERATIONS: dict[np.ufunc, str] = {np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/"}
+_COMPARISONS: dict[np.ufunc, str] = {np.less: "<", np.greater: ">"}
 
 
 @dataclass(frozen=True)
-class Value:
+class Language:
+    """How a language writes numbers and the operations that are not + - * / or comparisons.
+
+    `number` gives a numpy number, exactly; `select` is yes where the condition holds, else no, both being names
+    or constants; `absolute` is the size of x.
+    """
+
+    number: Callable[[Any], str]
+    select: str
+    absolute: str
+
+
+@dataclass(frozen=True)
+class Value(np.lib.mixins.NDArrayOperatorsMixin):
     """A variable or a condition that has been written down; what is done with it is written down too."""
 
     name: str
     writer: Writer
 
-    def __add__(self, other: object) -> Value:
-        return self.writer.operation(self, "+", other)
-
-    def __radd__(self, other: object) -> Value:
-        return self.writer.operation(other, "+", self)
-
-    def __sub__(self, other: object) -> Value:
-        return self.writer.operation(self, "-", other)
-
-    def __rsub__(self, other: object) -> Value:
-        return self.writer.operation(other, "-", self)
-
-    def __mul__(self, other: object) -> Value:
-        return self.writer.operation(self, "*", other)
-
-    def __rmul__(self, other: object) -> Value:
-        return self.writer.operation(other, "*", self)
-
-    def __truediv__(self, other: object) -> Value:
-        return self.writer.operation(self, "/", other)
-
-    def __rtruediv__(self, other: object) -> Value:
-        return self.writer.operation(other, "/", self)
-
-    def __lt__(self, other: object) -> Value:
-        return Value(f"{self.name} < {self.writer.text(other)}", self.writer)
-
-    def __gt__(self, other: object) -> Value:
-        return Value(f"{self.name} > {self.writer.text(other)}", self.writer)
+    def __array_ufunc__(self, operation: np.ufunc, _method: str, left: object, right: object) -> Value:
+        return self.writer.operation(left, operation, right)
 
 
 @dataclass
@@ -83,19 +56,21 @@ class Writer:
 
     def text(self, x: object) -> str:
         """Return a value's name, or a constant as the language writes it."""
-        return x.name if isinstance(x, Value) else self.language.number(float(x), self.dtype)  # type: ignore[arg-type]
+        return x.name if isinstance(x, Value) else self.language.number(np.dtype(self.dtype).type(x))
 
-    def operation(self, left: object, sign: str, right: object) -> Value:
-        """Write down left sign right."""
-        return self._assign(f"{self.text(left)} {sign} {self.text(right)}")
+    def operation(self, left: object, operation: np.ufunc, right: object) -> Value:
+        """Write down an operation; a comparison is written where it is used."""
+        if operation in _COMPARISONS:
+            return Value(f"{self.text(left)} {_COMPARISONS[operation]} {self.text(right)}", self)
+        return self._assign(f"{self.text(left)} {_OPERATIONS[operation]} {self.text(right)}")
 
     def select(self, condition: Value, yes: object, no: object) -> Value:
         """Write down a choice."""
-        return self._assign(self.language.select(condition.name, self.text(yes), self.text(no)))
+        return self._assign(self.language.select.format(condition=condition.name, yes=self.text(yes), no=self.text(no)))
 
     def absolute(self, x: Value) -> Value:
         """Write down |x|."""
-        return self._assign(self.language.absolute(x.name))
+        return self._assign(self.language.absolute.format(x=x.name))
 
     def power_of_two(self, shifted: Value) -> Value:
         """Write down the call of a function that every source has."""
@@ -114,9 +89,3 @@ def write_down(
     writer = Writer(language, dtype)
     result = function(writer, *(Value(name, writer) for name in arguments))
     return writer.lines, writer.text(result)
-
-
-def bits_of(value: float, dtype: str) -> str:
-    """Return the number's bits as hexadecimal digits."""
-    number = np.array(value, dtype)
-    return f"{int(number.view(f'u{number.itemsize}')):0{2 * number.itemsize}X}"

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -43,12 +43,7 @@ def read_archive(path: Path) -> StoredArchive:
     Raises OSError, or ArchiveError where it is none, is damaged, or asks for more than modules of numbers need.
     """
     with path.open("rb") as file:
-        parts = ZipParts(file)
-        _check_byte_order(parts)
-        root = read_inert(parts.read("data.pkl", _MOST_PICKLE_BYTES))
-        if not isinstance(root, StoredObject):
-            raise ArchiveError("holds no module")
-        found = _Walk().leaves(root)
+        parts, root, found = _look_into(file)
         return StoredArchive(_tensors(found, parts), _texts(found), _record(parts), _has_forward(root, parts))
 
 
@@ -57,10 +52,7 @@ def tensors_in_parts(content: bytes) -> dict[str, tuple[str, torch.Tensor]]:
 
     Raises ArchiveError as `read_archive`, and where a tensor is less than its part, or lies in it in another order.
     """
-    parts = ZipParts(io.BytesIO(content))
-    _check_byte_order(parts)
-    root = read_inert(parts.read("data.pkl", _MOST_PICKLE_BYTES))
-    found = _Walk().leaves(root) if isinstance(root, StoredObject) else {}
+    parts, _, found = _look_into(io.BytesIO(content))
     tensors = _tensors(found, parts)
     keys = {name: value.storage.key for name, value in found.items() if isinstance(value, StoredTensor)}
     for name, tensor in tensors.items():
@@ -69,37 +61,33 @@ def tensors_in_parts(content: bytes) -> dict[str, tuple[str, torch.Tensor]]:
     return {name: (keys[name], tensor) for name, tensor in tensors.items()}
 
 
-class _Walk:
-    """Through a module and the modules in it, not without end: the file may hold one in itself."""
-
-    def __init__(self) -> None:
-        self.num_seen = 0
-
-    def leaves(self, root: StoredObject) -> dict[str, object]:
-        return dict(self._leaves(root, "", _DEEPEST))
-
-    def _leaves(self, module: StoredObject, prefix: str, depth: int) -> Iterator[tuple[str, object]]:
-        if depth == 0:
-            raise ArchiveError(f"holds modules in modules, more than {_DEEPEST} deep")
-        for name, value in (module.attributes or {}).items():
-            self.num_seen += 1
-            if self.num_seen > _MOST_ATTRIBUTES:
-                raise ArchiveError(f"holds more than {_MOST_ATTRIBUTES} attributes")
-            _check_text(name)
-            if isinstance(value, StoredObject):
-                yield from self._leaves(value, f"{prefix}{name}.", depth - 1)
-            else:
-                yield f"{prefix}{name}", value
-
-
-def _check_text(name: object) -> None:
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_TEXT:
-        raise ArchiveError("holds an attribute whose name cannot be printed")
-
-
-def _check_byte_order(parts: ZipParts) -> None:
+def _look_into(file: IO[bytes]) -> tuple[ZipParts, StoredObject, dict[str, object]]:
+    """Return an archive's parts, its module, and what that and the modules in it hold, by name."""
+    parts = ZipParts(file)
     if parts.size("byteorder") is not None and parts.read("byteorder", 16).strip() != b"little":
         raise ArchiveError("was written on a machine of the other byte order")
+    root = read_inert(parts.read("data.pkl", _MOST_PICKLE_BYTES))
+    if not isinstance(root, StoredObject):
+        raise ArchiveError("holds no module")
+    found = {}
+    for number, (name, value) in enumerate(_attributes(root, "", _DEEPEST), 1):
+        if number > _MOST_ATTRIBUTES:
+            raise ArchiveError(f"holds more than {_MOST_ATTRIBUTES} attributes")
+        if not isinstance(value, StoredObject):
+            found[name] = value
+    return parts, root, found
+
+
+def _attributes(module: StoredObject, prefix: str, depth: int) -> Iterator[tuple[str, object]]:
+    """Yield those of a module and of the modules in it, which may be itself: there may be no end of them."""
+    if depth == 0:
+        raise ArchiveError(f"holds modules in modules, more than {_DEEPEST} deep")
+    for name, value in (module.attributes or {}).items():
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_TEXT:
+            raise ArchiveError("holds an attribute whose name cannot be printed")
+        yield f"{prefix}{name}", value
+        if isinstance(value, StoredObject):
+            yield from _attributes(value, f"{prefix}{name}.", depth - 1)
 
 
 def _tensors(found: Mapping[str, object], parts: ZipParts) -> dict[str, torch.Tensor]:

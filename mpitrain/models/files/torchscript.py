@@ -166,7 +166,8 @@ def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> No
 def save_normalization(mean: torch.Tensor, std: torch.Tensor, model_path: Path) -> Path:
     """Write `mean` (F,) and `std` (F,) to the side file that the C++ program reads; return its path."""
     path = normalization_path(model_path)
-    _write(_quietly(lambda: torch.jit.script(_TensorList([mean, std]))), path)
+    scripted = _quietly(lambda: torch.jit.script(_TensorList([mean, std])))
+    _put(lambda: _archive_of(scripted, None), path)
     return path
 
 
@@ -260,10 +261,6 @@ def _some_numbers(plain: NormalizedModel, num_rows: int, shape: tuple[int, ...])
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return one_line(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
-
-
-def _write(scripted: torch.jit.ScriptModule, path: Path, record: NetworkRecord | None = None) -> None:
-    _put(lambda: _archive_of(scripted, record), path)
 
 
 def _archive_of(scripted: torch.jit.ScriptModule, record: NetworkRecord | None) -> bytes:

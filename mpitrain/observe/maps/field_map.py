@@ -40,6 +40,12 @@ class MapLook:
     limits: tuple[float, float] | None = None
 
 
+def error_look(title: str, label: str, errors: Array) -> MapLook:
+    """Return how predictions minus data are shown: 0, where there is no error, in the middle of the colours."""
+    largest = float(np.nanmax(np.abs(errors))) if np.isfinite(errors).any() else 0.0
+    return MapLook(title, f"error of {label}", "RdBu_r", (-largest or -1.0, largest or 1.0))
+
+
 def draw_map(
     values: Array, places: tuple[Array, Array] | None, look: MapLook, pale: npt.NDArray[np.bool_] | None = None,
     width_inch: float = 8.0,

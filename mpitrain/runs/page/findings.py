@@ -17,10 +17,9 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.dataset.batches import EvaluationSource, Slice
-from mpitrain.data.selection.opening import open_source
-from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.page.findings import try_error_map
-from mpitrain.inference.predictor import CHUNK_BYTES, selection_to_predict
+from mpitrain.inference.run_weights import open_data
+from mpitrain.inference.skill import check_finite
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.output_transforms import answering_physically, physical_targets
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
@@ -73,27 +72,14 @@ def gather_findings(ranks: Ranks, prepared: PreparedRun) -> Findings:
     )
 
 
-def check_finite(prediction: Array) -> None:
-    """Raise TrainingError for predictions that are not finite."""
-    if not np.isfinite(prediction).all():
-        # The loss of the last step is the one before it: without validation nobody has seen these weights.
-        raise TrainingError(
-            "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
-            "for extreme inputs"
-        )
-
-
 def write_page(
     run_folder: Path, summary: RunSummary, found: Findings, prepared: PreparedRun, files: Sequence[str]
 ) -> None:  # fmt: skip
     """Write `report.html`, with a map of the errors where the data has a grid. For the root. Raises OutputError."""
     names = prepared.dataset.summary
     words = describe_settings(prepared.config, names.input_names, names.target_names, asdict(summary))
-    try:
-        source = open_source(selection_to_predict(prepared.config, list(files)), CHUNK_BYTES)
-    except DataError:  # it has been moved since: the page does without
-        picture = None
-    else:
+    source, picture = open_data(prepared.config, list(files)), None
+    if source is not None:  # else it has been moved since: the page does without
         picture = try_error_map(prepared.model, source, prepared.units.get(source.target_names[0], ""))
     write_report(run_folder, summary, replace(found, error_map=picture, settings=words))
 

@@ -26,7 +26,7 @@ from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.data.selection.settings import Selection
-from mpitrain.verify.stages import Stages
+from mpitrain.verify.stages import Fault, Stages
 
 
 def _domain(**settings: Any) -> Stages:
@@ -113,18 +113,22 @@ def _statistics_of_all(
     return _with_normalization(data, everything.summary.normalization)
 
 
-DATA_FAULTS: dict[str, Stages] = {
-    "wrong pole": Stages(select=_other_pole),
-    "aice < 1 for aice <= 1": _domain(mask="aice_h < 1"),
-    "latitude >= 40 for > 40": _domain(mask_mode="sea_ice", latitude_range=[40, 90]),
-    "mask ignored": _domain(mask_mode="all", mask="ULAT > 40 and 0 < aice_h <= 1"),
-    "contiguous partition for round robin": _reference(partition=_contiguous),
+DATA_FAULTS = (
+    Fault("wrong pole", "selected samples", Stages(select=_other_pole)),
+    Fault("aice < 1 for aice <= 1", "selected samples", _domain(mask="aice_h < 1")),
+    Fault("latitude >= 40 for > 40", "selected samples", _domain(mask_mode="sea_ice", latitude_range=[40, 90])),
+    Fault("mask ignored", "selected samples", _domain(mask_mode="all", mask="ULAT > 40 and 0 < aice_h <= 1")),
+    Fault("contiguous partition for round robin", "partition", _reference(partition=_contiguous)),
     # The one-pass sums with unequal counts would be no number at all.
-    "no truncation to the smallest rank": _reference(truncate=_untruncated, moments_of=_float64_moments),
-    "sample variance for population variance": _reference(moments_of=_sample_variance),
-    "mean of the ranks' means in float64": _reference(moments_of=_mean_of_means),
-    "float64 statistics": _reference(moments_of=_float64_moments),
-    "hs and hi swapped": Stages(select=_swapped_inputs),
-    "unweighted merge of moments": Stages(hold_samples=_unweighted_merge),
-    "validation samples in the statistics": Stages(hold_samples=_statistics_of_all),
-}
+    Fault(
+        "no truncation to the smallest rank",
+        "partition",
+        _reference(truncate=_untruncated, moments_of=_float64_moments),
+    ),
+    Fault("sample variance for population variance", "statistics", _reference(moments_of=_sample_variance)),
+    Fault("mean of the ranks' means in float64", "statistics", _reference(moments_of=_mean_of_means)),
+    Fault("float64 statistics", "statistics", _reference(moments_of=_float64_moments)),
+    Fault("hs and hi swapped", "statistics", Stages(select=_swapped_inputs)),
+    Fault("unweighted merge of moments", "statistics", Stages(hold_samples=_unweighted_merge), "standard"),
+    Fault("validation samples in the statistics", "statistics", Stages(hold_samples=_statistics_of_all), "standard"),
+)

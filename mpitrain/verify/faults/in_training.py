@@ -19,7 +19,7 @@ from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.model import build_model
 from mpitrain.train.losses import WeightedLoss
 from mpitrain.train.optimizers import LibtorchAdam
-from mpitrain.verify.stages import Stages
+from mpitrain.verify.stages import Fault, Stages
 
 # Of a row of partial sums: the gradient, then loss, weight and stop flag.
 _NUM_EXTRAS = 3
@@ -45,10 +45,6 @@ def _with_activation(config: RunConfig, summary: DataSummary, ranks: Ranks) -> n
     model = build_model(config, summary, ranks)
     model.forward = types.MethodType(forward, model)
     return model
-
-
-def _engine(adjust: Callable[[Any], None]) -> Stages:
-    return Stages(adjust_engine=adjust)
 
 
 def _sum_of_squares(engine: Any) -> None:
@@ -174,19 +170,19 @@ def _jacobian_without_std(model: Any, inputs: torch.Tensor) -> tuple[torch.Tenso
     return outputs, derivatives * model.input_std
 
 
-TRAINING_FAULTS: dict[str, Stages] = {
-    "another seed for the weights": Stages(build_model=_next_seed),
-    "stale normalisation": Stages(build_model=_stale_normalization),
-    "activation between the layers": Stages(build_model=_with_activation),
-    "sum of squares for their mean": _engine(_sum_of_squares),
-    "padding rows counted": _engine(_count_padding),
-    "division by P instead of 7 P": _engine(_divide_by_ranks),
-    "scaling before the Allreduce": _ranks(_scale_first, adjust_engine=_divide_by_one),
-    "a lost rank's gradient": _ranks(_lose),
-    "partials added in another order": _engine(_add_in_a_line),
-    "mean of the slices' means": _engine(_mean_of_slices),
-    "bias correction off by one": _adam(off_by_one=True),
-    "eps inside the root": _adam(eps_inside=True),
-    "torch's Adam arithmetic": _adam(lerp=True),
-    "Jacobian without the division by std": Stages(jacobian=_jacobian_without_std),
-}
+TRAINING_FAULTS = (
+    Fault("another seed for the weights", "initial weights", Stages(build_model=_next_seed)),
+    Fault("stale normalisation", "forward", Stages(build_model=_stale_normalization)),
+    Fault("activation between the layers", "forward", Stages(build_model=_with_activation)),
+    Fault("sum of squares for their mean", "loss at step 1", Stages(adjust_engine=_sum_of_squares)),
+    Fault("padding rows counted", "loss at step 1", Stages(adjust_engine=_count_padding), "standard"),
+    Fault("division by P instead of 7 P", "gradient at step 1", Stages(adjust_engine=_divide_by_ranks)),
+    Fault("scaling before the Allreduce", "gradient at step 1", _ranks(_scale_first, adjust_engine=_divide_by_one)),
+    Fault("a lost rank's gradient", "gradient at step 1", _ranks(_lose)),
+    Fault("partials added in another order", "gradient at step 1", Stages(adjust_engine=_add_in_a_line), "standard"),
+    Fault("mean of the slices' means", "gradient at step 1", Stages(adjust_engine=_mean_of_slices), "standard"),
+    Fault("bias correction off by one", "weights at step 1", _adam(off_by_one=True)),
+    Fault("eps inside the root", "weights at step 1", _adam(eps_inside=True)),
+    Fault("torch's Adam arithmetic", "gradient at step 10", _adam(lerp=True)),
+    Fault("Jacobian without the division by std", "Jacobian", Stages(jacobian=_jacobian_without_std)),
+)

@@ -75,14 +75,12 @@ def _parameters_first(name: str) -> tuple[int, str]:
 
 
 def _same_bits(one: Array | None, other: Array | None) -> bool:
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return one.tobytes() == other.tobytes()
+    return one is not None and other is not None and _kind(one) == _kind(other) and one.tobytes() == other.tobytes()
 
 
 def _difference_of(name: str, expected: Result, found: Result, num_tensors: int, step: int) -> Difference:
     one, other = expected.tensors.get(name), found.tensors.get(name)
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+    if one is None or other is None or _kind(one) != _kind(other):
         return Difference(name, (), _kind(one), _kind(other), None, num_tensors, step)
     index = tuple(int(i) for i in np.argwhere(bits_of(one) != bits_of(other))[0])
     ulps = int(ulp_distance(one, other)[index])

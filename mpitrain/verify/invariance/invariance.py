@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.errors import MpitrainError, OutputError
+from mpitrain.errors import MpitrainError, writing
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.verify.invariance.checks import ERP, ERS, PEM, PET, REP, Check, known_reasons
 from mpitrain.verify.invariance.differences import Difference, compare_results, first_difference
@@ -66,7 +66,9 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
     """Run the configuration in all ways and compare. Raises the user's errors, of the settings and of the first run."""
     started_s = time.monotonic()
     config = load_run_config(request.config_path, request.overrides).config
-    folder = _make_folder(request.output)
+    folder = (request.output / "runs").absolute()
+    with writing(request.output / "runs", "choose another --output"):
+        folder.mkdir(parents=True, exist_ok=True)
     settings = [*request.overrides, *_small_case(request, config, folder)]
     runner = Runner(folder, request.config_path, settings, config.training.max_steps)
     first = Recipe(request.ranks[0])
@@ -74,19 +76,13 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
     num_steps = runner.result_of(first).num_steps
     outcomes = []
     for check, how, recipe in _plan(request, first, num_steps):
-        outcome = _not_run(check, how) if recipe is None else _compare(runner, config, check, how, first, recipe)
+        if recipe is None:
+            outcome = CheckOutcome(check, how, "not run")
+        else:
+            outcome = _compare(runner, config, check, how, first, recipe)
         say(f"  {check.name} {how}: {outcome.verdict}{' ' + outcome.detail if outcome.detail else ''}")
         outcomes.append(outcome)
     return Invariance(tuple(outcomes), first.num_ranks, num_steps, time.monotonic() - started_s)
-
-
-def _make_folder(output: Path) -> Path:
-    folder = output / "runs"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose another --output") from error
-    return folder.absolute()
 
 
 def _small_case(request: InvarianceRequest, config: RunConfig, folder: Path) -> Sequence[str]:
@@ -118,10 +114,6 @@ def _plan(request: InvarianceRequest, first: Recipe, num_steps: int) -> Iterator
             yield check, f"at step {stop} of {num_steps}", stopped
         else:
             yield check, f"at step {stop}, then {_ranks(others[0])}", replace(stopped, resumed_on=others[0])
-
-
-def _not_run(check: Check, how: str) -> CheckOutcome:
-    return CheckOutcome(check, how, "not run")
 
 
 def _compare(runner: Runner, config: RunConfig, check: Check, how: str, first: Recipe, recipe: Recipe) -> CheckOutcome:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mpitrain.verify.invariance.invariance import CheckOutcome, Invariance
-from mpitrain.verify.report import STYLE, html_table, versions, write_pair
+from mpitrain.verify.report import html_page, html_table, versions, write_pair
 
 _NO_REASON = "nothing in the settings explains it: a bug of this package or of a library, or a fault of a machine"
 
@@ -64,13 +63,7 @@ def to_json(invariance: Invariance) -> dict[str, Any]:
 
 def render_page(invariance: Invariance) -> str:
     """Return the report as one self-contained HTML page."""
-    verdict = (
-        "<p class='pass'>The result depends on data and settings alone.</p>"
-        if invariance.passed
-        else "<p class='fail'>The result depends on how the run is started.</p>"
-    )
-    told = ", ".join(f"{name} {value}" for name, value in versions().items())
-    rows: list[tuple[object, ...]] = [
+    rows = [
         (
             outcome.check.name, outcome.check.title, outcome.how, outcome.verdict, outcome.detail,
             "; ".join(_reasons(outcome)),
@@ -78,10 +71,10 @@ def render_page(invariance: Invariance) -> str:
         for outcome in invariance.outcomes
     ]  # fmt: skip
     table = html_table(("check", "what is done", "how", "verdict", "first difference", "why"), rows)
-    return (
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>mpitrain verify --invariance</title><style>{STYLE}</style><h1>Invariance</h1>{verdict}"
-        f"<p>{html.escape(told)}; {invariance.wall_time_s:.0f} s. Every number of the newest checkpoint and of the "
-        f"metrics is compared with those of the run on {invariance.num_ranks} ranks ({invariance.num_steps} steps), "
-        f"bit for bit.</p>{table}</html>"
+    told = (
+        f"{invariance.wall_time_s:.0f} s. Every number of the newest checkpoint and of the metrics is compared "
+        f"with those of the run on {invariance.num_ranks} ranks ({invariance.num_steps} steps), bit for bit.</p>{table}"
     )
+    cause = "data and settings alone" if invariance.passed else "how the run is started"
+    verdict = f"The result depends on {cause}."
+    return html_page("mpitrain verify --invariance", "Invariance", invariance.passed, verdict, told)
