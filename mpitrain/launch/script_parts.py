@@ -182,13 +182,11 @@ def threads(job: JobRequest, scheduler_variable: str = "") -> list[str]:
 
     Needs `check`.
     """
-    lines = [
-        "# one thread a core of the rank: without this each rank would start a thread for every core of the host",
-    ]
+    reason = "# one thread a core of the rank: without this each rank would start a thread for every core of the host"
     if not scheduler_variable:
-        return [*lines, f"export OMP_NUM_THREADS={job.cpus_per_task}"]
+        return [reason, f"export OMP_NUM_THREADS={job.cpus_per_task}"]
     return [
-        *lines,
+        reason,
         f'export OMP_NUM_THREADS="${{{scheduler_variable}:-{job.cpus_per_task}}}"',
         f'check {scheduler_variable} "$OMP_NUM_THREADS" {quote(SHELL_COUNT)}',
     ]
