@@ -85,6 +85,7 @@ if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/check
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
 fi"""
+# Needs `python`.
 CHOOSE_MPIRUN = """\
 # an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own
 mpirun=$(dirname "$(command -v "$python")")/mpirun
