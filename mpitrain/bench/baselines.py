@@ -38,7 +38,7 @@ class DistributedLoop:
         Raises UserError where the ranks cannot have equal parts of a batch.
         """
         torch.manual_seed(0)
-        self._model = DistributedDataParallel(_model_of(network))
+        self._model = DistributedDataParallel(model_of(network))
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=_LEARNING_RATE)
         self._batches = _endless(ranks, samples, _rank_batch_size(ranks, samples, global_batch_size))
 
@@ -48,9 +48,6 @@ class DistributedLoop:
         Collective.
         """
         return _time_steps(self._model, self._optimizer, self._batches, num_steps)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class SingleLoop:
@@ -64,7 +61,7 @@ class SingleLoop:
         self._chosen = min(tried, key=lambda one: one[0])[1:] if tried else None
 
     def _try(self, network: Network, is_fused: bool) -> tuple[float, nn.Module, torch.optim.Adam]:
-        model = _model_of(network)
+        model = model_of(network)
         optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=is_fused)
         _time_steps(model, optimizer, self._batches, _STEPS_TO_TRY)  # the first ones are slow
         return float(np.median(_time_steps(model, optimizer, self._batches, _STEPS_TO_TRY))), model, optimizer
@@ -74,9 +71,6 @@ class SingleLoop:
         if self._chosen is None:
             return [0.0] * num_steps
         return _time_steps(*self._chosen, self._batches, num_steps)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _time_steps(model: nn.Module, optimizer: torch.optim.Adam, batches: _Batches, num_steps: int) -> list[float]:
@@ -112,7 +106,7 @@ def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | st
     return rows // world_size
 
 
-def _model_of(network: Network) -> nn.Module:
+def model_of(network: Network) -> nn.Module:
     """Return the network; users normalise their data before, so no layer does."""
     if not network.is_chain:
         settings = load_run_config(None, list(network.settings)).config.model

@@ -190,9 +190,6 @@ class ExchangeLoop:
             sample_s * 1e6 for sample_s in measure_interleaved({"": Candidate(self._call)}, Plan(), clock)[""].samples_s
         ]
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 def _raise_if_wrong(results: Sequence[CollectiveResult]) -> None:
     wrong = [result for result in results if result.wrong_values]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 Item = TypeVar("Item")
 FEWEST_CALLS, MOST_CALLS = 1, 2000
 SINGLE_CALLS = 4  # of which the first opens connections and the others tell how many calls fill a sample
@@ -41,12 +43,12 @@ class Timing:
     @property
     def p10_s(self) -> float:
         """The 10th percentile of the samples."""
-        return percentile(self.samples_s, 10)
+        return float(np.percentile(self.samples_s, 10))
 
     @property
     def p90_s(self) -> float:
         """The 90th percentile of the samples."""
-        return percentile(self.samples_s, 90)
+        return float(np.percentile(self.samples_s, 90))
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,6 @@ def rotated(names: Sequence[Item], index: int) -> list[Item]:
     """Return `names` in the order of round `index`: each goes first once in as many rounds as there are names."""
     start = index % len(names) if names else 0
     return [*names[start:], *names[:start]]
-
-
-def percentile(samples: Sequence[float], percent: float) -> float:
-    """Return the value below which `percent` of the samples lie, by linear interpolation (numpy's default)."""
-    ordered = sorted(samples)
-    place = (len(ordered) - 1) * percent / 100
-    lower = int(place)
-    upper = min(lower + 1, len(ordered) - 1)
-    return ordered[lower] + (ordered[upper] - ordered[lower]) * (place - lower)
 
 
 def timing_record(timing: Timing) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,7 +65,8 @@ def measure_steps(
                 _measure_python(words, ours, longest_s, Path(folder), recorded)
                 _measure_cpp(words, [case for case in here if case.engine.kind == "cpp"], program, recorded)
             peak = max(peak, _peak())
-    return with_shares_of_peak([_result_of(case, recorded[case.key]) for case in cases], peak)
+    found = ((case, recorded[case.key]) for case in cases)
+    return with_shares_of_peak([summarise(case, r.rounds_us, r.error, r.spent, r.facts) for case, r in found], peak)
 
 
 def launcher_words(launcher: str | None) -> str | list[str]:
@@ -90,10 +91,6 @@ def _peak() -> float:
         return measure_peak()
     except MissingDependencyError:  # without a compiler all but the compiled step can be measured
         return 0.0
-
-
-def _result_of(case: StepCase, recorded: _Recorded) -> StepResult:
-    return summarise(case, recorded.rounds_us, recorded.error, recorded.spent, recorded.facts)
 
 
 def _words(num_ranks: int, num_nodes: int) -> str:
@@ -145,7 +142,7 @@ def _measure_python(
     num_ranks, num_nodes = cases[0].num_ranks, cases[0].num_nodes
     # Where a cluster's launcher starts them, on as many nodes as it likes.
     nodes = num_nodes if isinstance(launcher, str) else None
-    job = {"longest_s": longest_s, "results": str(results_file), "nodes": nodes, "cases": list(map(_as_job, cases))}
+    job = {"longest_s": longest_s, "results": str(results_file), "nodes": nodes, "cases": list(map(asdict, cases))}
     job_file.write_text(json.dumps(job))
     command = [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)]
     run_under_mpi(launcher, num_ranks, command, variables=variables_of_nodes(num_nodes))
@@ -154,22 +151,6 @@ def _measure_python(
         _record(here, answer.get("step_us"), answer.get("error"))
         here.facts = answer.get("facts", here.facts)
         here.spent += [answer["spent"]] if "spent" in answer else []
-
-
-def _as_job(case: StepCase) -> dict[str, object]:
-    return {
-        "kind": case.engine.kind,
-        "settings": case.settings,
-        "network": case.network.name,
-        "config": case.network.config,
-        "sample_shape": case.network.sample_shape,
-        "input_names": case.network.input_names,
-        "target_names": case.network.target_names,
-        "batch": case.global_batch_size,
-        "samples": case.num_samples,
-        "steps": case.num_steps,
-        "warmup": case.num_warmup_steps,
-    }
 
 
 def _measure_cpp(

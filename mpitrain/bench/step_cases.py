@@ -182,10 +182,16 @@ class ScaledRun:
     def case(self, batch_size: int, num_ranks: int, steps: int | None = None, warm_up: int | None = None) -> StepCase:
         """Return a case of it: as many samples for each rank, and as many steps, as `bench step` takes."""
         num_samples = default_samples(self.batch_size, self.network) * num_ranks
-        steps = steps or step_count(batch_size, num_samples)
-        return StepCase(
-            self.network, batch_size, num_ranks, self.engine, num_samples, steps, warm_up or max(2, steps // 10)
-        )
+        return timed_case(self.network, batch_size, num_ranks, self.engine, num_samples, steps, warm_up)
+
+
+def timed_case(
+    network: Network, batch_size: int | str, num_ranks: int, engine: Engine, num_samples: int, steps: int | None,
+    warm_up: int | None,
+) -> StepCase:  # fmt: skip
+    """Return a case with so many steps, None: as many as a run times unless told, and a tenth of them to warm up."""
+    steps = steps or step_count(batch_size, num_samples)
+    return StepCase(network, batch_size, num_ranks, engine, num_samples, steps, warm_up or max(2, steps // 10))
 
 
 def network_of(name: str, allowed: str = NETWORK_HELP) -> Network:

@@ -18,7 +18,7 @@ import numpy as np
 from mpitrain.bench.baselines import DistributedLoop, SingleLoop
 from mpitrain.bench.collectives import ExchangeLoop
 from mpitrain.bench.measured.engine_loop import EngineLoop
-from mpitrain.bench.step_cases import FEATURES, OUTPUTS, step_network_of
+from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Engine, Network, StepCase
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
 from mpitrain.comm.tensors import open_tensors
@@ -42,9 +42,6 @@ class Timed(Protocol):
     def time_steps(self, num_steps: int) -> list[float]:
         """Train `num_steps` steps and return the time of each in microseconds. Collective."""
 
-    def close(self) -> None:
-        """Give back what it holds that is not memory of its own. Collective."""
-
 
 def main() -> int:
     """Measure the cases of the file that the command line names; return the exit code."""
@@ -56,8 +53,8 @@ def _measure_all(ranks: Ranks, job: Mapping[str, Any]) -> int:
     results: list[dict[str, Any]] = [
         {"error": f"the ranks are on {ranks.num_nodes} node(s): only MPICH lets those of one machine believe in others"}
         if job["nodes"] not in (None, ranks.num_nodes)
-        else _measure_or_tell(ranks, case, float(job["longest_s"]))
-        for case in job["cases"]
+        else _measure_or_tell(ranks, case_of(record), float(job["longest_s"]))
+        for record in job["cases"]
     ]
     if ranks.is_root:
         # A file: launchers have been seen to lose the end of a line of hundreds of kilobytes.
@@ -65,11 +62,17 @@ def _measure_all(ranks: Ranks, job: Mapping[str, Any]) -> int:
     return 0
 
 
-def _measure_or_tell(ranks: Ranks, case: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
+def case_of(record: Mapping[str, Any]) -> StepCase:
+    """Return the case that JSON made `record` of, where tuples became lists."""
+    network, engine = Network(**record["network"]), Engine(**record["engine"])
+    return StepCase(**{**record, "network": network, "engine": engine})
+
+
+def _measure_or_tell(ranks: Ranks, case: StepCase, longest_s: float) -> dict[str, Any]:
     """Return the times of one case, or what is in its way: raised on all ranks together. Collective."""
     try:
-        path = Path(case["config"]) if case["config"] else None
-        config = ranks.on_all_ranks(lambda: load_run_config(path, case["settings"]).config)
+        path = Path(case.network.config) if case.network.config else None
+        config = ranks.on_all_ranks(lambda: load_run_config(path, case.settings).config)
     except MpitrainError as error:
         return {"error": str(error)}
     with open_tensors(ranks, config):
@@ -84,21 +87,24 @@ def _measure_or_tell(ranks: Ranks, case: Mapping[str, Any], longest_s: float) ->
             gc.collect()
 
 
-def _measure(ranks: Ranks, config: RunConfig, case: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
-    names = tuple(case["input_names"]), tuple(case["target_names"])
-    samples = synthetic_samples(case["samples"], tuple(case["sample_shape"]), *names)
+def _measure(ranks: Ranks, config: RunConfig, case: StepCase, longest_s: float) -> dict[str, Any]:
+    network, kind = case.network, case.engine.kind
+    names = tuple(network.input_names), tuple(network.target_names)
+    samples = synthetic_samples(case.num_samples, tuple(network.sample_shape), *names)
     timed: Timed
-    if case["kind"] in _LOOPS:
-        timed = _LOOPS[case["kind"]](ranks, step_network_of(case["network"]), samples, case["batch"])
+    if kind in _LOOPS:
+        timed = _LOOPS[kind](ranks, network, samples, case.global_batch_size)
     else:
         prepared = prepare_on_samples(config, take_share(samples, ranks), ranks)
-        timed = ExchangeLoop(prepared.engine, ranks) if case["kind"] == "exchange" else EngineLoop(prepared, ranks)
-    warmup_us = timed.time_steps(case["warmup"])
+        timed = ExchangeLoop(prepared.engine, ranks) if kind == "exchange" else EngineLoop(prepared, ranks)
+    warmup_us = timed.time_steps(case.num_warmup_steps)
     ranks.barrier()
-    num_steps = ranks.on_root(lambda: affordable_steps(case["steps"], warmup_us, longest_s))
+    num_steps = ranks.on_root(lambda: affordable_steps(case.num_steps, warmup_us, longest_s))
     step_us = timed.time_steps(num_steps)
     ranks.barrier()
-    of_engine = {"spent": timed.spent(), "facts": timed.facts()} if isinstance(timed, EngineLoop) else {}
+    if not isinstance(timed, EngineLoop):
+        return {"step_us": step_us}
+    of_engine = {"spent": timed.spent(), "facts": timed.facts()}
     timed.close()
     return {"step_us": step_us, **of_engine}
 

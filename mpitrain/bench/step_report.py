@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpitrain import __version__
 from mpitrain.bench.output import render_table
 from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
 from mpitrain.cluster.cores import detect_usable_core_count
@@ -17,26 +19,14 @@ def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
 
     `threads_per_rank`: None where a user's settings decide.
     """
-    from importlib.metadata import version
-
     return {
         "processor": detect_cpu().brand or platform.machine(),
         "cores": detect_usable_core_count(),
         "threads_per_rank": threads_per_rank,
         "python": platform.python_version(),
-        "torch": version("torch"),
-        "mpitrain": version("mpitrain") if _is_installed("mpitrain") else None,
+        "torch": importlib.metadata.version("torch"),
+        "mpitrain": __version__,
     }
-
-
-def _is_installed(name: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) -> str:

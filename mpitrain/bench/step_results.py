@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from mpitrain.bench.measurement import percentile
+import numpy as np
+
 from mpitrain.bench.step_cases import EXCHANGE, StepCase
 from mpitrain.train.compiled.peak import operations_of
 
@@ -92,7 +93,7 @@ def summarise(
     """Return the result of one case from each round: the times of its steps in microseconds, and where they went."""
     medians = tuple(statistics.median(step_us) for step_us in rounds_us)
     pooled = [one_us for step_us in rounds_us for one_us in step_us]
-    p10_us, p90_us = (percentile(pooled, percent) if pooled else None for percent in (10, 90))
+    p10_us, p90_us = (float(np.percentile(pooled, percent)) if pooled else None for percent in (10, 90))
     middle = {kind: statistics.median(one[kind] for one in spent) for kind in (spent[0] if spent else ())}
     num_steps = min(map(len, rounds_us), default=0)
     return StepResult(case, medians, p10_us, p90_us, num_steps, error, spent=middle, facts=facts or {})

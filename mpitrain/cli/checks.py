@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.cli.settings import add_settings, ranks_of, split_settings
+from mpitrain.cluster.starting import say_on_stderr
 from mpitrain.errors import UserError
 
 
@@ -103,7 +104,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         tuple(options.case),
         parse_emulator(options.emulate) if options.emulate is not None else (),
     )
-    verification = verify(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    verification = verify(request, say_on_stderr)
     _, page = write_reports(verification, request.output)
     sys.stdout.write(f"{render_table(verification)}\nreport: {page}\n")
     return 0 if verification.passed else 1
@@ -125,7 +126,7 @@ def _run_invariance(options: argparse.Namespace) -> int:
         tuple(overrides),
         named_checks(options.case),
     )
-    invariance = check_invariance(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    invariance = check_invariance(request, say_on_stderr)
     _, page = write_reports(invariance, request.output)
     sys.stdout.write(f"{render_table(invariance)}\nreport: {page}\n")
     return 0 if invariance.passed else 1

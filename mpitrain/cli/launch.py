@@ -8,56 +8,46 @@ from typing import Any
 from mpitrain.cli.settings import add_settings, split_settings
 from mpitrain.launch.presets import PRESETS
 
-# Fields of a job request that one flag of the same name sets: flag words, then argparse's own arguments.
-_FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "nodes": (("-N", "--nodes"), {"type": int, "metavar": "N", "help": "hosts (default: 1)"}),
-    "tasks_per_node": (
-        ("--tasks-per-node",),
-        {"type": int, "metavar": "N", "help": "ranks on each host (default: 1, or one a GPU)"},
-    ),
-    "num_tasks": (("-n", "--ntasks"), {"type": int, "metavar": "N", "help": "ranks in all"}),
-    "gpus_per_node": (("--gpus-per-node",), {"type": int, "metavar": "N", "help": "GPUs of each host (default: 0)"}),
-    "cpus_per_task": (("--cpus-per-task",), {"type": int, "metavar": "N", "help": "cores of each rank (default: 1)"}),
-    "memory": (("--memory",), {"metavar": "64G", "help": "memory of each host"}),
-    "walltime": (
-        ("--walltime", "--time"),
-        {"metavar": "HH:MM:SS", "help": "time limit; also D-HH:MM:SS or minutes (default: 01:00:00)"},
-    ),
-    "signal_s": (
-        ("--signal-seconds",),
-        {"type": int, "metavar": "S", "help": "write a checkpoint so long before the limit (default: 120)"},
-    ),
-    "requeue": (
-        ("--requeue",),
-        {"action": argparse.BooleanOptionalAction, "help": "go on by itself after the limit or a lost host"},
-    ),
-    "restarts": (
-        ("--restarts",),
-        {"type": int, "metavar": "N", "help": "slurm, local: start again on what is left, so often"},
-    ),
-    "partition": (("--partition", "--queue"), {"metavar": "NAME", "help": "Slurm's partition, PBS's queue"}),
-    "account": (("--account",), {"metavar": "NAME", "help": "whom the time is charged to"}),
-    "job_name": (("--job-name",), {"metavar": "NAME", "help": "name in the queue (default: mpitrain)"}),
-    "mail": (("--mail",), {"metavar": "ADDRESS", "help": "who is told of the end"}),
-    "modules": (
-        ("--module",),
-        {"action": "append", "metavar": "NAME", "help": "environment module to load; repeatable"},
-    ),
-    "environment": (("--env",), {"action": "append", "metavar": "NAME=VALUE", "help": "variable to set; repeatable"}),
-    "mpi": (
-        ("--mpi",),
-        {"choices": ("pmi2", "pmix", "none"), "help": "srun's: pmi2 for MPICH and Intel MPI, pmix for Open MPI"},
-    ),
-    "network": (("--network",), {"choices": ("ib", "ethernet"), "help": "InfiniBand or Ethernet between the hosts"}),
-    "interface": (("--interface",), {"metavar": "NAME", "help": "network interface, such as eth0 or ib0"}),
-    "adapters": (("--adapters",), {"metavar": "NAMES", "help": "InfiniBand adapters, such as mlx5_0,mlx5_1"}),
-    "nccl_debug": (("--nccl-debug",), {"choices": ("VERSION", "WARN", "INFO", "TRACE"), "help": "how much NCCL tells"}),
-    "log_level": (
-        ("--log-level",),
-        {"type": str.lower, "choices": ("debug", "info", "warning", "error"), "help": "how much the ranks' logs hold"},
-    ),
-    "python": (("--python",), {"metavar": "PATH", "help": "the ranks' interpreter (default: the one that runs this)"}),
-    "master_port": (("--master-port",), {"type": int, "metavar": "PORT", "help": "manual: where the ranks meet"}),
+# Fields of a job request that one flag sets, with argparse's own arguments.
+_FIELDS: dict[str, dict[str, Any]] = {
+    "nodes": {"type": int, "metavar": "N", "help": "hosts (default: 1)"},
+    "tasks_per_node": {"type": int, "metavar": "N", "help": "ranks on each host (default: 1, or one a GPU)"},
+    "num_tasks": {"type": int, "metavar": "N", "help": "ranks in all"},
+    "gpus_per_node": {"type": int, "metavar": "N", "help": "GPUs of each host (default: 0)"},
+    "cpus_per_task": {"type": int, "metavar": "N", "help": "cores of each rank (default: 1)"},
+    "memory": {"metavar": "64G", "help": "memory of each host"},
+    "walltime": {"metavar": "HH:MM:SS", "help": "time limit; also D-HH:MM:SS or minutes (default: 01:00:00)"},
+    "signal_s": {"type": int, "metavar": "S", "help": "write a checkpoint so long before the limit (default: 120)"},
+    "requeue": {"action": argparse.BooleanOptionalAction, "help": "go on by itself after the limit or a lost host"},
+    "restarts": {"type": int, "metavar": "N", "help": "slurm, local: start again on what is left, so often"},
+    "partition": {"metavar": "NAME", "help": "Slurm's partition, PBS's queue"},
+    "account": {"metavar": "NAME", "help": "whom the time is charged to"},
+    "job_name": {"metavar": "NAME", "help": "name in the queue (default: mpitrain)"},
+    "mail": {"metavar": "ADDRESS", "help": "who is told of the end"},
+    "modules": {"action": "append", "metavar": "NAME", "help": "environment module to load; repeatable"},
+    "environment": {"action": "append", "metavar": "NAME=VALUE", "help": "variable to set; repeatable"},
+    "mpi": {"choices": ("pmi2", "pmix", "none"), "help": "srun's: pmi2 for MPICH and Intel MPI, pmix for Open MPI"},
+    "network": {"choices": ("ib", "ethernet"), "help": "InfiniBand or Ethernet between the hosts"},
+    "interface": {"metavar": "NAME", "help": "network interface, such as eth0 or ib0"},
+    "adapters": {"metavar": "NAMES", "help": "InfiniBand adapters, such as mlx5_0,mlx5_1"},
+    "nccl_debug": {"choices": ("VERSION", "WARN", "INFO", "TRACE"), "help": "how much NCCL tells"},
+    "log_level": {
+        "type": str.lower,
+        "choices": ("debug", "info", "warning", "error"),
+        "help": "how much the ranks' logs hold",
+    },
+    "python": {"metavar": "PATH", "help": "the ranks' interpreter (default: the one that runs this)"},
+    "master_port": {"type": int, "metavar": "PORT", "help": "manual: where the ranks meet"},
+}
+# The flags of those whose only flag is not the field's name with dashes.
+_FLAGS = {
+    "nodes": ("-N", "--nodes"),
+    "num_tasks": ("-n", "--ntasks"),
+    "walltime": ("--walltime", "--time"),
+    "signal_s": ("--signal-seconds",),
+    "partition": ("--partition", "--queue"),
+    "modules": ("--module",),
+    "environment": ("--env",),
 }
 
 
@@ -79,8 +69,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "one of this host)",
     )
     parser.add_argument("--preset", choices=tuple(PRESETS), help="a kind of job; other flags win over its values")
-    for name, (flags, options) in _FIELDS.items():
-        parser.add_argument(*flags, dest=name, **options)
+    for name, options in _FIELDS.items():
+        parser.add_argument(*_FLAGS.get(name, (f"--{name.replace('_', '-')}",)), dest=name, **options)
     parser.add_argument("--hosts", metavar="A,B,...", help="manual: the hosts' names, the meeting point first")
     parser.add_argument(
         "--sweep",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from mpitrain.errors import LaunchError
 _SCONTROL_TIMEOUT_S = 10.0
 MAX_HOSTS = 100_000  # above any machine: a longer list is a typing error, not a cluster
 
+_ITEM = re.compile(r"((?:\[[^\]]*\]|[^,])*),")  # commas in brackets are its own
 _PIECE = re.compile(r"[A-Za-z0-9_.\-]+|\[[^\[\]]*\]")
 _RANGE = re.compile(r"(?P<low>[0-9]+)(?:-(?P<high>[0-9]+))?")
 _TASKS = re.compile(r"(?P<tasks>[0-9]+)(?:\(x(?P<nodes>[0-9]+)\))?")
@@ -24,8 +26,8 @@ def expand_host_list(text: str) -> list[str]:
     Raises LaunchError naming the part that cannot be read.
     """
     hosts: list[str] = []
-    for item in _split_outside_brackets(text.strip(), text):
-        hosts += _expand_item(item, text)
+    for item in _ITEM.findall(f"{text.strip()},"):
+        hosts += _expand_item(item.strip(), text)
         _check_length(len(hosts), text)
     return hosts
 
@@ -43,30 +45,12 @@ def expand_tasks_per_node(text: str) -> list[int]:
     return counts
 
 
-def _split_outside_brackets(stripped: str, text: str) -> list[str]:
-    items, depth = [""], 0
-    for character in stripped:
-        depth += (character == "[") - (character == "]")
-        if depth not in (0, 1):
-            raise _unreadable("host list", items[-1] + character, text)
-        if character == "," and depth == 0:
-            items.append("")
-        else:
-            items[-1] += character
-    if depth != 0:
-        raise _unreadable("host list", items[-1], text)
-    return [item.strip() for item in items]
-
-
 def _expand_item(item: str, text: str) -> list[str]:
     pieces = _PIECE.findall(item)
     if not item or "".join(pieces) != item:
         raise _unreadable("host list", item, text)
     choices = [_expand_bracket(piece[1:-1], text) if piece.startswith("[") else [piece] for piece in pieces]
-    num_hosts = 1
-    for choice in choices:
-        num_hosts *= len(choice)
-    _check_length(num_hosts, text)
+    _check_length(math.prod(map(len, choices)), text)
     return ["".join(parts) for parts in product(*choices)]
 
 

@@ -1,12 +1,16 @@
-"""The place that the launcher's variables give this process, before it has met the others."""
+"""The place that the launcher's variables give this process before it has met the others, and one message of all."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mpitrain.cluster.launchers import claimed_rank, read_claims, without_inherited
 from mpitrain.errors import LaunchError
+
+PRINT_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -37,3 +41,15 @@ def read_place(environ: Mapping[str, str]) -> Place:
         True,
         is_one_node=largest.num_nodes == 1 or (largest.local_world_size or world_size) == world_size,
     )
+
+
+def say_once_before_ranks_meet(text: str, environ: Mapping[str, str]) -> None:
+    """Print `text` on standard error from the process whose launcher calls it rank 0; the others wait a moment.
+
+    No barrier can order processes that have not met. The launcher may kill rank 0 as soon as another one exits with
+    an error, so the others give it the time to print.
+    """
+    if claimed_rank(environ) == 0:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        time.sleep(PRINT_WITHIN_S)

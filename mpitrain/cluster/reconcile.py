@@ -65,15 +65,11 @@ def reconcile(mpi: RankClaim | None, environ: Mapping[str, str], mpi_library: st
     claims = read_claims(environ)
     scene = _Scene(mpi, claims, without_inherited(claims, environ), environ, mpi_library)
     if mpi is not None and (mpi.world_size or 1) > 1:
-        return _decide_with_mpi(scene, mpi)
+        _check_agreement(scene, (mpi, *scene.larger))
+        return LaunchDecision("mpi", _merge(mpi, scene.larger))
     if scene.larger:
         return _decide_without_mpi(scene)
     return _decide_for_one_process(scene)
-
-
-def _decide_with_mpi(scene: _Scene, mpi: RankClaim) -> LaunchDecision:
-    _check_agreement(scene, (mpi, *scene.larger))
-    return LaunchDecision("mpi", _merge(mpi, scene.larger))
 
 
 def _decide_for_one_process(scene: _Scene) -> LaunchDecision:
@@ -185,18 +181,7 @@ def _raise(scene: _Scene, what: str, fix: str) -> NoReturn:
 def render_claims_table(claims: Sequence[RankClaim]) -> str:
     """Render one line a source: what it says of this process and which variables say so; `-` where it says nothing."""
     rows = [("source", "rank", "world_size", "local_rank", "read from")]
-    rows += [
-        (
-            claim.source,
-            _cell(claim.rank),
-            _cell(claim.world_size),
-            _cell(claim.local_rank),
-            ", ".join(claim.variables) or "-",
-        )
-        for claim in claims
-    ]
+    for claim in claims:
+        rank, size, local = ("-" if n is None else str(n) for n in (claim.rank, claim.world_size, claim.local_rank))
+        rows.append((claim.source, rank, size, local, ", ".join(claim.variables) or "-"))
     return "\n".join(aligned(rows))
-
-
-def _cell(number: int | None) -> str:
-    return "-" if number is None else str(number)

@@ -19,25 +19,14 @@ def on_all_ranks(communicator: Communicator, action: Callable[[], Result]) -> Re
     `action` itself may be collective only if it fails on all ranks or on none. Raises the first failing rank's
     `MpitrainError` on all ranks, marked as agreed; any other exception is a bug and is not caught here.
     """
-    result: Result | None = None
-    failure: MpitrainError | None = None
-    try:
-        result = action()
-    except MpitrainError as error:
-        failure = error
+    result, failure = _attempt(action)
     _raise_first_failure(communicator, failure)
     return result  # type: ignore[return-value]  # without a failure it is a Result
 
 
 def on_root(communicator: Communicator, action: Callable[[], Result]) -> Result:
     """Run `action` on rank 0; return its (picklable) result or raise its `MpitrainError` on every rank. Collective."""
-    result: Result | None = None
-    failure: MpitrainError | None = None
-    if communicator.rank == 0:
-        try:
-            result = action()
-        except MpitrainError as error:
-            failure = error
+    result, failure = _attempt(action) if communicator.rank == 0 else (None, None)
     outcome = (None, result) if failure is None else ((type(failure), str(failure)), None)
     failed, value = communicator.broadcast_object(outcome)
     if failed is not None:
@@ -45,6 +34,13 @@ def on_root(communicator: Communicator, action: Callable[[], Result]) -> Result:
         raise mark_agreed(kind(message))
     agreed: Result = value
     return agreed
+
+
+def _attempt(action: Callable[[], Result]) -> tuple[Result | None, MpitrainError | None]:
+    try:
+        return action(), None
+    except MpitrainError as error:
+        return None, error
 
 
 def _raise_first_failure(communicator: Communicator, failure: MpitrainError | None) -> None:

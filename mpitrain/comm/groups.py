@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from mpitrain.cluster.rank_info import RankInfo, rank_info_from_hosts
+from mpitrain.cluster.rank_info import rank_info_from_hosts
 from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.ranks import Ranks
@@ -44,12 +44,8 @@ def _split(world: Ranks, color: int) -> Ranks:
     own = MpiCommunicator(part)
     part.Free()
     own.is_patient = world.cpu.is_patient
-    info = _info_of(own, world)
+    nodes = own.all_gather_object(str(world.node_rank))
+    info = rank_info_from_hosts(own.rank, nodes, world.info.source)
     # Its part of the node's cores, so that ranks which must take turns know it.
     cores = max(1, world.node_cores * info.local_world_size // world.local_world_size)
     return replace(world, info=info, cpu=own, tensors=own, notices=[], watchdog=None, node_cores=cores)
-
-
-def _info_of(own: MpiCommunicator, world: Ranks) -> RankInfo:
-    nodes = own.all_gather_object(str(world.node_rank))
-    return rank_info_from_hosts(own.rank, nodes, world.info.source)

@@ -51,7 +51,13 @@ def settle_tensors(ranks: Ranks, config: RunConfig) -> None:
 def settle_order_and_threads(ranks: Ranks, config: RunConfig) -> None:
     """Take the order of addition and the number of threads from `config`. Not collective."""
     ranks.reduction = config.training.reduction or ("any" if ranks.backend == "nccl" else "fixed")
-    ranks.num_threads = _set_threads(config, ranks)
+    cores = ranks.node_cores
+    keeps_bits = ranks.reduction == "fixed" or config.semantics == "reference"
+    ranks.num_threads = threads_per_rank(config.training.threads_per_rank, keeps_bits, cores, ranks.local_world_size)
+    torch.set_num_threads(ranks.num_threads)
+    warning = oversubscription_warning(ranks.local_world_size, ranks.num_threads, cores, ranks.host)
+    if warning:
+        ranks.notices.append(warning)
 
 
 @contextmanager
@@ -125,17 +131,6 @@ def _reference_backend(ranks: Ranks) -> str:
     return "mpi"
 
 
-def _set_threads(config: RunConfig, ranks: Ranks) -> int:
-    cores = ranks.node_cores
-    keeps_bits = ranks.reduction == "fixed" or config.semantics == "reference"
-    num_threads = threads_per_rank(config.training.threads_per_rank, keeps_bits, cores, ranks.local_world_size)
-    torch.set_num_threads(num_threads)
-    warning = oversubscription_warning(ranks.local_world_size, num_threads, cores, ranks.host)
-    if warning:
-        ranks.notices.append(warning)
-    return num_threads
-
-
 def _start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     """Initialise torch.distributed over the backend of `ranks` and return the tensors' communicator. Collective."""
     backend = ranks.backend
@@ -150,16 +145,25 @@ def _start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     if not isinstance(control, MpiCommunicator):
         return control if backend == "gloo" else TorchCommunicator(dist.new_group(backend=backend, timeout=timeout))
     timeout = timeout if backend == "nccl" else patient
+    name, store = meet_next_to_mpi(control, backend, timeout, ranks.num_nodes == 1)
     if backend == "mpi":
-        register_mpi_backend(control.mpi_comm)
-        _initialise(BACKEND_NAME, dist.HashStore(), control, timeout)
+        _initialise(name, store, control, timeout)
         return control
-    if ranks.num_nodes == 1:
-        use_loopback_for_gloo()
-    store = open_store_over(control, timeout, ranks.num_nodes == 1, is_sealed=backend != "nccl")
     # One rank may fail where the others have begun already.
     on_all_ranks(control, lambda: _start_next_to_mpi(backend, store, control, timeout))
     return TorchCommunicator()
+
+
+def meet_next_to_mpi(
+    control: MpiCommunicator, backend: str, timeout: datetime.timedelta, is_one_host: bool
+) -> tuple[str, dist.Store]:
+    """Return torch's name of `backend` and the store at which the ranks of `control` meet for it. Collective."""
+    if backend == "mpi":
+        register_mpi_backend(control.mpi_comm)
+        return BACKEND_NAME, dist.HashStore()
+    if is_one_host:
+        use_loopback_for_gloo()
+    return backend, open_store_over(control, timeout, is_one_host, is_sealed=backend != "nccl")
 
 
 def _start_next_to_mpi(backend: str, store: dist.Store, control: Communicator, timeout: datetime.timedelta) -> None:

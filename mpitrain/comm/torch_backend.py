@@ -35,12 +35,15 @@ class TorchCommunicator:
     @noted
     def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
         """See `Communicator.all_gather`."""
+        return torch.cat(self._gather_parts(tensor, row_counts))
+
+    def _gather_parts(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> list[torch.Tensor]:
         # Neither gloo nor nccl gathers unequal parts: all send the largest shape, and the surplus rows are dropped.
         padded = tensor.new_zeros((max(row_counts), *tensor.shape[1:]))
         padded[: tensor.shape[0]] = tensor
         parts = [torch.empty_like(padded) for _ in row_counts]
         dist.all_gather(parts, padded, group=self._group)
-        return torch.cat([part[:rows] for part, rows in zip(parts, row_counts, strict=True)])
+        return [part[:rows] for part, rows in zip(parts, row_counts, strict=True)]
 
     @noted
     def all_to_all_rows(
@@ -94,12 +97,7 @@ class TorchCommunicator:
         message = _as_tensor(encode(value), self._device)
         lengths = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(message)], device=self._device), group=self._group)
-        # Padded: neither gloo nor nccl gathers unequal parts.
-        padded = message.new_zeros(max(int(length) for length in lengths))
-        padded[: len(message)] = message
-        parts = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(parts, padded, group=self._group)
-        return [_received(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
+        return [_received(part) for part in self._gather_parts(message, [int(length) for length in lengths])]
 
     @property
     def _device(self) -> torch.device:

@@ -65,7 +65,7 @@ def _findings(details: ErrorDetails, settings: Sequence[Setting]) -> Iterator[_F
 def _split(location: tuple[int | str, ...]) -> tuple[KeyPath, tuple[int | str, ...]]:
     """Return the key, and what pydantic adds to it: the alternative of a union, the index in a list."""
     names, length = tuple(map(str, location)), 1
-    while length < len(names) and _is_section(names[:length]):
+    while length < len(names) and is_section(names[:length]):
         length += 1
     return names[:length], location[length:]
 
@@ -136,33 +136,34 @@ def _as_written(setting: Setting) -> str:
 
 
 @cache
-def known_keys() -> dict[KeyPath, list[_Schema]]:
-    """Return every section and key of a run with the alternatives that the JSON schema has for it."""
+def known_keys() -> dict[KeyPath, _Schema]:
+    """Return every section and key of a run with its JSON schema, and below `anyOf` what it refers to."""
     schema = RunConfig.model_json_schema()
     return dict(_walk(schema, (), schema["$defs"]))
 
 
-def _walk(schema: _Schema, above: KeyPath, definitions: _Schema) -> Iterator[tuple[KeyPath, list[_Schema]]]:
+def _walk(schema: _Schema, above: KeyPath, definitions: _Schema) -> Iterator[tuple[KeyPath, _Schema]]:
     for name, field in schema.get("properties", {}).items():
         options = field.get("anyOf", [field])
         options = [definitions[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in options]
-        yield (*above, name), options
+        yield (*above, name), {**field, "anyOf": options}
         for option in options:
             yield from _walk(option, (*above, name), definitions)
 
 
-def _is_section(path: KeyPath) -> bool:
-    return any("properties" in option for option in known_keys().get(path, ()))
+def is_section(path: KeyPath) -> bool:
+    """Tell whether keys stand below this one."""
+    return path in known_keys() and any("properties" in option for option in known_keys()[path]["anyOf"])
 
 
 def allowed_values(path: KeyPath) -> str:
     """Return what a key allows, such as `a whole number, at least 1, or null`."""
-    return ", or ".join(map(_describe, known_keys()[path]))
+    return ", or ".join(map(_describe, known_keys()[path]["anyOf"]))
 
 
 def _allowed_item(path: KeyPath) -> str:
     """Return what each item of a list must be."""
-    return next(_describe(option["items"]) for option in known_keys()[path] if "items" in option)
+    return next(_describe(option["items"]) for option in known_keys()[path]["anyOf"] if "items" in option)
 
 
 def _describe(schema: _Schema) -> str:

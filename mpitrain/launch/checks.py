@@ -35,20 +35,21 @@ def check_job(job: JobRequest, *, is_sent: bool, scheduler: str) -> tuple[str, .
     for data that does not exist.
     """
     notices: list[str] = []
+    lacks_mpi = scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")
     for settings in job.sweep or ((),):
         config = _load(job, (*job.settings, *settings))
-        notices += _check_ensemble(job, config, scheduler) if job.command == "ensemble" else []
+        notices += _check_ensemble(job, config, lacks_mpi) if job.command == "ensemble" else []
         _check_devices(job, config)
-        if config.semantics == "reference" and (scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")):
+        if config.semantics == "reference" and lacks_mpi:
             raise UserError("semantics=reference needs MPI between the ranks; give --mpi pmi2 or pmix, not by hand")
         notices += _check_data(config, is_sent)
         notices += _size_notices(job, config)
     return tuple(dict.fromkeys(notices))
 
 
-def _check_ensemble(job: JobRequest, config: RunConfig, scheduler: str) -> list[str]:
+def _check_ensemble(job: JobRequest, config: RunConfig, lacks_mpi: bool) -> list[str]:
     check_members(config)
-    if job.total_tasks > 1 and (scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")):
+    if job.total_tasks > 1 and lacks_mpi:
         raise UserError("an ensemble needs MPI between its ranks; give --mpi pmi2 or pmix, not by hand")
     return [describe_ranks(config.ensemble or EnsembleSection(), job.total_tasks)]
 

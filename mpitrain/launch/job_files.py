@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mpitrain.launch.job_request import JobRequest
-from mpitrain.launch.pbs import render_pbs
 from mpitrain.launch.presets import PRESETS
-from mpitrain.launch.slurm import render_slurm
+from mpitrain.launch.submit import RENDERERS
 
 _CONFIGS = {
     "cpu.yaml": """\
@@ -53,7 +52,7 @@ _SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "doctor": ("debug", {"nodes": 2, "command": "doctor"}),
     "generate_data": ("debug", {"command": "data generate", "tasks_per_node": 1, "mpi": "none"}),
 }
-_RENDERERS: Mapping[str, Callable[[JobRequest], str]] = {"slurm": render_slurm, "pbs": render_pbs}
+_SCHEDULERS = ("slurm", "pbs")
 
 
 def job_files() -> dict[str, str]:
@@ -61,7 +60,7 @@ def job_files() -> dict[str, str]:
     files = {f"configs/{name}": text for name, text in _CONFIGS.items()}
     for name, (preset, changes) in _SCRIPTS.items():
         request = JobRequest(**{"job_name": name, **PRESETS[preset], **changes})
-        files |= {f"{scheduler}/{name}.sh": render(request) for scheduler, render in _RENDERERS.items()}
+        files |= {f"{scheduler}/{name}.sh": RENDERERS[scheduler](request) for scheduler in _SCHEDULERS}
     return files
 
 

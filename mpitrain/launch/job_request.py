@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -139,18 +140,13 @@ class JobRequest(BaseModel):
     @property
     def tasks_of_nodes(self) -> list[int]:
         """Ranks of each host: the first hosts are full, the others hold at least one."""
-        spare, counts = self.total_tasks - self.nodes, []
-        for _ in range(self.nodes):
-            more = min(spare, self.tasks_per_node - 1)
-            counts.append(1 + more)
-            spare -= more
-        return counts
+        most, spare = self.tasks_per_node - 1, self.total_tasks - self.nodes  # besides the one that each host holds
+        return [1 + min(max(spare - node * most, 0), most) for node in range(self.nodes)]
 
     @model_validator(mode="after")
     def _check_together(self) -> JobRequest:
-        for problem in (_find_size_problem(self), _find_other_problem(self)):
-            if problem:
-                raise ValueError(problem)
+        for problem in _problems(self):
+            raise ValueError(problem)
         return self
 
 
@@ -168,28 +164,24 @@ def make_job_request(**fields: Any) -> JobRequest:
         raise UserError(f"job request: {word} {show_value(first['input'])}: {what}") from None
 
 
-def _find_size_problem(job: JobRequest) -> str | None:
+def _problems(job: JobRequest) -> Iterator[str]:
+    """Yield what does not go together, with what to do."""
     if job.num_tasks is not None and not job.nodes <= job.num_tasks <= job.nodes * job.tasks_per_node:
-        return (
+        yield (
             f"job request: --ntasks {job.num_tasks}: {job.nodes} nodes of at most {job.tasks_per_node} tasks hold "
             f"{job.nodes} to {job.nodes * job.tasks_per_node}; change --nodes or --tasks-per-node"
         )
     if job.gpus_per_node and job.tasks_per_node > job.gpus_per_node:
-        return (
+        yield (
             f"job request: --tasks-per-node {job.tasks_per_node}: each rank needs a GPU of its own and "
             f"--gpus-per-node is {job.gpus_per_node}; ask for as many GPUs as tasks"
         )
-    return None
-
-
-def _find_other_problem(job: JobRequest) -> str | None:
     if job.signal_s >= job.walltime_s:
-        return (
+        yield (
             f"job request: --signal-seconds {job.signal_s}: not before the end of --walltime {job.walltime} "
             f"({job.walltime_s} s); give less"
         )
     if job.hosts and len(job.hosts) != job.nodes:
-        return f"job request: --hosts names {len(job.hosts)} and --nodes is {job.nodes}; give one host a node"
+        yield f"job request: --hosts names {len(job.hosts)} and --nodes is {job.nodes}; give one host a node"
     if job.sweep and job.command != "train":
-        return f"job request: --sweep with the command {job.command}: only training has settings to vary"
-    return None
+        yield f"job request: --sweep with the command {job.command}: only training has settings to vary"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mpitrain.errors import UserError
 from mpitrain.launch import script_parts as parts
 from mpitrain.launch.job_request import JobRequest
-from mpitrain.launch.script_parts import choose_mpirun
 from mpitrain.launch.variables import job_variables
 
 _OVERSUBSCRIBE = """\
@@ -34,25 +33,16 @@ def render_local(job: JobRequest) -> str:
             "--sweep: --scheduler local starts one run; add --ensemble, or use slurm or pbs and their job arrays"
         )
     lines = [
-        *parts.header(job, "Script for this host: bash FILE"),
-        *parts.strict_mode(job),
-        "",
-        *parts.check_function(),
-        "",
+        *parts.beginning(job, "Script for this host: bash FILE"),
         "# one name for the run: when it started, and this shell's number",
         "job=$(date +%Y%m%d-%H%M%S)-$$",
         *parts.tasks_per_node(job),
         _OVERSUBSCRIBE,
         "",
-        *parts.threads(job),
-        *parts.exports(job_variables(job, "either")),
-        "",
-        *parts.rank_command(job),
-        *parts.run_folder(job, ""),
-        "",
+        *parts.what_ranks_run(job, job_variables(job, "either")),
         *parts.log_links("1"),
         "",
-        *choose_mpirun(),
+        parts.CHOOSE_MPIRUN,
         *parts.launcher(job, '"$mpirun" -np "$tasks_per_node"'),
         *_run(job),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mpitrain.launch import script_parts as parts
 from mpitrain.launch.grammar import clock_text
 from mpitrain.launch.job_request import JobRequest
-from mpitrain.launch.script_parts import choose_mpirun, forwarded_environment
 from mpitrain.launch.variables import job_variables
 
 _INDEX = "PBS_ARRAY_INDEX"
@@ -35,12 +34,7 @@ def render_pbs(job: JobRequest) -> str:
     """Return the text of a script for qsub. Pure."""
     variables = job_variables(job, "either")
     lines = [
-        *parts.header(job, "PBS job script: qsub FILE", _directives(job)),
-        *parts.strict_mode(job),
-        "",
-        *parts.check_function(),
-        *(parts.checked_numbers((_INDEX,)) if job.sweep else []),
-        "",
+        *parts.beginning(job, "PBS job script: qsub FILE", _directives(job), (_INDEX,) if job.sweep else ()),
         "# PBS starts jobs in the home folder",
         'cd "$PBS_O_WORKDIR"',
         "# one name for a job and all its restarts: its number, without the server and an array's brackets",
@@ -48,20 +42,14 @@ def render_pbs(job: JobRequest) -> str:
         "job=${job//[^A-Za-z0-9_-]/_}",
         *parts.tasks_per_node(job),
         "",
-        *parts.threads(job),
-        *parts.exports(variables),
-        "",
-        *parts.rank_command(job),
-        *parts.run_folder(job, _INDEX),
-        *parts.sweep_settings(job, _INDEX),
-        "",
+        *parts.what_ranks_run(job, variables, _INDEX),
         "# each host once, in the job's order",
         "mapfile -t hosts < <(awk '!seen[$0]++' \"$PBS_NODEFILE\")",
         *parts.log_links("${#hosts[@]}"),
         "",
-        *choose_mpirun(),
+        parts.CHOOSE_MPIRUN,
         *_mpirun(job),
-        *forwarded_environment(job, variables),
+        *parts.forwarded_environment(job, variables),
         _PER_NODE_LOG,
         "",
         *_end(job),
@@ -86,7 +74,7 @@ def _directives(job: JobRequest) -> list[str]:
         ("of what: abort and end", job.mail and "-m ae"),
         ("one job for each list of settings", job.sweep and f"-J 0-{len(job.sweep) - 1}"),
     ]
-    return [line for reason, option in table if option for line in (f"# {reason}", f"#PBS {option}")]
+    return parts.with_reasons(table, "#PBS ")
 
 
 def _select(job: JobRequest) -> str:

@@ -85,6 +85,12 @@ if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/check
     mkdir -p "$run_folder"
     echo "$job" >"$run_folder/job_id"
 fi"""
+# Needs `python`.
+CHOOSE_MPIRUN = """\
+# an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own
+mpirun=$(dirname "$(command -v "$python")")/mpirun
+[[ -x $mpirun ]] || mpirun=mpirun
+mpirun=${MPIRUN:-$mpirun}"""
 # Old versions of bash take an empty array for an unset variable.
 RUN = '"${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"}'
 
@@ -107,10 +113,16 @@ _READ_BY_TRAINING = (
     "# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).",
 )
 _READ_BY_ALL = "# Read from its environment: NPROC_PER_NODE (ranks a host), PYTHON, CONDA_ENV."
+_MODULES = ("# the site's software; before the strict mode, since modules' scripts use unset variables",)
+_NUMBERS = ("# the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds",)
 
 
-def header(job: JobRequest, title: str, directives: Iterable[str] = ()) -> list[str]:
-    """Return the first lines of a script, with the directives, which must come before any command."""
+def beginning(job: JobRequest, title: str, directives: Iterable[str] = (), numbers: Iterable[str] = ()) -> list[str]:
+    """Return the first lines of a script, to the function `check`: what it reads from outside passes that first.
+
+    The directives come before any command, the modules before the shell's strict mode, and the checks of the
+    scheduler's own `numbers` before any other line reads these.
+    """
     return [
         "#!/usr/bin/env bash",
         f"# {title}",
@@ -118,16 +130,21 @@ def header(job: JobRequest, title: str, directives: Iterable[str] = ()) -> list[
         *(_READ_BY_TRAINING if job.trains else [_READ_BY_ALL]),
         *directives,
         "",
+        *(_MODULES if job.modules else ()),
+        *(f"module load {quote(name)} || exit {NOT_FOUND_EXIT_CODE}" for name in job.modules),
+        "# a failed command, an unset variable or a broken pipe ends the job at once",
+        "set -euo pipefail",
+        "",
+        _CHECK,
+        *(_NUMBERS if numbers else ()),
+        *(f'check {name} "${{{name}:-}}" {quote(SHELL_COUNT_OR_ZERO)}' for name in numbers),
+        "",
     ]
 
 
-def strict_mode(job: JobRequest) -> list[str]:
-    """Return the modules, then the shell's strict mode: modules' own scripts use unset variables."""
-    lines = []
-    if job.modules:
-        lines.append("# the site's software; before the strict mode, since modules' scripts use unset variables")
-        lines += [f"module load {quote(name)} || exit {NOT_FOUND_EXIT_CODE}" for name in job.modules]
-    return [*lines, "# a failed command, an unset variable or a broken pipe ends the job at once", "set -euo pipefail"]
+def with_reasons(table: Iterable[tuple[str, object]], prefix: str) -> list[str]:
+    """Return two lines for each row that has words: its reason as a comment, and `prefix` with the words."""
+    return [line for reason, words in table if words for line in (f"# {reason}", f"{prefix}{words}")]
 
 
 _OLDER = """\
@@ -147,11 +164,7 @@ fi"""
 
 def exports(variables: Iterable[Variable]) -> list[str]:
     """Return the exports of the ranks' variables, with their reasons."""
-    return [
-        line
-        for variable in variables
-        for line in (f"# {variable.reason}", f"export {variable.name}={quote(variable.value)}")
-    ]
+    return with_reasons(((one.reason, f"{one.name}={quote(one.value)}") for one in variables), "export ")
 
 
 def launcher(job: JobRequest, words: str) -> list[str]:
@@ -170,28 +183,13 @@ def threads(job: JobRequest, scheduler_variable: str = "") -> list[str]:
 
     Needs `check`.
     """
-    lines = [
-        "# one thread a core of the rank: without this each rank would start a thread for every core of the host",
-    ]
+    reason = "# one thread a core of the rank: without this each rank would start a thread for every core of the host"
     if not scheduler_variable:
-        return [*lines, f"export OMP_NUM_THREADS={job.cpus_per_task}"]
+        return [reason, f"export OMP_NUM_THREADS={job.cpus_per_task}"]
     return [
-        *lines,
+        reason,
         f'export OMP_NUM_THREADS="${{{scheduler_variable}:-{job.cpus_per_task}}}"',
         f'check {scheduler_variable} "$OMP_NUM_THREADS" {quote(SHELL_COUNT)}',
-    ]
-
-
-def check_function() -> list[str]:
-    """Return the function `check`, which everything that a script reads from outside passes first."""
-    return [_CHECK]
-
-
-def checked_numbers(names: Iterable[str]) -> list[str]:
-    """Return the checks of a scheduler's own numbers, before any other line reads them. Needs `check`."""
-    return [
-        "# the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds",
-        *(f'check {name} "${{{name}:-}}" {quote(SHELL_COUNT_OR_ZERO)}' for name in names),
     ]
 
 
@@ -204,7 +202,25 @@ def tasks_per_node(job: JobRequest) -> list[str]:
     ]
 
 
-def rank_command(job: JobRequest) -> list[str]:
+def what_ranks_run(
+    job: JobRequest, variables: Iterable[Variable], index_variable: str = "", scheduler_variable: str = ""
+) -> list[str]:
+    """Return the ranks' threads, variables, command and folder. Needs `job` and `check`.
+
+    `index_variable` numbers the jobs of a sweep; `scheduler_variable`: see `threads`.
+    """
+    return [
+        *threads(job, scheduler_variable),
+        *exports(variables),
+        "",
+        *_rank_command(job),
+        *_run_folder(job, index_variable),
+        *_sweep_settings(job, index_variable),
+        "",
+    ]
+
+
+def _rank_command(job: JobRequest) -> list[str]:
     """Return the lines that build the array `command`: what runs on every rank. Needs `job` and `check`."""
     lines = [
         "# what runs on every rank",
@@ -231,7 +247,7 @@ def rank_command(job: JobRequest) -> list[str]:
     return [*lines, *(_training_options(job) if job.trains else _not_of_training(job))]
 
 
-def sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
+def _sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
     """Return the choice of this array job's own settings; none without a sweep."""
     if not job.sweep:
         return []
@@ -248,7 +264,7 @@ def sweep_settings(job: JobRequest, index_variable: str) -> list[str]:
     ]
 
 
-def run_folder(job: JobRequest, index_variable: str) -> list[str]:
+def _run_folder(job: JobRequest, index_variable: str) -> list[str]:
     """Return the choice of the run folder, and what a restarted job does in it. Needs `job`, `command`, `check`."""
     if not job.trains:
         return []
@@ -305,16 +321,6 @@ def _not_of_training(job: JobRequest) -> list[str]:
     names = [*(name for name, _, _ in OVERRIDES), "OUTPUT", "RESUME", "LOG_LEVEL", *OLDER_VARIABLES]
     advice = quote(f"it runs mpitrain {job.command}, which trains nothing")
     return [_OLDER, f"for name in {' '.join(names)}; do", f'    older "$name" {advice}', "done"]
-
-
-def choose_mpirun() -> list[str]:
-    """Return the choice of mpirun. Needs `python`."""
-    return [
-        "# an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own",
-        'mpirun=$(dirname "$(command -v "$python")")/mpirun',
-        "[[ -x $mpirun ]] || mpirun=mpirun",
-        "mpirun=${MPIRUN:-$mpirun}",
-    ]
 
 
 def forwarded_environment(job: JobRequest, variables: Iterable[Variable]) -> list[str]:

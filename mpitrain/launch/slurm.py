@@ -125,23 +125,14 @@ exit "$exit_code\""""
 
 def render_slurm(job: JobRequest) -> str:
     """Return the text of a batch script for sbatch. Pure."""
+    numbers = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", *(_ARRAY if job.sweep else ()))
+    variables = job_variables(job, mpi_family_of_srun(job))
     lines = [
-        *parts.header(job, "Slurm batch script: sbatch FILE", _directives(job)),
-        *parts.strict_mode(job),
-        "",
-        *parts.check_function(),
-        *parts.checked_numbers(("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", *(_ARRAY if job.sweep else ()))),
-        "",
+        *parts.beginning(job, "Slurm batch script: sbatch FILE", _directives(job), numbers),
         *_job_name(job),
         *parts.tasks_per_node(job),
         "",
-        *parts.threads(job, "SLURM_CPUS_PER_TASK"),
-        *parts.exports(job_variables(job, mpi_family_of_srun(job))),
-        "",
-        *parts.rank_command(job),
-        *parts.run_folder(job, _INDEX),
-        *parts.sweep_settings(job, _INDEX),
-        "",
+        *parts.what_ranks_run(job, variables, _INDEX, "SLURM_CPUS_PER_TASK"),
         *parts.log_links("SLURM_JOB_NUM_NODES"),
         "",
         *(_SECRET if job.mpi == "none" and job.nodes > 1 else []),
@@ -179,7 +170,7 @@ def _directives(job: JobRequest) -> list[str]:
         ("of what", job.mail and "--mail-type=END,FAIL,REQUEUE"),
         ("one job for each list of settings", job.sweep and f"--array=0-{len(job.sweep) - 1}"),
     ]
-    return [line for reason, option in table if option for line in (f"# {reason}", f"#SBATCH {option}")]
+    return parts.with_reasons(table, "#SBATCH ")
 
 
 def _job_name(job: JobRequest) -> list[str]:
@@ -211,10 +202,8 @@ def _srun(job: JobRequest) -> list[str]:
         ("one log a host", '--output="logs/${job}_node%n.log"'),
         ("a restarted job adds to its logs", "--open-mode=append"),
     ]
-    return [
-        *parts.launcher(job, "srun"),
-        *(line for reason, option in table if option for line in (f"# {reason}", f"launch+=({option})")),
-    ]
+    options = ((reason, option and f"launch+=({option})") for reason, option in table)
+    return [*parts.launcher(job, "srun"), *parts.with_reasons(options, "")]
 
 
 def _end(job: JobRequest) -> list[str]:

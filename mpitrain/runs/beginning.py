@@ -17,8 +17,7 @@ from mpitrain.datatools.statistics import record_of_run, write_record
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.runs.reproduction.record import RunRecorder
-from mpitrain.runs.reproduction.recording import begin_record
+from mpitrain.runs.reproduction.record import RunRecorder, begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.store import Checkpoint

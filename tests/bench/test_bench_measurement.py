@@ -6,7 +6,6 @@ import argparse
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +18,6 @@ from mpitrain.bench.measurement import (
     Plan,
     calls_for,
     measure_interleaved,
-    percentile,
 )
 from mpitrain.bench.output import check_writable, format_bytes, render_table, write_json
 from mpitrain.cli.bench.collectives import COLLECTIVES, names_of, num_bytes
@@ -47,13 +45,6 @@ def test_every_rank_reports_the_slowest_and_makes_as_many_calls():
 @pytest.mark.parametrize(("once_s", "number"), [(1.0, 1), (0.0004, 10), (0.0, MOST_CALLS)])
 def test_calls_that_fill_a_sample(once_s, number):
     assert calls_for(0.004, once_s) == number
-
-
-@pytest.mark.parametrize("percent", [0, 10, 50, 90, 100])
-@pytest.mark.parametrize("count", [1, 2, 11])
-def test_percentiles_are_numpys(count, percent):
-    samples = np.random.default_rng(2).random(count)
-    assert percentile(list(samples), percent) == pytest.approx(np.percentile(samples, percent), rel=1e-12)
 
 
 @pytest.mark.parametrize(

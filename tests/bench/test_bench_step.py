@@ -256,7 +256,7 @@ def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
     def launch_with_made_up_times(mpirun: str, num_ranks: int, command: list[str], variables: dict[str, str]) -> str:
         job = json.loads(Path(command[-1]).read_text())
         assert (variables, job["nodes"]) == ({}, 1)
-        batches = [case["batch"] for case in job["cases"]]
+        batches = [case["global_batch_size"] for case in job["cases"]]
         number = len(played) // 2  # the round
         played.append((num_ranks, batches))
         answers = [{"step_us": [(100 + 100 * number) * batch / 128 / num_ranks + 10 * num_ranks]} for batch in batches]

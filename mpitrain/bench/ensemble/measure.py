@@ -29,7 +29,7 @@ _PLAIN_LOOP = [sys.executable, "-m", "mpitrain.bench.ensemble.plain_loop"]
 class Baseline:
     """Another way to train many networks: `package` must be installed; of it `epochs` (None: all) are measured.
 
-    `members_a_process` are trained, then the whole is computed. What is measured in few epochs costs nothing but
+    A few members are trained, then the whole is computed. What is measured in few epochs costs nothing but
     epochs: a trial of Ray Tune starts a process of its own.
     """
 
@@ -37,16 +37,16 @@ class Baseline:
     package: str
     install: str
     epochs: int | None
-    members_a_process: int
 
 
 BASELINES = {
-    "loop": Baseline("a loop over plain PyTorch", "torch", "torch", 2, 2),
-    "joblib": Baseline("joblib over plain PyTorch", "joblib", "joblib", None, 2),
-    "ray": Baseline("Ray Tune over plain PyTorch", "ray", "'ray[tune]'", None, 2),
+    "loop": Baseline("a loop over plain PyTorch", "torch", "torch", 2),
+    "joblib": Baseline("joblib over plain PyTorch", "joblib", "joblib", None),
+    "ray": Baseline("Ray Tune over plain PyTorch", "ray", "'ray[tune]'", None),
 }
 """By the name that `plain_loop` has for them."""
 _SEED = 0
+_MEMBERS_A_PROCESS = 2
 FEW_MEMBERS, MANY_TIMES = 2, 4
 """What a member costs is told from two members and from many times those measured: a start's time wavers by several."""
 
@@ -182,7 +182,7 @@ def _epochs_s(run: Path) -> float:
 
 def _baseline_s(case: EnsembleCase, num_samples: int, name: str) -> float:
     baseline, processes = BASELINES[name], 1 if name == "loop" else case.ranks
-    members, epochs = baseline.members_a_process * processes, baseline.epochs or case.epochs
+    members, epochs = _MEMBERS_A_PROCESS * processes, baseline.epochs or case.epochs
     flags = {
         "by": name, "members": members, "epochs": epochs, "samples": num_samples, "network": case.network.name,
         "processes": processes,
@@ -253,7 +253,7 @@ def render(case: EnsembleCase, times: EnsembleTimes, memory: EnsembleMemory | No
 def _baseline_words(case: EnsembleCase, name: str) -> str:
     baseline, processes = BASELINES[name], 1 if name == "loop" else case.ranks
     where = "" if name == "loop" else f", {processes} processes"
-    measured = f"{baseline.members_a_process * processes} x {baseline.epochs or case.epochs} epochs measured"
+    measured = f"{_MEMBERS_A_PROCESS * processes} x {baseline.epochs or case.epochs} epochs measured"
     return f"{baseline.title}{where} ({measured})"
 
 

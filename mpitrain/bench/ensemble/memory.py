@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpitrain.comm.supervision.status_folder import process_stat
 from mpitrain.errors import MpitrainError
 
 _PROC = Path("/proc")
@@ -35,22 +36,12 @@ def peak_pss(command: Sequence[str]) -> int:
 def descendants(pid: int) -> list[int]:
     """Return `pid` and the processes that it and they have started, as far as they live."""
     children: dict[int, list[int]] = {}
-    for folder in _PROC.iterdir():
-        parent = _parent_of(folder) if folder.name.isdecimal() else None
-        if parent is not None:
-            children.setdefault(parent, []).append(int(folder.name))
+    for one in (int(folder.name) for folder in _PROC.iterdir() if folder.name.isdecimal()):
+        children.setdefault(int(process_stat(one)[1]), []).append(one)
     found = [pid]
     for one in found:
         found += children.get(one, [])
     return found
-
-
-def _parent_of(folder: Path) -> int | None:
-    try:
-        # The name in brackets may hold anything.
-        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def pss_of(pid: int) -> int:

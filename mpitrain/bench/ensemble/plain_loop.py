@@ -17,24 +17,20 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from mpitrain.bench.baselines import model_of
 from mpitrain.bench.step_cases import network_of
 from mpitrain.bench.step_job import synthetic_samples
 
 Work = tuple[int, int, str]
 _BATCH, _LEARNING_RATE = 64, 1e-3
 _WARM_UP = (1, 64)  # epochs and samples
-_ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 
 
 def train_one(seed: int, epochs: int, num_samples: int, name: str) -> float:
     """Train one network with DataLoader, autograd and torch.optim.Adam; return its last loss."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    samples, network = synthetic_samples(num_samples), network_of(name)
-    layers: list[nn.Module] = []
-    for size, following in zip(network.sizes[:-2], network.sizes[1:-1], strict=True):
-        layers += [nn.Linear(size, following), _ACTIVATIONS[network.hidden_activation]()]
-    model = nn.Sequential(*layers, nn.Linear(network.sizes[-2], network.sizes[-1]))
+    samples, model = synthetic_samples(num_samples), model_of(network_of(name))
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     data = TensorDataset(torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets))
     loss = torch.zeros(())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mpitrain.config.yaml import Setting, read_settings, show_value
 from mpitrain.errors import ConfigError
 
-DEFAULT_MEMORY_LATENCY_US = 0.1
 MOST_NODES = 65536
 
 
@@ -28,7 +28,7 @@ class Cluster:
     ranks_per_node: int
     network_latency_us: float
     network_bandwidth_gb_s: float
-    memory_latency_us: float = DEFAULT_MEMORY_LATENCY_US
+    memory_latency_us: float = 0.1
     memory_bandwidth_gb_s: float | None = None
     core_speed: float = 1.0
 
@@ -49,26 +49,17 @@ class Cluster:
 
 def read_cluster(path: Path) -> Cluster:
     """Return the cluster that a YAML file describes. Raises ConfigError for the first thing that is wrong."""
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for setting in read_settings(path):
         key = ".".join(setting.path)
         if key not in _KEYS:
             raise ConfigError(f"{setting.where}: {setting.key}: unknown key; give some of {', '.join(_KEYS)}")
-        values[key] = _KEYS[key](setting)
-    missing = [key for key in _REQUIRED if key not in values]
+        field, rules = _KEYS[key]
+        values[field] = _checked(setting, rules)
+    missing = [key for key in _REQUIRED if _KEYS[key][0] not in values]
     if missing:
         raise ConfigError(f"{path}: {missing[0]}: missing; a cluster needs {', '.join(_REQUIRED)}")
-    cores = int(values["node.cores"])
-    return Cluster(
-        int(values["nodes"]),
-        cores,
-        int(values.get("node.ranks", largest_power_of_two(cores))),
-        values["network.latency_us"],
-        values["network.bandwidth_gb_s"],
-        values.get("node.memory_latency_us", DEFAULT_MEMORY_LATENCY_US),
-        values.get("node.memory_bandwidth_gb_s"),
-        values.get("node.core_speed", 1.0),
-    )
+    return Cluster(**{"ranks_per_node": largest_power_of_two(values["cores"]), **values})
 
 
 def largest_power_of_two(number: int) -> int:
@@ -81,44 +72,37 @@ def is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _count(setting: Setting) -> float:
-    value = setting.value
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_NODES:
-        return value
-    raise _refused(setting, f"a whole number, 1 to {MOST_NODES}")
-
-
-def _power_of_two(setting: Setting) -> float:
-    if is_power_of_two(int(_count(setting))):
-        return float(setting.value)
-    raise _refused(setting, "a power of two, so that each node's sum is one part of the tree over all ranks")
-
-
-def _number(is_allowed: Callable[[float], bool], words: str) -> Callable[[Setting], float]:
-    def read(setting: Setting) -> float:
-        value = setting.value
-        if isinstance(value, int | float) and not isinstance(value, bool) and is_allowed(value):
-            return float(value)
-        raise _refused(setting, words)
-
-    return read
-
-
-def _refused(setting: Setting, allowed: str) -> ConfigError:
-    return ConfigError(f"{setting.where}: {setting.key}: {show_value(setting.value)} is not allowed; give {allowed}")
+def _checked(setting: Setting, rules: Sequence[_Rule]) -> float:
+    """Return the number that is given. Raises ConfigError for anything else, and for one that a rule does not allow."""
+    value, is_number = setting.value, isinstance(setting.value, int | float) and not isinstance(setting.value, bool)
+    for is_allowed, words in rules:
+        if not is_number or not is_allowed(value):
+            shown = f"{setting.where}: {setting.key}: {show_value(value)}"
+            raise ConfigError(f"{shown} is not allowed; give {words}")
+    return float(value) if _COUNT not in rules else int(value)
 
 
 _LARGEST = 1e12
-_above_zero = _number(lambda value: 0 < value <= _LARGEST, "a number above 0")
-_from_zero = _number(lambda value: 0 <= value <= _LARGEST, "a number, at least 0")
+_Rule = tuple[Callable[[float], bool], str]
+_COUNT: _Rule = (
+    lambda value: isinstance(value, int) and 1 <= value <= MOST_NODES,
+    f"a whole number, 1 to {MOST_NODES}",
+)
+_POWER_OF_TWO: _Rule = (
+    lambda value: is_power_of_two(int(value)),
+    "a power of two, so that each node's sum is one part of the tree over all ranks",
+)
+_ABOVE_ZERO: _Rule = (lambda value: 0 < value <= _LARGEST, "a number above 0")
+_FROM_ZERO: _Rule = (lambda value: 0 <= value <= _LARGEST, "a number, at least 0")
 _REQUIRED = ("nodes", "node.cores", "network.latency_us", "network.bandwidth_gb_s")
-_KEYS: dict[str, Callable[[Setting], float]] = {
-    "nodes": _count,
-    "node.cores": _count,
-    "network.latency_us": _from_zero,
-    "network.bandwidth_gb_s": _above_zero,
-    "node.ranks": _power_of_two,
-    "node.memory_latency_us": _from_zero,
-    "node.memory_bandwidth_gb_s": _above_zero,
-    "node.core_speed": _above_zero,
+# The field of a cluster that a key sets, and what its value must be.
+_KEYS: dict[str, tuple[str, tuple[_Rule, ...]]] = {
+    "nodes": ("nodes", (_COUNT,)),
+    "node.cores": ("cores", (_COUNT,)),
+    "network.latency_us": ("network_latency_us", (_FROM_ZERO,)),
+    "network.bandwidth_gb_s": ("network_bandwidth_gb_s", (_ABOVE_ZERO,)),
+    "node.ranks": ("ranks_per_node", (_COUNT, _POWER_OF_TWO)),
+    "node.memory_latency_us": ("memory_latency_us", (_FROM_ZERO,)),
+    "node.memory_bandwidth_gb_s": ("memory_bandwidth_gb_s", (_ABOVE_ZERO,)),
+    "node.core_speed": ("core_speed", (_ABOVE_ZERO,)),
 }

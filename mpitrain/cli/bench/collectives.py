@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
+
+from mpitrain.cli.bench.outputs import add_outputs
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "exchange")
@@ -48,8 +49,7 @@ def add_collectives_action(actions: Any) -> None:
         metavar="LIST",
         help=f"some of {','.join(TRANSPORTS)} (default: all that this launch offers)",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw time and busbw against size there")
+    add_outputs(parser, "draw time and busbw against size there")
     parser.set_defaults(handler=_run)
 
 

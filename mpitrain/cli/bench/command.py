@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from mpitrain.bench.step_cases import (
@@ -24,14 +23,16 @@ from mpitrain.bench.step_cases import (
     StepCase,
     default_samples,
     engines_of,
-    step_count,
     step_network_of,
+    timed_case,
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.ensemble import add_ensemble_action
+from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 from mpitrain.cli.bench.scaled_runs import scaled_runs
 from mpitrain.cli.bench.simulate import add_simulate_action
 from mpitrain.cli.settings import add_settings, ranks_of
+from mpitrain.cluster.starting import say_on_stderr
 from mpitrain.errors import UserError
 
 _LARGEST_DEFAULT_RANKS = 8
@@ -132,8 +133,7 @@ def _add_common(parser: argparse.ArgumentParser, ranks: str | None, network_help
         "--longest", type=float, default=1.0, metavar="S", help="seconds after which a slow engine's round ends (1)"
     )
     parser.add_argument("--build", action="store_true", help="build the C++ program if it is not built yet")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw them there")
+    add_outputs(parser, "draw them there")
 
 
 def _run_step(options: argparse.Namespace) -> int:
@@ -142,20 +142,22 @@ def _run_step(options: argparse.Namespace) -> int:
     from mpitrain.bench.step_report import render_steps
     from mpitrain.bench.step_results import with_ratios
 
-    _check_outputs(options)
+    check_outputs(options)
     cases = step_cases(options)
-    measured = measure_steps(cases, options.rounds, options.longest, options.build, _say)
+    measured = measure_steps(cases, options.rounds, options.longest, options.build, say_on_stderr)
     baselines = {case.network.name: _baseline(options, case.network) for case in cases}
     results = with_ratios(measured, baselines)
     sys.stdout.write(render_steps(results, baselines))
-    _write(options, {"command": "bench step", "baselines": baselines}, results, draw_steps)
+    rows = [result.as_json() for result in results]
+    write_outputs(options, "step", {"baselines": baselines, "rows": rows}, lambda: draw_steps(results))
     return 0
 
 
 def step_cases(options: argparse.Namespace) -> list[StepCase]:
     """Return every engine on every network, batch and number of ranks, and those on several nodes. Raises UserError."""
+    asked = options.steps, options.warm_up
     cases = [
-        _case(options, network, batch, num_ranks, engine, _num_samples(options.samples, batch, network))
+        timed_case(network, batch, num_ranks, engine, _num_samples(options.samples, batch, network), *asked)
         for num_ranks in ranks_of(options.ranks)
         for network in map(step_network_of, options.networks.split(","))
         for batch in batches_of(options.batch)
@@ -185,13 +187,13 @@ def _run_scaling(options: argparse.Namespace) -> int:
     from mpitrain.bench.step_results import scaling_of
     from mpitrain.cluster.cores import detect_usable_core_count
 
-    _check_outputs(options)
+    check_outputs(options)
     up_to = range(1, min(detect_usable_core_count(), _LARGEST_DEFAULT_RANKS) + 1)
     ranks = ranks_of(options.ranks or ",".join(map(str, up_to)))
     cases = scaling_cases(options, ranks)
     # On one rank both kinds are one case: it is measured once.
     unique = list({case.key: case for case in [*cases["strong"], *cases["weak"]]}.values())
-    measured = measure_steps(unique, options.rounds, options.longest, options.build, _say, options.launcher)
+    measured = measure_steps(unique, options.rounds, options.longest, options.build, say_on_stderr, options.launcher)
     by_key = {result.case.key: result for result in measured}
     results = [
         scaled
@@ -199,7 +201,8 @@ def _run_scaling(options: argparse.Namespace) -> int:
         for scaled in scaling_of([by_key[case.key] for case in own if case.key in by_key], scaling)
     ]
     sys.stdout.write(render_scaling(results))
-    _write(options, {"command": "bench scaling"}, results, draw_scaling, threads_of(measured))
+    rows = [result.as_json() for result in results]
+    write_outputs(options, "scaling", {"rows": rows}, lambda: draw_scaling(results), threads_of(measured))
     return 0
 
 
@@ -211,14 +214,6 @@ def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str
             for scaling, batch in (("strong", run.batch_size), ("weak", run.batch_size * num_ranks)):
                 cases[scaling].append(run.case(batch, num_ranks, options.steps, options.warm_up))
     return cases
-
-
-def _case(
-    options: argparse.Namespace, network: Network, batch: int | str, num_ranks: int, engine: Any, num_samples: int
-) -> StepCase:
-    steps = options.steps or step_count(batch, num_samples)
-    warmup = options.warm_up or max(2, steps // 10)
-    return StepCase(network, batch, num_ranks, engine, num_samples, steps, warmup)
 
 
 def _num_samples(asked: int | None, batch: int | str, network: Network) -> int:
@@ -239,27 +234,3 @@ def batches_of(text: str) -> list[int | str]:
     if not all(word == "full" or (word.isdecimal() and int(word) > 0) for word in words):
         raise UserError(f"--batch {text}: give numbers of samples such as 64,4096, or full")
     return [word if word == "full" else int(word) for word in words]
-
-
-def _check_outputs(options: argparse.Namespace) -> None:
-    from mpitrain.bench.output import check_writable
-
-    check_writable(options.json, "--json")
-    check_writable(options.plot, "--plot")
-
-
-def _write(
-    options: argparse.Namespace, record: dict[str, Any], results: Sequence[Any], draw: Any, threads: int | None = 1
-) -> None:
-    from mpitrain.bench.output import write_bytes, write_json
-    from mpitrain.bench.step_report import machine_record
-
-    if options.json:
-        rows = [result.as_json() for result in results]
-        write_json(options.json, {**record, "machine": machine_record(threads), "rows": rows})
-    if options.plot:
-        write_bytes(options.plot, draw(results))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -9,6 +9,8 @@ from typing import Any
 
 from mpitrain.bench.step_cases import NETWORK_HELP, network_of
 from mpitrain.cli.bench.collectives import at_least
+from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
+from mpitrain.cluster.starting import say_on_stderr
 
 
 def add_ensemble_action(actions: Any) -> None:
@@ -31,7 +33,7 @@ def add_ensemble_action(actions: Any) -> None:
     parser.add_argument(
         "--memory", type=at_least(1), metavar="N", help="also measure memory, with so many samples (such as 4000000)"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    add_outputs(parser)
     parser.set_defaults(handler=_run_ensemble)
 
 
@@ -40,25 +42,17 @@ def _run_ensemble(options: argparse.Namespace) -> int:
     from tempfile import TemporaryDirectory
 
     from mpitrain.bench.ensemble import measure
-    from mpitrain.bench.output import check_writable, write_json
     from mpitrain.bench.step import check_not_launched
-    from mpitrain.bench.step_report import machine_record
 
-    check_writable(options.json, "--json")
+    check_outputs(options)
     check_not_launched(os.environ)
     alone = min(options.alone, options.members)
     case = measure.EnsembleCase(
         network_of(options.network), options.members, options.epochs, options.ranks, alone, options.rounds
     )
     with TemporaryDirectory(prefix="mpitrain_bench_") as folder:
-        times = measure.measure_ensemble(case, Path(folder), _say)
-        memory = options.memory and measure.measure_memory(case, options.memory, Path(folder), _say)
+        times = measure.measure_ensemble(case, Path(folder), say_on_stderr)
+        memory = options.memory and measure.measure_memory(case, options.memory, Path(folder), say_on_stderr)
     sys.stdout.write(measure.render(case, times, memory or None))
-    if options.json:
-        record = measure.as_record(case, times, memory or None)
-        write_json(options.json, {"command": "bench ensemble", "machine": machine_record(), **record})
+    write_outputs(options, "ensemble", measure.as_record(case, times, memory or None))
     return 0
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mpitrain.bench.step_cases import NETWORK_HELP
 from mpitrain.cli.bench.collectives import at_least
+from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 from mpitrain.cli.bench.scaled_runs import DEFAULT_BATCH, scaled_runs
 from mpitrain.cli.settings import add_settings, ranks_of
+from mpitrain.cluster.starting import say_on_stderr
 from mpitrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,22 +49,18 @@ def add_simulate_action(actions: Any) -> None:
     parser.add_argument(
         "--longest", type=float, default=0.5, metavar="S", help="seconds after which a measurement ends (0.5)"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw the curves there")
+    add_outputs(parser, "draw the curves there")
     parser.set_defaults(handler=_run_simulate, engines=None)
 
 
 def _run_simulate(options: argparse.Namespace) -> int:
-    from mpitrain.bench.output import check_writable, write_bytes, write_json
     from mpitrain.bench.simulated.cluster import read_cluster
     from mpitrain.bench.simulated.prediction import Request, predict
     from mpitrain.bench.simulated.program import open_simulator
     from mpitrain.bench.simulated.report import draw_outcome, outcome_record, render_outcome
-    from mpitrain.bench.step_report import machine_record
     from mpitrain.cluster.cores import detect_usable_core_count
 
-    check_writable(options.json, "--json")
-    check_writable(options.plot, "--plot")
+    check_outputs(options)
     if options.cluster is None and not options.validate:
         raise UserError("give --cluster FILE.yaml, a described cluster, or --validate, or both")
     cluster = read_cluster(options.cluster) if options.cluster else None
@@ -71,13 +69,9 @@ def _run_simulate(options: argparse.Namespace) -> int:
     simulator = open_simulator()
     cores = detect_usable_core_count()
     request = Request(runs, cluster, ranks, options.validate, cores, options.rounds, options.longest)
-    outcome = predict(request, simulator, _say)
+    outcome = predict(request, simulator, say_on_stderr)
     sys.stdout.write(render_outcome(outcome, cluster))
-    if options.json:
-        record = outcome_record(outcome, cluster)
-        write_json(options.json, {"command": "bench simulate", "machine": machine_record(), **record})
-    if options.plot:
-        write_bytes(options.plot, draw_outcome(outcome))
+    write_outputs(options, "simulate", outcome_record(outcome, cluster), lambda: draw_outcome(outcome))
     return 0
 
 
@@ -101,7 +95,3 @@ def _ranks_on(cluster: Cluster | None, text: str | None) -> list[int]:
             "fewer, or a larger cluster"
         )
     return ranks
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

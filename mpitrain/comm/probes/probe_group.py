@@ -12,10 +12,8 @@ import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.mpi.communicator import MpiCommunicator
-from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tcp.meeting import open_store_over, use_loopback_for_gloo
-from mpitrain.comm.tensors import choose_device
+from mpitrain.comm.tensors import choose_device, meet_next_to_mpi
 from mpitrain.comm.torch_backend import TorchCommunicator
 
 
@@ -51,15 +49,8 @@ def open_probe_group(ranks: Ranks, backend: str, timeout_s: float) -> Iterator[P
 def _start_next_to_mpi(
     ranks: Ranks, control: MpiCommunicator, backend: str, timeout: datetime.timedelta
 ) -> Communicator:
+    name, store = meet_next_to_mpi(control, backend, timeout, ranks.num_nodes == 1)
+    dist.init_process_group(name, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
     if backend == "mpi":
-        register_mpi_backend(control.mpi_comm)
-        dist.init_process_group(
-            BACKEND_NAME, store=dist.HashStore(), rank=control.rank, world_size=control.size, timeout=timeout
-        )
         return control
-    is_one_host = ranks.num_nodes == 1
-    if is_one_host:
-        use_loopback_for_gloo()
-    store = open_store_over(control, timeout, is_one_host, is_sealed=backend != "nccl")
-    dist.init_process_group(backend, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
     return TorchCommunicator()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm.supervision.end_signal import END_SIGNAL
-from mpitrain.comm.supervision.node_watch import SAID, SPOKEN, read_notes, write_note
+from mpitrain.comm.supervision.node_watch import SAID, SPOKEN, claim_in, read_notes
 from mpitrain.comm.supervision.shared_memory import remove_shared_memory, shared_memory_of
 from mpitrain.comm.supervision.start_report import (
     AGREEING,
@@ -32,7 +32,7 @@ from mpitrain.comm.supervision.start_report import (
     describe_lost,
     describe_waiting,
 )
-from mpitrain.comm.supervision.status_folder import has_ended, make_private_folder
+from mpitrain.comm.supervision.status_folder import has_ended, make_private_folder, write_note
 
 _TICK_S, _LONG_TICK_S = 0.2, 1.0
 _SAY_WAITING_S = 10.0
@@ -229,15 +229,7 @@ class NodeSupervisor:
 
     def _claim(self, name: str) -> bool:
         """Tell whether nobody on this node, and on several nodes in the shared folder, has claimed `name`."""
-        folders = [self._folder, *([self._shared] if self._shared.is_dir() else [])]
-        try:
-            for folder in folders:
-                (folder / name).open("x").close()
-        except FileExistsError:
-            return False
-        except OSError:
-            return True
-        return True
+        return claim_in([self._folder, *([self._shared] if self._shared.is_dir() else [])], name)
 
     def _end_others(self, grace_s: float) -> None:
         """End the ranks that are left: by an exit code, and those that are stopped by SIGKILL."""

@@ -16,13 +16,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpitrain.cluster.place import Place, read_place
-from mpitrain.cluster.print_once import say_once_before_ranks_meet
+from mpitrain.cluster.place import read_place, say_once_before_ranks_meet
 from mpitrain.comm.supervision.end_signal import let_end_signal_exit
 from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING, MPI_INIT, describe_lost
 from mpitrain.comm.supervision.status_folder import (
@@ -32,6 +31,8 @@ from mpitrain.comm.supervision.status_folder import (
     launcher_pid,
     make_private_folder,
     process_born,
+    wait_until,
+    write_note,
 )
 from mpitrain.comm.supervision.time_limit import start_limit_s
 from mpitrain.errors import LaunchError, MpitrainError
@@ -125,15 +126,7 @@ class NodeWatch:
 
     def claim(self) -> bool:
         """Tell whether this rank is the first of its node to speak of a failure."""
-        if self._folder is None:
-            return True
-        try:
-            (self._folder / SPOKEN).open("x").close()
-        except FileExistsError:
-            return False
-        except OSError:
-            return True
-        return True
+        return self._folder is None or claim_in([self._folder], SPOKEN)
 
     def mark_said(self) -> None:
         """Tell that the words of the first to speak are with the launcher, which may now end all ranks."""
@@ -143,22 +136,15 @@ class NodeWatch:
 
     def wait_until_said(self, limit_s: float) -> None:
         """Wait until the first to speak has been heard, or may have been."""
-        deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s:
-            if self._folder is not None and ((self._folder / SAID).exists() or not self._folder.exists()):
-                return
-            time.sleep(_POLL_S)
+        wait_until(lambda: self._was_left(SAID), limit_s)
 
     def wait_until_spoken(self, limit_s: float = _OTHERS_SPEAK_WITHIN_S) -> bool:
         """Wait until somebody has spoken of a failure; False where nobody did, or nobody is watched."""
-        if self._folder is None:
-            return False
-        deadline_s = time.monotonic() + limit_s
-        while not (self._folder / SPOKEN).exists() and self._folder.exists():
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return self.is_active and wait_until(lambda: self._was_left(SPOKEN), limit_s)
+
+    def _was_left(self, name: str) -> bool:
+        """Tell whether a file of the folder is there, or the folder gone, which comes last; never where none is."""
+        return self._folder is not None and ((self._folder / name).exists() or not self._folder.exists())
 
     def others(self) -> dict[int, dict[str, Any]]:
         """Return the notes of the node's other ranks."""
@@ -205,9 +191,16 @@ def begin_watch(
     limit_s = start_limit_s(environ, is_one_node)
     if place.world_size < 2 or place.problem or not Path("/proc/self/stat").exists():
         return NodeWatch()
-    watch = NodeWatch(
-        _folder_of(environ), place.rank, _order(place, is_one_node, limit_s, environ, config_path, overrides)
-    )
+    order = {
+        "world_size": place.world_size,
+        "is_one_node": is_one_node,
+        "limit_s": limit_s,
+        "shared": str(Path.cwd() / folder_name(environ, "start")),
+        "config_path": None if config_path is None else str(config_path),
+        "overrides": list(overrides),
+        "launcher": _launcher(environ),
+    }
+    watch = NodeWatch(_folder_of(environ), place.rank, order)
     let_end_signal_exit()
     watch.enter(IMPORTING)
     return watch
@@ -284,26 +277,16 @@ def read_notes(folder: Path) -> dict[int, dict[str, Any]]:
     return dict(sorted(notes.items()))
 
 
-def write_note(folder: Path, name: str, note: Mapping[str, Any]) -> None:
-    """Replace a note; readers see the old one or the new one, never a half. Raises OSError."""
-    half = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
-    half.write_text(json.dumps(note), encoding="utf-8")
-    half.replace(folder / f"{name}.json")
-
-
-def _order(
-    place: Place, is_one_node: bool, limit_s: float, environ: Mapping[str, str], config_path: Path | None,
-    overrides: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "world_size": place.world_size,
-        "is_one_node": is_one_node,
-        "limit_s": limit_s,
-        "shared": str(Path.cwd() / folder_name(environ, "start")),
-        "config_path": None if config_path is None else str(config_path),
-        "overrides": list(overrides),
-        "launcher": _launcher(environ),
-    }
+def claim_in(folders: Iterable[Path], name: str) -> bool:
+    """Tell whether nobody has claimed `name` in these folders; True where that cannot be told."""
+    try:
+        for folder in folders:
+            (folder / name).open("x").close()
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _launcher(environ: Mapping[str, str]) -> list[Any] | None:

@@ -13,8 +13,9 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,8 @@ class StatusFolder:
 
     def post(self, **fields: Any) -> None:
         """Replace this rank's note; readers see the old one or the new one, never a half."""
-        note = self.folder / f"rank-{self.rank:06d}.json"
-        half = note.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):  # removed: everything has been said
-            half.write_text(json.dumps(fields), encoding="utf-8")
-            half.replace(note)
+            write_note(self.folder, f"rank-{self.rank:06d}", fields)
 
     def read(self) -> dict[int, dict[str, Any]]:
         """Return every rank's note that is not left over from an earlier launch."""
@@ -80,22 +78,32 @@ class StatusFolder:
 
     def wait_for(self, name: str, limit_s: float) -> bool:
         """Wait until `name` is claimed, or the folder removed, which comes last; False if neither was in time."""
-        deadline_s = time.monotonic() + limit_s
-        while not self.has(name) and self.folder.exists():
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return wait_until(lambda: self.has(name) or not self.folder.exists(), limit_s)
 
     def wait_for_removal(self, limit_s: float) -> None:
         """Wait until the folder is gone, or the limit has passed."""
-        deadline_s = time.monotonic() + limit_s
-        while self.folder.exists() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
+        wait_until(lambda: not self.folder.exists(), limit_s)
 
     def remove(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_note(folder: Path, name: str, note: Mapping[str, Any]) -> None:
+    """Replace a note; readers see the old one or the new one, never a half. Raises OSError."""
+    half = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
+    half.write_text(json.dumps(note), encoding="utf-8")
+    half.replace(folder / f"{name}.json")
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+    """Look again and again until it is so; False where it was not within the limit."""
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def open_status_folder(
@@ -153,7 +161,7 @@ def _identity_of_launcher(environ: Mapping[str, str]) -> str:
     # MPICH starts one helper a node: all of them call back at one port of mpirun.
     if b"--control-port" in words[:-1]:
         return words[words.index(b"--control-port") + 1].decode(errors="replace")
-    return f"process {pid} of {_stat(pid)[19:20]}"
+    return f"process {pid} of {process_stat(pid)[19:20]}"
 
 
 def launcher_pid(environ: Mapping[str, str]) -> int:
@@ -162,7 +170,7 @@ def launcher_pid(environ: Mapping[str, str]) -> int:
     own = f"{name}={environ.get(name, '')}".encode()
     pid = os.getppid()
     while pid > 1 and own in _read(pid, "environ").split(b"\0"):
-        pid = int(_stat(pid)[1])
+        pid = int(process_stat(pid)[1])
     return pid
 
 
@@ -171,7 +179,7 @@ def process_born(pid: int) -> str:
 
     Empty where there is no such process, or only what is left of one.
     """
-    fields = _stat(pid)
+    fields = process_stat(pid)
     return "" if fields[0] in "?ZX" else fields[19]
 
 
@@ -190,7 +198,7 @@ def has_ended(pid: int, born: str) -> bool:
 def process_state(pid: int) -> str:
     """Return what keeps a process from running, for a message: stopped, waits for a disk, gone; else empty."""
     return {"T": "stopped", "t": "stopped", "D": "waits for a disk"}.get(
-        _stat(pid)[0], "" if process_born(pid) else "gone"
+        process_stat(pid)[0], "" if process_born(pid) else "gone"
     )
 
 
@@ -201,6 +209,7 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _stat(pid: int) -> list[str]:
+def process_stat(pid: int) -> list[str]:
+    """Return the system's facts of a process, its state first and its parent next; `?` and 0 where there is none."""
     # The name, in brackets, may hold anything.
     return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split() or ["?", "0"]

@@ -18,37 +18,20 @@ SECRET_VARIABLE = "MPITRAIN_SECRET"  # noqa: S105  (its name)
 
 
 def open_store_over(
-    communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool, is_sealed: bool = True
-) -> dist.Store:
+    communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool, *, is_sealed: bool = True,
+    waits: bool = True,
+) -> dist.Store:  # fmt: skip
     """Return a store that all ranks share: rank 0 binds a free port and tells the others. Collective.
 
     Its values are sealed by a secret that the ranks share over `communicator`; not for NCCL, whose own threads read it.
+    Where it does not wait for the others' connections, it raises RuntimeError on a rank that cannot reach rank 0.
     """
-    return _store_at(_offer(communicator, is_one_host), communicator, timeout, is_sealed=is_sealed, waits=True)
-
-
-def open_store_of_watchdog(communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool) -> dist.Store:
-    """Return such a store without waiting for the others' connections. Collective.
-
-    Raises RuntimeError on a rank that cannot reach rank 0's host.
-    """
-    return _store_at(_offer(communicator, is_one_host), communicator, timeout, is_sealed=True, waits=False)
-
-
-def _offer(communicator: Communicator, is_one_host: bool) -> tuple[socket.socket | None, str, int, bytes]:
     listener = None
     if communicator.rank == 0:
         listener = listen_on_free_port("127.0.0.1" if is_one_host else reachable_address())
     own = (*listener.getsockname()[:2], secrets.token_bytes(32)) if listener else None
-    return (listener, *communicator.broadcast_object(own))
-
-
-def _store_at(
-    offer: tuple[socket.socket | None, str, int, bytes], communicator: Communicator, timeout: datetime.timedelta,
-    *, is_sealed: bool, waits: bool,
-) -> dist.Store:  # fmt: skip
-    listener, address, port, secret = offer
-    store = _tcp_store(address, port, communicator.size, listener, communicator.rank == 0, timeout, waits=False)
+    address, port, secret = communicator.broadcast_object(own)
+    store = _tcp_store(address, port, communicator.size, listener, timeout, waits=False)
     if waits:
         meet_at(store, communicator, "opened")
     return SealedStore(store, secret) if is_sealed else store
@@ -75,9 +58,8 @@ def open_store_at(
     Rank 0 listens at that one address. Raises RuntimeError (torch's) or LaunchError where the ranks do not meet.
     """
     host, port = meeting_point[0] if is_served else address_to_meet(meeting_point[0]), meeting_point[1]
-    is_master = rank == 0 and not is_served
-    listener = _listen_at(host, port) if is_master else None
-    store = _tcp_store(host, port, world_size, listener, is_master, timeout, waits=True)
+    listener = _listen_at(host, port) if rank == 0 and not is_served else None
+    store = _tcp_store(host, port, world_size, listener, timeout, waits=True)
     secret = os.environ.get(SECRET_VARIABLE, "")
     # NCCL's own threads would read a sealed store, and have to wait for Python.
     return SealedStore(store, secret.encode()) if secret and not torch.cuda.is_available() else store
@@ -100,14 +82,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _tcp_store(
-    address: str, port: int, world_size: int, listener: socket.socket | None, is_master: bool,
-    timeout: datetime.timedelta, waits: bool,
-) -> dist.Store:  # fmt: skip
+    address: str, port: int, world_size: int, listener: socket.socket | None, timeout: datetime.timedelta, waits: bool
+) -> dist.Store:
+    """Return a store, which this rank serves where it has a `listener`."""
     return dist.TCPStore(
         address,
         port,
         world_size=world_size,
-        is_master=is_master,
+        is_master=listener is not None,
         timeout=timeout,
         wait_for_workers=waits,
         # Given an open socket the store listens on its one address; by itself it would listen on all interfaces.

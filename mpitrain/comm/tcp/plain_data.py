@@ -11,6 +11,7 @@ import importlib
 import json
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -58,12 +59,9 @@ def _to_json(value: Any, buffers: list[bytes]) -> Any:
         return {"k": "dict", "v": pairs}
     if isinstance(value, bytes | np.ndarray | np.generic | torch.Tensor):
         return _buffer_to_json(value, buffers)
-    if isinstance(value, PurePath):
-        return {"k": "path", "v": str(value)}
-    if isinstance(value, torch.dtype | torch.device):
-        return {"k": "dtype" if isinstance(value, torch.dtype) else "device", "v": str(value).removeprefix("torch.")}
-    if isinstance(value, slice | range):
-        return {"k": kind, "v": [value.start, value.stop, value.step]}
+    for name, (cls, written, _) in _SIMPLE.items():
+        if isinstance(value, cls):
+            return {"k": name, "v": written(value)}
     return _own_to_json(value, buffers)
 
 
@@ -124,7 +122,9 @@ class _Reader:
             return self._buffer(kind, node)
         if kind in ("own", "class", "empty"):
             return self._own(node)
-        return _simple_value(kind, node["v"])
+        if kind not in _SIMPLE:
+            raise NotPlainError(f"not a message of a rank: {kind!r}")
+        return _SIMPLE[kind][2](node["v"])
 
     def _buffer(self, kind: str, node: dict[str, Any]) -> Any:
         raw = bytearray(self._buffers[self._at : self._at + node["v"]])
@@ -162,23 +162,21 @@ def _made_empty(cls: type) -> Any:
     return cls()
 
 
-def _simple_value(kind: str, value: Any) -> Any:
-    if kind == "path":
-        return Path(value)
-    if kind == "dtype":
-        return _torch_dtype(value)
-    if kind == "device":
-        return torch.device(value)
-    if kind in ("slice", "range"):
-        return slice(*value) if kind == "slice" else range(*value)
-    raise NotPlainError(f"not a message of a rank: {kind!r}")
-
-
 def _torch_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name) if _TORCH_NAME.fullmatch(name) else None
     if not isinstance(dtype, torch.dtype):
         raise NotPlainError(f"not a dtype: {name}")
     return dtype
+
+
+# Values that are a text or a list of numbers: their class, what is written, and how it is read.
+_SIMPLE: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "path": (PurePath, str, Path),
+    "dtype": (torch.dtype, lambda dtype: str(dtype).removeprefix("torch."), _torch_dtype),
+    "device": (torch.device, str, torch.device),
+    "slice": (slice, lambda one: [one.start, one.stop, one.step], lambda ends: slice(*ends)),
+    "range": (range, lambda one: [one.start, one.stop, one.step], lambda ends: range(*ends)),
+}
 
 
 def _own_class(module: str, name: str) -> type:

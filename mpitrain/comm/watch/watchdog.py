@@ -120,7 +120,8 @@ class Watchdog:
         while not self._stopped.wait(self._beat_s):
             beat += 1
             try:
-                self._store.set(str(self._rank), self._describe_self(beat))
+                place = place_of(self._main_thread) if self._notes.collective is None else ""
+                self._store.set(str(self._rank), _describe(beat, self._notes, place))
                 is_waiting_long = self._timeout_s - self._waited_s < (_BEATS_OF_SILENCE + 2) * self._beat_s
                 self._hear(range(len(self._hosts)) if is_waiting_long else (0,))
                 has_ended = self._store.check([_END])
@@ -144,10 +145,6 @@ class Watchdog:
             if rank not in self._heard or self._heard[rank][0] != beat:
                 self._heard[rank] = (beat, now_s)
 
-    def _describe_self(self, beat: int) -> str:
-        notes = self._notes
-        return _describe(beat, notes, place_of(self._main_thread) if notes.collective is None else "")
-
 
 def start_watchdog(communicator: Communicator, host: str, is_one_host: bool, timeout_s: float, fail: Fail) -> Watchdog:
     """Watch the collectives of `communicator` from now on. Collective.
@@ -168,11 +165,11 @@ def _meet(communicator: Communicator, is_one_host: bool) -> tuple[dist.Store, st
     """Return the store that rank 0 serves, or the reason why this rank cannot reach it. Collective."""
     import torch.distributed as dist
 
-    from mpitrain.comm.tcp.meeting import open_store_of_watchdog
+    from mpitrain.comm.tcp.meeting import open_store_over
 
     timeout = datetime.timedelta(seconds=_MEETING_TIMEOUT_S)
     try:
-        store = open_store_of_watchdog(communicator, timeout, is_one_host)
+        store = open_store_over(communicator, timeout, is_one_host, waits=False)
         store.set(str(communicator.rank), _describe(0, communicator.notes, ""))
         # From here on `_keep_time` decides, not the store: a suspended job must be able to go on.
         store.set_timeout(datetime.timedelta(days=1000))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from mpitrain.config.messages import allowed_values, known_keys, suggestion
+from mpitrain.config.messages import allowed_values, is_section, known_keys, suggestion
 from mpitrain.config.older.spellings import current_path
 from mpitrain.config.older.synonyms import INSTEAD, SAME
-from mpitrain.config.run import RunConfig
 from mpitrain.errors import UserError
 
 _WIDTH = 100
@@ -29,19 +27,13 @@ def explain_settings(words: list[str]) -> str:
 
 @cache
 def _all_fields() -> dict[str, dict[str, Any]]:
-    return dict(_fields(RunConfig.model_json_schema()))
+    """Return each dotted key with its JSON schema, sections before what is in them."""
+    return {".".join(path): {"description": _of_class(field), **field} for path, field in known_keys().items()}
 
 
-def _fields(schema: dict[str, Any], above: str = "", definitions: Any = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each dotted key with its JSON schema, sections before what is in them."""
-    definitions = definitions or schema["$defs"]
-    for name, field in schema.get("properties", {}).items():
-        options = (field, *field.get("anyOf", ()))
-        sections = [definitions[option["$ref"].rpartition("/")[2]] for option in options if "$ref" in option]
-        # A section that is always there has no words besides those of its own class.
-        yield f"{above}{name}", {"description": sections[0]["description"] if sections else "", **field}
-        for section in sections:
-            yield from _fields(section, f"{above}{name}.", definitions)
+def _of_class(field: dict[str, Any]) -> str:
+    """Return the words of a section's class: one that is always there has no others."""
+    return next((option["description"] for option in field["anyOf"] if "properties" in option), "")
 
 
 def _named_by(word: str, fields: dict[str, Any]) -> list[str]:
@@ -67,7 +59,7 @@ def _described(word: str, fields: dict[str, Any]) -> list[str]:
 def _paragraph(key: str, field: dict[str, Any]) -> str:
     lines = [key, *_indented(field["description"].replace("\n", " "))]
     path = tuple(key.split("."))
-    if path not in known_keys() or any("properties" in option for option in known_keys()[path]):
+    if is_section(path):
         lines[0] += "   (a section)"
         return "\n".join(lines) + "\n"
     unless_set = f"Unless set: {json.dumps(field['default'])}." if "default" in field else "It must be given."

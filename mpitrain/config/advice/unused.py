@@ -32,12 +32,8 @@ def _may_have_batch_norm(config: Any) -> bool:
     return config.model.batch_norm or ":" in (config.model.name or "")
 
 
-def _has_schedule(*types: str) -> Callable[[Any], bool]:
-    return lambda config: config.training.scheduler.type in types
-
-
-def _has_optimizer(*types: str) -> Callable[[Any], bool]:
-    return lambda config: config.training.optimizer.type in types
+def _has(part: str, *types: str) -> Callable[[Any], bool]:
+    return lambda config: getattr(config.training, part).type in types
 
 
 def _may_stop_early(config: Any) -> bool:
@@ -68,16 +64,16 @@ _NEEDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
      "of no effect without training.learning_rate_scaling"),
     ("training.jacobian_freq", lambda config: config.training.follows_jacobian,
      "of no effect without training.track_jacobian=true"),
-    ("training.optimizer.momentum", _has_optimizer("sgd"), "of no effect, training.optimizer.type is not sgd"),
-    ("training.optimizer.beta1", _has_optimizer("adam", "adamw"), "of no effect, training.optimizer.type is sgd"),
-    ("training.optimizer.beta2", _has_optimizer("adam", "adamw"), "of no effect, training.optimizer.type is sgd"),
-    ("training.optimizer.epsilon", _has_optimizer("adam", "adamw"), "of no effect, training.optimizer.type is sgd"),
-    ("training.scheduler.step_size", _has_schedule("step"), "of no effect, training.scheduler.type is not step"),
-    ("training.scheduler.gamma", _has_schedule("step", "plateau"),
+    ("training.optimizer.momentum", _has("optimizer", "sgd"), "of no effect, training.optimizer.type is not sgd"),
+    ("training.optimizer.beta1", _has("optimizer", "adam", "adamw"), "of no effect, training.optimizer.type is sgd"),
+    ("training.optimizer.beta2", _has("optimizer", "adam", "adamw"), "of no effect, training.optimizer.type is sgd"),
+    ("training.optimizer.epsilon", _has("optimizer", "adam", "adamw"), "of no effect, training.optimizer.type is sgd"),
+    ("training.scheduler.step_size", _has("scheduler", "step"), "of no effect, training.scheduler.type is not step"),
+    ("training.scheduler.gamma", _has("scheduler", "step", "plateau"),
      "of no effect, training.scheduler.type is neither step nor plateau"),
-    ("training.scheduler.patience", _has_schedule("plateau"),
+    ("training.scheduler.patience", _has("scheduler", "plateau"),
      "of no effect, training.scheduler.type is not plateau"),
-    ("training.scheduler.min_learning_rate", _has_schedule("cosine", "plateau"),
+    ("training.scheduler.min_learning_rate", _has("scheduler", "cosine", "plateau"),
      "of no effect, training.scheduler.type is neither cosine nor plateau"),
     ("distributed.sync_batch_norm", _may_have_batch_norm,
      "of no effect, for the network has no batch norm (model.batch_norm)"),

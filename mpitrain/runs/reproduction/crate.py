@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.errors import MissingDependencyError, OutputError, UserError
-from mpitrain.runs.reproduction.record import NAME, read_record
+from mpitrain.runs.reproduction.record import NAME, kinds, read_record
 
 METADATA = "ro-crate-metadata.json"
 # The version of RO-Crate that the profile is written for.
@@ -92,13 +92,13 @@ def _program(crate: Any, record: Mapping[str, Any]) -> Any:
     versions = dict(record["versions"])
     needs = [_package(crate, name, version) for name, version in versions.items() if version and name != "mpitrain"]
     for key, name in (("mpi_library", "MPI library"), ("compiler", "C++ compiler")):
-        for number, found in enumerate(_kinds(record, key)):
+        for number, found in enumerate(kinds(record, key)):
             needs.append(_entity(crate, f"#{key}-{number}", "SoftwareApplication", name=name, version=found))
     git = record.get("git") or {}
     version = versions["mpitrain"] + (f" ({git['commit']})" if git else "")
     return _entity(crate, "#mpitrain", "SoftwareApplication", name="mpitrain", version=version,
-                   softwareRequirements=needs, operatingSystem="; ".join(_kinds(record, "system")),
-                   processorRequirements="; ".join(_kinds(record, "cpu")))  # fmt: skip
+                   softwareRequirements=needs, operatingSystem="; ".join(kinds(record, "system")),
+                   processorRequirements="; ".join(kinds(record, "cpu")))  # fmt: skip
 
 
 def _package(crate: Any, name: str, version: str) -> Any:
@@ -111,10 +111,6 @@ def _package(crate: Any, name: str, version: str) -> Any:
         else (f"https://pypi.org/project/{name}/{release}/")
     )
     return _entity(crate, url, "SoftwareApplication", name=name, version=version, url=url)
-
-
-def _kinds(record: Mapping[str, Any], key: str) -> list[str]:
-    return list(dict.fromkeys(machine[key] for machine in record["machines"] if machine.get(key)))
 
 
 def _usage(crate: Any, record: Mapping[str, Any]) -> Iterator[Any]:

@@ -58,11 +58,6 @@ def _compare(recorded: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
             )
 
 
-def files_of(record: Mapping[str, Any]) -> list[FileRecord]:
-    """Return the records of the files that a run read."""
-    return [dict(file) for file in record["data"]]
-
-
 def hash_file(path: Path) -> str:
     """Return a file's SHA-256, of a folder that of its files' names and contents. Raises DataError."""
     digest = hashlib.sha256()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mpitrain.runs.reproduction.record import kinds
+
 _FACTS = {
     "cpu": "CPU",
     "cpu_capability": "vector instructions that PyTorch uses",
@@ -37,13 +39,9 @@ def _versions(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]
 
 def _machines(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
     for key, words in _FACTS.items():
-        before, now = _kinds(then, key), _kinds(here, key)
+        before, now = sorted(kinds(then, key)), sorted(kinds(here, key))
         if before != now:
             yield f"{words}: {' and '.join(before) or '(none)'} then, {' and '.join(now) or '(none)'} here"
-
-
-def _kinds(record: Mapping[str, Any], key: str) -> list[str]:
-    return sorted({machine.get(key, "") for machine in record["machines"]} - {""})
 
 
 def _git(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:

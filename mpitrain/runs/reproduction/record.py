@@ -11,19 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError, UserError
 from mpitrain.observe.summary import RunSummary
+from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.data_files import record_files
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.facts import machine_facts, package_versions, vendor_settings
+from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.run_folder import RunFolder
 
 FORMAT = 1
 NAME = "run_record.json"
@@ -37,43 +40,8 @@ class RunRecorder:
 
     ranks: Ranks
     path: Path
-    record: dict[str, Any] = field(default_factory=dict)
-    energy: EnergyMeter | None = None
-
-    def begin(
-        self, config: RunConfig, decided: Mapping[str, Any], files: list[Path], first_step: int, command: list[str]
-    ) -> None:
-        """Write the record of a run that begins, or goes on at `first_step`. Collective.
-
-        Raises DataError or OutputError, on all ranks.
-        """
-        ranks = self.ranks
-        ranks.starting.now("hashing the data files")
-        if config.model.initial_weights is not None:
-            files = [*files, Path(config.model.initial_weights)]
-        hashed = record_files(ranks, files, config.output.hash_data)
-        of_machine = machine_record(ranks)
-        self.energy = EnergyMeter() if ranks.local_rank == 0 else None
-        self.record = {
-            "format": FORMAT,
-            "started": _now(),
-            "command_line": command,
-            "working_folder": os.getcwd(),
-            "settings": config.model_dump(mode="json"),
-            "decided": dict(decided),
-            "ranks": {"number": ranks.world_size, "nodes": ranks.num_nodes, "launcher": ranks.info.source,
-                      "transport": ranks.transport, "backend": ranks.backend},
-            "data": hashed,
-            "first_step": first_step,
-            **of_machine,
-        }  # fmt: skip
-        ranks.on_root(self._write_beginning)
-
-    def _write_beginning(self) -> None:
-        if self.record["first_step"] > 0 and self.path.exists():
-            before = read_record(self.path)
-            self.record["earlier"] = [*before.pop("earlier", []), before]
-        _write(self.path, self.record)
+    record: dict[str, Any]
+    energy: EnergyMeter | None
 
     def end(self, summary: RunSummary, wall_s: float) -> None:
         """Write the record with what the run reached and what it took. Collective. Raises OutputError, on all ranks."""
@@ -88,6 +56,44 @@ class RunRecorder:
         self.ranks.on_root(lambda: _write(self.path, self.record))
 
 
+def begin_record(
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: RunFolder, checkpoint: Checkpoint | None
+) -> RunRecorder:
+    """Write the record of a run that begins, or goes on from `checkpoint`. Collective.
+
+    Raises DataError or OutputError, on all ranks.
+    """
+    ranks.starting.now("hashing the data files")
+    config, files = prepared.config, [file.path for file in source.files]
+    if config.model.initial_weights is not None:
+        files.append(Path(config.model.initial_weights))
+    hashed = record_files(ranks, files, config.output.hash_data)
+    of_machine = machine_record(ranks)
+    energy = EnergyMeter() if ranks.local_rank == 0 else None
+    record = {
+        "format": FORMAT,
+        "started": _now(),
+        "command_line": [sys.executable, *sys.orig_argv[1:]],
+        "working_folder": os.getcwd(),
+        "settings": config.model_dump(mode="json"),
+        "decided": dict(prepared.settings),
+        "ranks": {"number": ranks.world_size, "nodes": ranks.num_nodes, "launcher": ranks.info.source,
+                  "transport": ranks.transport, "backend": ranks.backend},
+        "data": hashed,
+        "first_step": int(checkpoint.state["global_step"]) if checkpoint else 0,
+        **of_machine,
+    }  # fmt: skip
+    ranks.on_root(lambda: _write_beginning(folder.record, record))
+    return RunRecorder(ranks, folder.record, record, energy)
+
+
+def _write_beginning(path: Path, record: dict[str, Any]) -> None:
+    if record["first_step"] > 0 and path.exists():
+        before = read_record(path)
+        record["earlier"] = [*before.pop("earlier", []), before]
+    _write(path, record)
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """Return a record. Raises UserError where there is none that can be read."""
     try:
@@ -98,6 +104,11 @@ def read_record(path: Path) -> dict[str, Any]:
         why = error.strerror if isinstance(error, OSError) else "it is no record"
         raise UserError(f"{path}: cannot be read ({why}); runs have one since it is written") from error
     return dict(record)
+
+
+def kinds(record: Mapping[str, Any], key: str) -> list[str]:
+    """Return what a record's machines have under `key`, each once, without those that have nothing."""
+    return list(dict.fromkeys(machine[key] for machine in record["machines"] if machine.get(key)))
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
@@ -134,11 +145,6 @@ def _kinds_of_machines(ranks: Ranks) -> list[dict[str, Any]]:
         if host not in kind["hosts"]:
             kind["hosts"].append(host)
     return list(kinds.values())
-
-
-def command_line() -> list[str]:
-    """Return the words that started this process."""
-    return [sys.executable, *sys.orig_argv[1:]]
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

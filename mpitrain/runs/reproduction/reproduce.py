@@ -12,7 +12,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.runs.beginning import TrainRequest
-from mpitrain.runs.reproduction.data_files import check_files, files_of
+from mpitrain.runs.reproduction.data_files import check_files
 from mpitrain.runs.reproduction.differences import deciding, differences
 from mpitrain.runs.reproduction.record import NAME, machine_record, read_record
 from mpitrain.runs.train_run import train
@@ -39,7 +39,7 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     record = ranks.on_root(lambda: _finished_record(request))
     ranks.on_all_ranks(lambda: _check_ranks(record, ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
-    check_files(ranks, files_of(record))
+    check_files(ranks, record["data"])
     differing = differences(record, machine_record(ranks))
     for line in differing:
         ranks.say(f"differs: {line}", error=True)
@@ -73,11 +73,8 @@ def reproduced_settings(record: Mapping[str, Any], folder: str) -> RunConfig:
     settings["prediction"] = {}  # what the run predicted is its own; it would be written over
     settings["tracking"] = {}  # so is its trackers' record
     settings["output"] |= {"model_dir": folder, "model_file": Path(settings["output"]["model_file"]).name}
-    return load_run_config(None, [f"{name}={_as_yaml(value)}" for name, value in settings.items()]).config
-
-
-def _as_yaml(value: object) -> str:
-    return json.dumps(value)  # which is YAML too
+    # JSON is YAML too.
+    return load_run_config(None, [f"{name}={json.dumps(value)}" for name, value in settings.items()]).config
 
 
 def _finished_record(request: ReproduceRequest) -> dict[str, Any]:
