@@ -57,6 +57,14 @@ _FIELDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"type": str.lower, "choices": ("debug", "info", "warning", "error"), "help": "how much the ranks' logs hold"},
     ),
     "python": (("--python",), {"metavar": "PATH", "help": "the ranks' interpreter (default: the one that runs this)"}),
+    "packed_environment": (
+        ("--packed-environment",),
+        {
+            "metavar": "FILE.tar",
+            "help": "slurm, pbs: a packed Python environment (tar, conda-pack); each host unpacks it for its ranks, "
+            "which then load nothing of it from the shared file system",
+        },
+    ),
     "master_port": (("--master-port",), {"type": int, "metavar": "PORT", "help": "manual: where the ranks meet"}),
 }
 
