@@ -37,6 +37,11 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "help": "how much the ranks' logs hold",
     },
     "python": {"metavar": "PATH", "help": "the ranks' interpreter (default: the one that runs this)"},
+    "packed_environment": {
+        "metavar": "FILE.tar",
+        "help": "slurm, pbs: a packed Python environment (tar, conda-pack); each host unpacks it for its ranks, "
+        "which then load nothing of it from the shared file system",
+    },
     "master_port": {"type": int, "metavar": "PORT", "help": "manual: where the ranks meet"},
 }
 # The flags of those whose only flag is not the field's name with dashes.

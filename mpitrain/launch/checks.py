@@ -34,7 +34,7 @@ def check_job(job: JobRequest, *, is_sent: bool, scheduler: str) -> tuple[str, .
     Raises UserError for settings that do not load or cannot work in such a job, and, where the job `is_sent` at once,
     for data that does not exist.
     """
-    notices: list[str] = []
+    notices = _check_packed(job, is_sent, scheduler)
     lacks_mpi = scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")
     for settings in job.sweep or ((),):
         config = _load(job, (*job.settings, *settings))
@@ -45,6 +45,20 @@ def check_job(job: JobRequest, *, is_sent: bool, scheduler: str) -> tuple[str, .
         notices += _check_data(config, is_sent)
         notices += _size_notices(job, config)
     return tuple(dict.fromkeys(notices))
+
+
+def _check_packed(job: JobRequest, is_sent: bool, scheduler: str) -> list[str]:
+    path = job.packed_environment
+    if path is None:
+        return []
+    if scheduler not in ("slurm", "pbs"):
+        raise UserError(f"--packed-environment {path}: for slurm and pbs; {scheduler} has no hosts to unpack it on")
+    if Path(path).is_file():
+        return []
+    what = f"--packed-environment {path}: no such file, seen from here; make it with: tar -C ENVIRONMENT -cf {path} ."
+    if is_sent:
+        raise UserError(what)
+    return [what]
 
 
 def _check_ensemble(job: JobRequest, config: RunConfig, lacks_mpi: bool) -> list[str]:

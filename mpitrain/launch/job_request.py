@@ -94,6 +94,8 @@ class JobRequest(BaseModel):
     """How much the ranks' logs hold."""
     python: PathText = "python"
     """Python interpreter of the ranks."""
+    packed_environment: PathText | None = None
+    """A tar file of the Python environment, which each host unpacks for its ranks; null: they load the shared one."""
     config_path: PathText | None = None
     """YAML file of settings."""
     settings: tuple[SettingText, ...] = ()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from mpitrain.launch import script_parts as parts
 from mpitrain.launch.grammar import clock_text
 from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.packed.unpack import unpack
 from mpitrain.launch.variables import job_variables
 
 _INDEX = "PBS_ARRAY_INDEX"
+_ONCE_A_HOST = '"$mpirun" -machinefile "logs/${job}_each_host" -np "${#hosts[@]}"'
 
 _PER_NODE_LOG = """\
 # mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job
@@ -48,6 +50,7 @@ def render_pbs(job: JobRequest) -> str:
         *parts.log_links("${#hosts[@]}"),
         "",
         parts.CHOOSE_MPIRUN,
+        *_unpack(job),
         *_mpirun(job),
         *parts.forwarded_environment(job, variables),
         _PER_NODE_LOG,
@@ -55,6 +58,11 @@ def render_pbs(job: JobRequest) -> str:
         *_end(job),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _unpack(job: JobRequest) -> list[str]:
+    lines = unpack(job, _ONCE_A_HOST, f"timeout 60 {_ONCE_A_HOST}")
+    return ['printf "%s\\n" "${hosts[@]}" >"logs/${job}_each_host"', *lines] if lines else []
 
 
 def _directives(job: JobRequest) -> list[str]:

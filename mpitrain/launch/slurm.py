@@ -5,10 +5,15 @@ from __future__ import annotations
 from mpitrain.launch import script_parts as parts
 from mpitrain.launch.grammar import clock_text
 from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.packed.unpack import unpack
 from mpitrain.launch.variables import job_variables, mpi_family_of_srun
 
 _INDEX = "SLURM_ARRAY_TASK_ID"
 _PROBE_S, _WATCH_S = 30, 30
+_ONCE_A_HOST = (
+    'srun --mpi=none --overlap --export=ALL --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" '
+    "--ntasks-per-node=1"
+)
 _ARRAY = ("SLURM_ARRAY_JOB_ID", _INDEX)
 
 _SECRET = [
@@ -138,6 +143,7 @@ def render_slurm(job: JobRequest) -> str:
         *(_SECRET if job.mpi == "none" and job.nodes > 1 else []),
         *_srun(job),
         "",
+        *unpack(job, _ONCE_A_HOST, f"timeout 60 {_ONCE_A_HOST}"),
         *_end(job),
     ]
     return "\n".join(lines) + "\n"

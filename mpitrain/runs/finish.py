@@ -28,8 +28,9 @@ def finish_run(
     ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
     timing: StepTiming | None, wall_time_s: float, test: Callable[[], TestSkill | None] = lambda: None,
 ) -> RunSummary:  # fmt: skip
-    """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective.
+    """Write `model.pt` and its normalisation file; print the summary and return it. Collective.
 
+    `report.html` comes last, from the root alone: to draw takes longer than many a training, and needs no other rank.
     `test` returns the skill of the exported weights on files of their own.
     """
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
@@ -38,7 +39,11 @@ def finish_run(
     summary = replace(summary, timing=timing, test=test())
     found = gather_findings(ranks, prepared)
     ranks.on_root(lambda: _save(folder, prepared))
-    ranks.on_root(lambda: write_page(folder.path, summary, found, prepared, files))
+    ranks.once_released(
+        "writing the report",
+        lambda: write_page(folder.path, summary, found, prepared, files),
+        prepared.config.distributed.timeout_s,
+    )
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
         ranks.say(f"note: {folder.profile}: not written, for it takes {PROFILED_AFTER} steps of one run", error=True)
     ranks.say(render_summary(summary).rstrip("\n"))
@@ -93,7 +98,7 @@ def _summarise(
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
         mean_predictor_mse=mean_predictor_loss(*judged),
-        noise_mse=_noise_mse(files, prepared),
+        noise_mse=ranks.on_root(lambda: _noise_mse(files, prepared)),
         weights_sha256=weights_sha256(named_weights(prepared.model)),
         best_epoch=state.best_epoch if exports_best else None,
         is_synthetic_data=config.data.data_path is None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -39,9 +40,15 @@ def _hear(logger: logging.Logger, text: str) -> None:
 
 
 def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> None:
-    """Log who this rank is and, at debug, its part, what it runs on and how long each part of the start took."""
+    """Log who this rank is, on the root what the start took, and at debug the rank's part and surroundings. Collective.
+
+    Any rank may log more than others do.
+    """
     where = f"rank {ranks.rank} of {ranks.world_size}, device {ranks.device}"
     logger.info("%s, torch %s, %d threads", where, torch.__version__, ranks.num_threads)
+    of_ranks = ranks.gather_object(ranks.starting.times)
+    for line in describe_start(of_ranks) if ranks.is_root else ():
+        logger.info("start: %s", line)
     if not logger.isEnabledFor(logging.DEBUG):
         return
     facts = {**_part_of(prepared), **rank_facts(ranks, os.environ), **machine_facts(os.environ)}
@@ -50,6 +57,21 @@ def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> No
     logger.debug("versions: %s", ", ".join(f"{name} {version or '-'}" for name, version in package_versions().items()))
     for what, seconds in ranks.starting.times:
         logger.debug("start: %.3f s %s", seconds, what)
+
+
+def describe_start(of_ranks: Sequence[Sequence[tuple[str, float]]]) -> list[str]:
+    """Return a line for each part of the start: seconds of the median rank and of the slowest, and which that is."""
+    taken: dict[str, dict[int, float]] = {}
+    for rank, times in enumerate(of_ranks):
+        for what, seconds in times:
+            of_part = taken.setdefault(what, {})
+            of_part[rank] = of_part.get(rank, 0.0) + seconds
+    slowest = {what: max(of_part, key=of_part.__getitem__) for what, of_part in taken.items()}
+    return [
+        f"{what}: {statistics.median(of_part.values()):.3f} s, slowest rank {slowest[what]} "
+        f"{of_part[slowest[what]]:.3f} s"
+        for what, of_part in taken.items()
+    ]
 
 
 def _part_of(prepared: PreparedRun) -> dict[str, str]:

@@ -55,6 +55,8 @@ REQUESTS = {
     "manual": ("manual", MANUAL),
     "slurm_array": ("slurm", {"nodes": 2, "sweep": SWEEP}),
     "pbs_array": ("pbs", {"nodes": 2, "sweep": SWEEP}),
+    "slurm_packed": ("slurm", {"nodes": 2, "packed_environment": "it's my.tar"}),
+    "pbs_packed": ("pbs", {"nodes": 2, "packed_environment": "it's my.tar"}),
     "local_ensemble": ("local", {"tasks_per_node": 4, "command": "ensemble", "restarts": 1}),
 }
 SCHEDULERS = tuple(RENDERERS)

@@ -1,0 +1,60 @@
+"""What a rank asks of the file system until its run has ended, and what the log says of the start."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Finished, launch
+
+from mpitrain.runs.run_log import describe_start
+
+# Of a rank that reads no data and draws nothing, with the pinned packages: 1,760 files, 29,000 questions about paths.
+MOST_FILES, MOST_QUESTIONS = 1950, 36_000
+TRACED = """
+exec strace -f -qq -e trace=openat,newfstatat,stat,lstat,statx,readlink,access,getdents64 -o calls-$PMI_RANK \\
+    "$0" -m mpitrain "$@"
+"""
+
+
+def files_of_environment(trace: str) -> set[str]:
+    """The files of Python and its packages that were opened."""
+    opened = re.findall(r'openat\([^"]*"([^"]+)"(?!.* = -1 )', trace)
+    places = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2] / "mpitrain"))
+    return {path for path in opened if path.startswith(places)}
+
+
+@pytest.mark.mpi(ranks=3)
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_a_rank_asks_the_file_system_no_more_than_the_readme_says(
+    tmp_path: Path, small_history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", str(small_history), "--epochs", "1", "--output", "run"]
+    done = launch_traced(words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    trace = (tmp_path / "calls-1").read_text()
+    files, questions = files_of_environment(trace), len(re.findall(r"^\d+ +\w+\(", trace, flags=re.MULTILINE))
+    with capsys.disabled():
+        print(f"\na rank opens {len(files)} files of its environment and asks {questions} times about paths")
+    assert 500 < len(files) <= MOST_FILES
+    assert questions <= MOST_QUESTIONS
+
+
+def launch_traced(words: list[str], cwd: Path) -> Finished:
+    script = cwd / "traced.py"
+    script.write_text(f"import os, sys\nos.execvp('bash', ['bash', '-c', {TRACED!r}, sys.executable, *sys.argv[1:]])\n")
+    return launch([str(script), *words], 3, cwd=cwd)
+
+
+def test_the_slowest_rank_of_each_part_is_named() -> None:
+    lines = describe_start(
+        [
+            [("loading", 1.0), ("reading", 0.5)],
+            [("loading", 3.0), ("reading", 0.1), ("reading", 0.1)],
+            [("loading", 2.0)],
+        ]
+    )
+    assert lines == ["loading: 2.000 s, slowest rank 1 3.000 s", "reading: 0.350 s, slowest rank 0 0.500 s"]
