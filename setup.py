@@ -51,5 +51,5 @@ setup(
         # What a GPU is doing, and the energy that it takes.
         "nvml": ["nvidia-ml-py>=12"],
     },
-    entry_points={"console_scripts": ["mpitrain=mpitrain.__main__:run"]},
+    entry_points={"console_scripts": ["mpitrain=mpitrain.cli.main:main"]},
 )

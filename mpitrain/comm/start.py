@@ -176,7 +176,7 @@ def _close(ranks: Ranks) -> None:
     ranks.stop_watchdog()
     _destroy_torch_groups()
     if ranks.began_mpi:  # here and not at the process's end, so that nobody waits for what the root still does
-        end_mpi()
+        _end_mpi()
 
 
 def _finish_alone(ranks: Ranks) -> int:
@@ -199,7 +199,7 @@ def _finish_alone(ranks: Ranks) -> int:
     return exit_code
 
 
-def end_mpi() -> None:
+def _end_mpi() -> None:
     """End MPI where this process has begun it and not ended it yet. Collective there."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import TIMEOUT_S, launch
+from conftest import launch
 
 PROGRAM = str(Path(__file__).with_name("leaving_program.py"))
 # What reads files, and what draws.
@@ -27,26 +25,3 @@ def test_ranks_leave_before_the_report_and_load_no_reader_without_a_share_of_the
     # One small file is one chunk, which the last rank reads; the root has opened it.
     loaded = [set((notes / f"loaded-{rank}").read_text().split()) for rank in range(3)]
     assert [sorted(names & OF_READERS) for names in loaded] == [["h5py", "netCDF4"], [], ["h5py", "netCDF4"]]
-
-
-PROFILED = "import sys; sys.setprofile(lambda *_: None); "
-LEAVING = """
-import atexit, os, torch
-from mpitrain.__main__ import leave
-class Last:
-    def __del__(self, write=os.write):
-        write(1, b"taken apart\\n")
-last = Last()
-atexit.register(lambda: print("at its end", flush=True))
-leave(5)
-"""
-
-
-@pytest.mark.parametrize(("before", "ends_by_python"), [("", False), (PROFILED, True)])
-def test_a_process_leaves_with_its_code_after_all_that_was_to_be_done(before: str, ends_by_python: bool) -> None:
-    """A profiler writes when Python ends: then Python does end."""
-    done = subprocess.run(
-        [sys.executable, "-c", before + LEAVING], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    assert done.returncode == 5, done.stderr
-    assert done.stdout.splitlines() == ["at its end", *(["taken apart"] if ends_by_python else [])]
