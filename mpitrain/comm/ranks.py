@@ -20,15 +20,6 @@ from mpitrain.comm.watch.watchdog import Watchdog
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Afterwards:
-    """What the root does alone, in at most `limit_s` seconds, once the other ranks have left."""
-
-    what: str
-    action: Callable[[], None]
-    limit_s: float
-
-
 @dataclass
 class Ranks:
     """All ranks of this run, seen from one of them; a value that is passed in, never global.
@@ -36,8 +27,7 @@ class Ranks:
     `cpu` carries objects and small agreements, `tensors` the tensors of `device`. Before the settings are read
     (`open_tensors`) both are one, on the CPU. `transport` is "mpi" or "torch"; `node_cores` is how many cores the ranks
     of this node may use together; `notices` are for the user; a failure's details go into `failure_folder`; `starting`
-    is told what is done before the training; `heard_by` hears what the root prints, as its log does. `began_mpi` says
-    that MPI began with these ranks, and ends with them; `afterwards` is what the root does then.
+    is told what is done before the training; `heard_by` hears what the root prints, as its log does.
     """
 
     info: RankInfo
@@ -56,8 +46,6 @@ class Ranks:
     starting: Starting = field(default_factory=Starting)
     watch: NodeWatch = field(default_factory=NodeWatch)
     heard_by: Callable[[str], None] = lambda line: None
-    began_mpi: bool = False
-    afterwards: list[Afterwards] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -132,14 +120,6 @@ class Ranks:
         if self.is_root:
             print(line, file=sys.stderr if error else sys.stdout, flush=True)
             self.heard_by(line)
-
-    def once_released(self, what: str, action: Callable[[], None], limit_s: float) -> None:
-        """Have the root do `action`, such as "writing the report", when the other ranks have left. Not collective.
-
-        Their cores are free by then, and MPI has ended: `action` needs no other rank, and its error is the root's own.
-        """
-        if self.is_root:
-            self.afterwards.append(Afterwards(what, action, limit_s))
 
     def write_failures_to(self, folder: Path) -> None:
         """Keep a failure's details in `folder`, which all nodes see. Not collective."""

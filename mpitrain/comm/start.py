@@ -7,10 +7,8 @@ import datetime
 import gc
 import os
 import re
-import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -61,7 +59,6 @@ def run_on_all_ranks(
     try:
         exit_code = _run(ranks, body)
         _close(ranks)
-        exit_code = _finish_alone(ranks) or exit_code
     except BaseException as error:
         fail_alone(ranks, error)
     watch.leave()
@@ -85,14 +82,6 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
 
     `details` go into the failure's file; without them, the traceback.
     """
-    exit_code = _say_failure(ranks, error, details)
-    if ranks.world_size > 1:
-        ranks.cpu.abort(exit_code)
-    os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
-
-
-def _say_failure(ranks: Ranks, error: BaseException, details: str = "") -> int:
-    """Say what happened on this rank, if no other has spoken; return the exit code."""
     error = _cause_of(ranks, error)
     exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
     ranks.watch.fail(exit_code)
@@ -114,7 +103,9 @@ def _say_failure(ranks: Ranks, error: BaseException, details: str = "") -> int:
         # Whoever was first ends this rank too, and must not be ended before it has spoken.
         ranks.watch.wait_until_said(_SECONDS_TO_SPEAK)
     sys.stdout.flush()
-    return exit_code
+    if ranks.world_size > 1:
+        ranks.cpu.abort(exit_code)
+    os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
 
 
 def _leave_exit_code(exit_code: int) -> None:
@@ -163,8 +154,10 @@ def _is_first_failure(ranks: Ranks, text: str) -> bool:
     try:
         with (ranks.failure_folder / "failure.txt").open("x") as file:
             file.write(text)
-    except OSError as error:
-        return not isinstance(error, FileExistsError)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
     return True
 
 
@@ -175,35 +168,6 @@ def _close(ranks: Ranks) -> None:
     ranks.cpu.barrier()
     ranks.stop_watchdog()
     _destroy_torch_groups()
-    if ranks.began_mpi:  # here and not at the process's end, so that nobody waits for what the root still does
-        _end_mpi()
-
-
-def _finish_alone(ranks: Ranks) -> int:
-    """Do what was left for the root until the other ranks have gone; return its exit code."""
-    exit_code = 0
-    if ranks.afterwards and threading.current_thread() is threading.main_thread():
-        # What could be stopped is over, and what is left takes a moment: a request to stop comes too late.
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)
-    for task in ranks.afterwards:
-        ranks.watch.finish_alone(task.what, task.limit_s)
-        try:
-            task.action()
-        except MpitrainError as error:
-            ranks.say(f"mpitrain: error: {error}", error=True)
-            exit_code = exit_code or error.exit_code
-        except BaseException as error:
-            # Not at once: the others may still be on their way out, and a launcher would kill them.
-            return _say_failure(ranks, error)
-    return exit_code
-
-
-def _end_mpi() -> None:
-    """End MPI where this process has begun it and not ended it yet. Collective there."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.Finalize()
 
 
 def _destroy_torch_groups() -> None:
@@ -219,11 +183,11 @@ def start_ranks(environ: Mapping[str, str], watch: NodeWatch | None = None) -> R
     `watch` is told of every step, and keeps its time. Raises LaunchError when the sources contradict each other.
     """
     watch = watch or NodeWatch()
-    mpi, began_mpi = _start_mpi(environ, watch)
+    mpi = _start_mpi(environ, watch)
     claim = mpi and RankClaim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
     decision = _decide_together(mpi, claim, environ)
     ranks = _mpi_ranks(mpi, decision) if decision.transport == "mpi" else _torch_ranks(decision, environ, watch)
-    ranks.watch, ranks.began_mpi = watch, began_mpi
+    ranks.watch = watch
     watch.enter(AGREEING)
     watch.follow(lambda: position_in_start(ranks.cpu.notes))
     return ranks
@@ -244,8 +208,8 @@ def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, st
     return decision
 
 
-def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> tuple[Any, bool]:
-    """Return mpi4py's MPI module, initialised, None where no MPI library is to be had; and whether it began here."""
+def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
+    """Return mpi4py's MPI module, initialised; None where no MPI library is to be had."""
     watch.enter(IMPORTING_MPI)
     # Some sites forbid MPI on login nodes, and importing mpi4py.MPI initialises it: only a starting run comes here.
     import mpi4py
@@ -255,9 +219,8 @@ def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> tuple[Any, bool]
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError):  # mpi4py's words for "no MPI library on this machine"
-        return None, False
-    begins = not MPI.Is_initialized()
-    if begins:
+        return None
+    if not MPI.Is_initialized():
         check_before_mpi_init(environ, MPI.Get_library_version())
         for name, value in wait_policy_variables(environ, os.cpu_count() or 1, read_cgroup_cpu_max()).items():
             os.environ.setdefault(name, value)
@@ -267,7 +230,7 @@ def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> tuple[Any, bool]
             # mpi4py's own guess about the launcher: `reconcile` says it once, with the fix, as an error.
             warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    return MPI, begins
+    return MPI
 
 
 def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:

@@ -28,9 +28,8 @@ def finish_run(
     ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
     timing: StepTiming | None, wall_time_s: float, test: Callable[[], TestSkill | None] = lambda: None,
 ) -> RunSummary:  # fmt: skip
-    """Write `model.pt` and its normalisation file; print the summary and return it. Collective.
+    """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective.
 
-    `report.html` comes last, from the root alone: to draw takes longer than many a training, and needs no other rank.
     `test` returns the skill of the exported weights on files of their own.
     """
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
@@ -39,11 +38,7 @@ def finish_run(
     summary = replace(summary, timing=timing, test=test())
     found = gather_findings(ranks, prepared)
     ranks.on_root(lambda: _save(folder, prepared))
-    ranks.once_released(
-        "writing the report",
-        lambda: write_page(folder.path, summary, found, prepared, files),
-        prepared.config.distributed.timeout_s,
-    )
+    ranks.on_root(lambda: write_page(folder.path, summary, found, prepared, files))
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
         ranks.say(f"note: {folder.profile}: not written, for it takes {PROFILED_AFTER} steps of one run", error=True)
     ranks.say(render_summary(summary).rstrip("\n"))

@@ -52,8 +52,7 @@ SAYS = {
 _BUGS = ("bug", "no memory", "sys.exit(0)", "sys.exit(3)")
 _BEFORE_THE_FOLDER = ("opening the data", "preparing", "making the folder")  # so that the traceback can go nowhere else
 # After these the training is over: a request to stop comes too late.
-_ALONE = "writing the report"  # the other ranks have left by then, with exit code 0
-_TRAINED = ("finishing", "writing the model", _ALONE, "predicting", "the last meeting")
+_TRAINED = ("finishing", "writing the model", "writing the report", "predicting", "the last meeting")
 
 
 @dataclass(frozen=True)
@@ -206,8 +205,6 @@ def expected_line(one: Schedule) -> str | None:
         # A launcher may have ended the others before anybody has looked: then all are named together.
         together = "" if one.launcher == "by hand" else r"(rank \d+ on \S+ \(process \d+\), )*"
         return rf"mpitrain: error: {together}{rank} \(process \d+\).* ended without a word"
-    if one.phase == _ALONE:
-        return rf"mpitrain: error: {rank} \(process \d+.*\) is still {_ALONE} after "
     return rf"mpitrain: error: rank \d .*{rank}"
 
 
@@ -230,9 +227,6 @@ def are_expected(one: Schedule, codes: list[int]) -> bool:
         # Of a rank that leaves with 0 and ends the job thereby, MPICH's mpirun often makes 0, without our package too.
         return codes[0] != 0 or one.kind == "os._exit(0)" if known is None else codes == [known]
     others = codes[: one.rank] + codes[one.rank + 1 :]
-    if one.phase == _ALONE:
-        is_own = codes[one.rank] == SAYS[one.kind][0] if one.kind in SPEAKING else codes[one.rank] != 0
-        return set(others) == {0} and (is_own or one.kind == "os._exit(0)")
     if one.kind in SPEAKING:
         return set(codes) == {SAYS[one.kind][0]}
     return set(others) == {3} and (one.vanishes or codes[one.rank] != 0)

@@ -25,10 +25,8 @@ from mpitrain.comm.supervision.node_watch import SAID, SPOKEN, claim_in, read_no
 from mpitrain.comm.supervision.shared_memory import remove_shared_memory, shared_memory_of
 from mpitrain.comm.supervision.start_report import (
     AGREEING,
-    AT_WORK,
     MPI_INIT,
     Start,
-    describe_alone,
     describe_end,
     describe_failed,
     describe_lost,
@@ -42,7 +40,8 @@ _SHARE_S = 5.0
 _IMPORT_LIMITS = 5  # where nobody waits yet, a cold file system may take its time
 _ROOT_FIRST_S = 1.5
 _FAILING_TOGETHER_S = 6.0
-_GRACE_S, _KILL_S = {"starting": 1.0, "running": 3.0, "failed": 5.0, "alone": 0.0}, 1.0
+_GRACE_S = {"starting": 1.0, "running": 3.0, "failed": 5.0}
+_KILL_S = 1.0
 _FORWARD_S = 0.1  # a rank's abort may overtake what the launcher has not yet read
 # A launcher sees the connections of a crashed rank close, and ends the others, before the system has ended that one.
 _SAME_MOMENT_S = 0.3
@@ -62,7 +61,7 @@ class NodeSupervisor:
         self._seen: dict[int, int] = {}
         self._shared_memory: dict[int, set[str]] = {}
         self._waited_s = self._imported_s = 0.0
-        self._refused_s = self._alone_s = 0.0
+        self._refused_s = 0.0
         self._is_over = False
         self._late_until_s: float | None = None
 
@@ -77,7 +76,6 @@ class NodeSupervisor:
             now_s = time.monotonic()
             # By ticks, not by the clock: a job that its scheduler suspended has not waited.
             self._keep_time(min(now_s - last_s, 2 * _TICK_S))
-            self._keep_time_alone(min(now_s - last_s, 2 * _TICK_S))
             last_s = now_s
             self._judge(ended)
             if self._is_over:  # a rank that comes only now would wait in vain
@@ -147,13 +145,6 @@ class NodeSupervisor:
         if self._waited_s >= self._limit_s or self._imported_s >= _IMPORT_LIMITS * self._limit_s:
             self._end_start()
 
-    def _keep_time_alone(self, tick_s: float) -> None:
-        alone = [self._notes[rank] for rank in self._processes if self._notes[rank]["state"] == "alone"]
-        self._alone_s = self._alone_s + tick_s if alone else 0.0
-        if alone and not self._is_over and self._alone_s >= alone[0]["limit_s"]:
-            self._say_once(f"mpitrain: error: {describe_alone(alone[0])}")
-            self._end_others(0.0)
-
     def _judge(self, ended: Sequence[int]) -> None:
         """Act on ranks that have ended without a word, and on ranks that cannot start."""
         if self._is_over:
@@ -179,7 +170,7 @@ class NodeSupervisor:
             self._end_others(_GRACE_S["failed" if have_met else "starting"])
 
     def _without_a_word(self, ended: Sequence[int]) -> list[int]:
-        return [rank for rank in ended if self._notes[rank]["state"] in AT_WORK]
+        return [rank for rank in ended if self._notes[rank]["state"] in ("starting", "running")]
 
     def _ended_within(self, seconds: float) -> list[int]:
         deadline_s, ended = time.monotonic() + seconds, list[int]()

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from mpitrain.cluster.place import read_place, say_once_before_ranks_meet
 from mpitrain.comm.supervision.end_signal import let_end_signal_exit
-from mpitrain.comm.supervision.start_report import AGREEING, AT_WORK, IMPORTING, MPI_INIT, describe_lost
+from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING, MPI_INIT, describe_lost
 from mpitrain.comm.supervision.status_folder import (
     folder_name,
     has_ended,
@@ -42,7 +42,8 @@ SPOKEN, SAID = "spoken", "said"
 
 _SUPERVISOR = "mpitrain.comm.supervision.node_supervisor"
 _OF_RANKS = re.compile(r"RANK|WORLD_SIZE|PMI|OMPI_|PALS_|SLURM_(PROCID|LOCALID)|MPI_LOCAL|MASTER_")
-_FOLLOW_S, _POLL_S = 1.0, 0.05
+_FOLLOW_S = 1.0
+_POLL_S = 0.05
 _OTHERS_SPEAK_WITHIN_S = 8.0
 
 
@@ -89,10 +90,6 @@ class NodeWatch:
     def tell_folder(self, folder: Path) -> None:
         """Tell where the failures of all nodes are written, so that one alone is printed."""
         self._post(failures=str(folder / "failure.txt"))
-
-    def finish_alone(self, what: str, limit_s: float) -> None:
-        """Tell what this rank still does when the others have left; the supervisor gives it `limit_s` seconds."""
-        self._post(state="alone", waits=False, doing=what, limit_s=limit_s)
 
     def leave(self) -> None:
         """Tell that this rank ends, or goes on, without the others."""
@@ -268,7 +265,7 @@ def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]
 
 def is_lost(note: Mapping[str, Any]) -> bool:
     """Tell whether a rank's process has ended without a word."""
-    return note["state"] in AT_WORK and has_ended(note["pid"], note["born"])
+    return note["state"] in ("starting", "running") and has_ended(note["pid"], note["born"])
 
 
 def read_notes(folder: Path) -> dict[int, dict[str, Any]]:
@@ -308,8 +305,9 @@ def _folder_of(environ: Mapping[str, str]) -> Path:
 
 def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
     """Tell whether ranks that were started by hand may be on several hosts: nothing else says how many there are."""
-    is_by_hand = bool(environ.get("RANK")) and not environ.get("LOCAL_WORLD_SIZE")
-    return is_by_hand and not re.match(r"127\.|localhost$|::1$|$", environ.get("MASTER_ADDR", ""))
+    if environ.get("LOCAL_WORLD_SIZE") or not environ.get("RANK"):
+        return False
+    return not re.match(r"127\.|localhost$|::1$|$", environ.get("MASTER_ADDR", ""))
 
 
 def _remove_left_over(folder: Path, own_rank: int, left_over: Sequence[Path]) -> None:

@@ -14,8 +14,6 @@ Note = Mapping[str, Any]
 # The stages of a start, in order; from MPI_Init on, a rank that has arrived waits for the others.
 IMPORTING, IMPORTING_MPI, MPI_INIT, MEETING, AGREEING = range(5)
 TITLES = ("loading torch", "loading mpi4py", "starting MPI", "meeting", "agreeing on the start")
-# The states in which a rank must not end without a word.
-AT_WORK = ("starting", "running", "alone")
 _MOST_NAMED = 4
 _NETWORK = (
     "messages between their hosts are lost: check firewall and interface (MPICH: FI_TCP_IFACE=eth0; Open MPI: "
@@ -54,16 +52,6 @@ def describe_lost(notes: Mapping[int, Note], lost: Sequence[int]) -> str:
     return (
         f"{named} ended without a word{together}{when}: killed, by hand, by its launcher or for want of memory (see "
         "dmesg), or crashed; look at the end of its own output"
-    )
-
-
-def describe_alone(note: Note) -> str:
-    """Say that the last rank at work does not come to an end."""
-    state = _state_of(note)
-    process = f"process {note['pid']}{f', {state}' if state else ''}"
-    return (
-        f"rank {note['rank']} on {note['host']} ({process}) is still {note['doing']} after {note['limit_s']:g} s "
-        "(distributed.timeout_s); the training is over and saved, `mpitrain report FOLDER` writes the report"
     )
 
 

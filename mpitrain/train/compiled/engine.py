@@ -18,7 +18,6 @@ from torch.profiler import record_function
 from mpitrain.comm.watch.notes import waiting_in
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import SliceSource
-from mpitrain.data.dataset.step_slices import open_step_slices
 from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import moment_length
 from mpitrain.train.compiled.addresses import (
@@ -141,7 +140,7 @@ class CompiledEngine(StandardEngine):
         del self._addresses, self.step_slices
         self.inputs = replace(self.inputs, batches=open_batches())
         self.optimizer.forget()
-        self.step_slices = open_step_slices(self.inputs.batches)
+        self.open_slices()
         self._addresses = self._open_addresses()
         self._step.addresses = self._addresses.table.data_ptr()
 

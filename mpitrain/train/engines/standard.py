@@ -62,7 +62,7 @@ class StandardEngine(StepEngine):
         self.plan, self.ranks, self.training = inputs.plan, inputs.ranks, inputs.config.training
         self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
         self.loss = loss_of(self.training.loss_function, inputs.model, inputs.target_weights)
-        self.step_slices = open_step_slices(inputs.batches)
+        self.open_slices()
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
         self.optimizer = self.make_optimizer()
         self.weights_digest = self.make_weights_digest()
@@ -77,6 +77,10 @@ class StandardEngine(StepEngine):
         self._holds_out = True  # until the ranks have found together that none does
         # Loss and weight of each slice so far: added in the tree, they are the same for any number of ranks.
         self.loss_sums = torch.zeros((len(inputs.batches), 2), dtype=torch.float64, device=inputs.ranks.device)
+
+    def open_slices(self) -> None:
+        """Take the slices of `inputs.batches` from now on."""
+        self.step_slices = open_step_slices(self.inputs.batches)
 
     def make_optimizer(self) -> Any:
         """Return what updates `parameters`: one of torch's optimisers, unless the engine has its own."""
