@@ -25,7 +25,7 @@ import torch
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import rank_range
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.exchange import keep_under_limit, open_source_on_root
+from mpitrain.data.dataset.exchange import keep_under_limit, no_samples, open_source_on_root
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
@@ -109,7 +109,7 @@ def _read_in_turn(source: SampleSource, turn: int, ranks: Ranks, before: list[in
     chunk = turn * ranks.world_size + ranks.rank
     if chunk < len(source.chunks):
         return _read(source, chunk, before)
-    return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
+    return no_samples(source)
 
 
 def _append(writer: TableWriter | None, output: Path, inputs: Array, targets: Array) -> None:

@@ -69,9 +69,8 @@ def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
     where a file cannot be read, or nothing was selected.
     """
     own = [source.chunks[number] for number in rank_range(len(source.chunks), ranks.world_size, ranks.rank)]
-    read = ranks.on_all_ranks(lambda: concatenate([source.read(chunk) for chunk in own]) if own else None)
+    samples = ranks.on_all_ranks(lambda: concatenate([source.read(chunk) for chunk in own] or [no_samples(source)]))
     source.close()
-    samples = _or_none(read, ranks)
     offset = offset_of(len(samples), ranks)
     _check_selection(source, samples, offset.total, ranks)
     return keep_under_limit(source, samples, offset.first, offset.total)
@@ -85,18 +84,9 @@ def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int
     return samples.take(np.flatnonzero(source.keeps(numbers, total_selected)))
 
 
-def _or_none(read: Samples | None, ranks: Ranks) -> Samples:
-    """Return what this rank has read; where that is None, no samples, of the others' shapes. Collective.
-
-    A rank without a chunk opens no file for that, nor loads a library that could.
-    """
-    have_read = ranks.gather_object(read is not None)
-    if all(have_read) and read is not None:
-        return read
-    is_first = ranks.rank == have_read.index(True)
-    empty = read.take(np.empty(0, dtype=np.int64)) if is_first and read is not None else None
-    shapes: list[Samples] = [one for one in ranks.gather_object(empty) if one is not None]
-    return shapes[0] if read is None else read
+def no_samples(source: SampleSource) -> Samples:
+    """Return no samples, of the source's shapes, for a rank without a chunk."""
+    return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
 
 
 def _check_selection(source: SampleSource, samples: Samples, num_selected: int, ranks: Ranks) -> None:
