@@ -66,10 +66,10 @@ template <int number>
 using Constant = std::integral_constant<int, number>;
 
 /// Calls block(rows, vectors, m, n), both constants, for the blocks of `rows` rows from row m on.
-template <int rows, typename Block>
+template <int rows, int most_rows, typename Block>
 void for_each_column(int m, int N, const Block& block) {
     // Few rows need more vectors, so that as many sums are under way as the latency of a fused product asks for.
-    constexpr int vectors = 2 * rows <= row_block ? 4 : 2;
+    constexpr int vectors = 2 * rows <= most_rows ? 4 : 2;
     int n = 0;
     for (; n + vectors * register_lanes <= N; n += vectors * register_lanes)
         block(Constant<rows>{}, Constant<vectors>{}, m, n);
@@ -78,15 +78,16 @@ void for_each_column(int m, int N, const Block& block) {
 
 /// Calls block(rows, vectors, m, n), both constants, for blocks of outputs that keep their sums in registers and
 /// together are all M x N. A `known_M` above 0 is M.
-template <int known_M, typename Block>
+template <int known_M, int most_rows, typename Block>
 void for_each_block(int M, int N, const Block& block) {
+    constexpr int rest = known_M % most_rows, half = most_rows / 2;
     int m = 0;
-    for (; m + row_block <= M; m += row_block) for_each_column<row_block>(m, N, block);
-    if constexpr (known_M % row_block > 0) {
-        for_each_column<known_M % row_block>(m, N, block);
+    for (; m + most_rows <= M; m += most_rows) for_each_column<most_rows, most_rows>(m, N, block);
+    if constexpr (rest > 0) {
+        for_each_column<rest, most_rows>(m, N, block);
     } else {
-        for (; m + row_block / 2 <= M; m += row_block / 2) for_each_column<row_block / 2>(m, N, block);
-        for (; m < M; ++m) for_each_column<1>(m, N, block);
+        for (; m + half <= M; m += half) for_each_column<half, most_rows>(m, N, block);
+        for (; m < M; ++m) for_each_column<1, most_rows>(m, N, block);
     }
 }
 
@@ -124,7 +125,7 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
                 store(c + (m + r) * c_row + first, finish(sum[r][v], m + r, first));
             }
     };
-    for_each_block<known_M>(M, N, block);
+    for_each_block<known_M, row_block>(M, N, block);
 }
 
 /// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. The products of each
@@ -133,12 +134,10 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
 template <int most_runs, int known_M>
 void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, const Real* b,
                       std::ptrdiff_t b_row, Real* c, std::ptrdiff_t c_row) {
+    constexpr int at_once = register_bytes == 64 ? 2 : 1;  // with 32 registers, two smaller blocks stay in them
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
         constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
-        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of whole subtrees that wait for the next one's
-        int num_held = 0;
-        for (int run = 0; run < num_runs; ++run) {
-            Vector sum[rows][vectors] = {};
+        const auto add_run = [&](int run, Vector(*sum)[vectors]) {
             for (int k = run * run_length; k < (run + 1) * run_length; ++k) {
                 Vector row[vectors];
                 for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
@@ -147,7 +146,19 @@ void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a,
                     for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
                 }
             }
-            for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
+        };
+        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of whole subtrees that wait for the next one's
+        int num_held = 0;
+        for (int run = 0; run < num_runs; run += at_once) {
+            Vector sum[rows][vectors] = {};
+            add_run(run + at_once - 1, sum);
+            if constexpr (at_once == 2) {
+                Vector before[rows][vectors] = {};
+                add_run(run, before);
+                for (int r = 0; r < rows; ++r)
+                    for (int v = 0; v < vectors; ++v) sum[r][v] = before[r][v] + sum[r][v];
+            }
+            for (int subtree = run / at_once; subtree % 2 == 1; subtree /= 2) {
                 --num_held;
                 for (int r = 0; r < rows; ++r)
                     for (int v = 0; v < vectors; ++v) sum[r][v] = held[num_held][r][v] + sum[r][v];
@@ -159,7 +170,7 @@ void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a,
         for (int r = 0; r < rows; ++r)
             for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, held[0][r][v]);
     };
-    for_each_block<known_M>(M, N, block);
+    for_each_block<known_M, row_block / at_once>(M, N, block);
 }
 
 /// Calls columns(vectors, n), the first a constant, for N columns, a multiple of the lanes.
