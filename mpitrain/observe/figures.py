@@ -32,11 +32,20 @@ def require_matplotlib(what: str) -> None:
         raise MissingDependencyError(f"{what} needs matplotlib: python -m pip install matplotlib") from error
 
 
-def new_figure(width_inch: float, height_inch: float) -> tuple[Figure, Axes]:
-    """Return an empty figure with one pair of axes."""
+def new_figure(
+    width_inch: float, height_inch: float, margins_inch: tuple[float, float, float, float] | None = None
+) -> tuple[Figure, Axes]:
+    """Return an empty figure with one pair of axes.
+
+    `margins_inch` (left, right, bottom, top) is the room for labels, where it is known: finding it takes as long as
+    drawing.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
+    figure = Figure(figsize=(width_inch, height_inch), layout=None if margins_inch else "constrained")
+    if margins_inch:
+        left, right, bottom, top = margins_inch
+        figure.subplots_adjust(left / width_inch, bottom / height_inch, 1 - right / width_inch, 1 - top / height_inch)
     return figure, figure.add_subplot()
 
 
@@ -68,6 +77,7 @@ def draw_field(axes: Axes, values: Array, **options: Any) -> Any:
 def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, num_cells: int) -> None:
     """Draw `prediction` (N,) against `truth` (N,), N > 0, as a density, so that any N gives a small file."""
     from matplotlib.colors import LogNorm
+    from matplotlib.ticker import LogFormatter
 
     low = float(min(truth.min(), prediction.min()))
     high = float(max(truth.max(), prediction.max()))
@@ -76,7 +86,7 @@ def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, nu
         truth, prediction, gridsize=num_cells, extent=(low, high, low, high), norm=LogNorm(), cmap="viridis", mincnt=1
     )
     axes.plot([low, high], [low, high], color=GUIDE_COLOUR, linestyle="--", linewidth=1.2, label="equal")
-    figure.colorbar(cells, ax=axes, label="samples in a cell")
+    figure.colorbar(cells, ax=axes, label="samples in a cell", format=LogFormatter())
 
 
 def render_png(figure: Figure, dots_per_inch: int = 120) -> bytes:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_MARGINS_INCH = 0.85, 0.15, 0.5, 0.2  # left, right, bottom, top
+_ROOM_FOR_LEGEND_INCH = 0.5
 TRAIN_COLOUR, VALIDATION_COLOUR = "#2563eb", "#ea580c"
 _STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from version to version
     "axes.axisbelow": True,
@@ -33,7 +35,7 @@ Records = Sequence[Mapping[str, Any]]
 
 def plot_loss(records: Records, guides: Mapping[str, float | None]) -> str:
     """Draw training and validation loss against the epoch, log scale; `guides` are named horizontal lines."""
-    figure, axes = _new_figure()
+    figure, axes = _new_figure(margins_inch=(*_MARGINS_INCH[:3], _ROOM_FOR_LEGEND_INCH))
     has_positive = False
     for key, colour in (("train_loss", TRAIN_COLOUR), ("validation_loss", VALIDATION_COLOUR)):
         epochs, losses = series(records, key)
@@ -44,7 +46,7 @@ def plot_loss(records: Records, guides: Mapping[str, float | None]) -> str:
         if value is not None and value > 0:
             axes.axhline(value, color=GUIDE_COLOUR, linestyle=style, linewidth=1.2, label=label)
     if has_positive:
-        axes.set_yscale("log", nonpositive="mask")
+        _use_log_scale(axes)
     # Above the axes: inside, some curve or guide always runs through it.
     axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
     axes.set(xlabel="epoch", ylabel="mean squared error")
@@ -69,7 +71,7 @@ def plot_jacobian_change(records: Records) -> str:
     epochs, changes = series(records, "jacobian_change")
     axes.plot(epochs, changes, color=TRAIN_COLOUR, marker=_marker(epochs))
     if any(change > 0 for change in changes):
-        axes.set_yscale("log", nonpositive="mask")
+        _use_log_scale(axes)
     axes.set(xlabel="epoch", ylabel="relative change")
     _count_epochs(axes)
     return _render_svg(figure, "jacobian")
@@ -77,7 +79,7 @@ def plot_jacobian_change(records: Records) -> str:
 
 def plot_prediction(truth: Any, prediction: Any, label: str = "") -> str:
     """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file; `label` has the units."""
-    figure, axes = _new_figure(height_inch=3.6)
+    figure, axes = _new_figure(3.6, margins_inch=None)  # a label has any length
     draw_density(figure, axes, truth, prediction, num_cells=48)
     of = f" of {label}" if label else ""
     axes.set(xlabel=f"truth{of}", ylabel=f"prediction{of}", aspect="equal")
@@ -90,7 +92,7 @@ def plot_derivatives(mean: Any, target_names: Sequence[str], input_names: Sequen
     import numpy as np
 
     largest = np.abs(mean).max(axis=1, keepdims=True)
-    figure, axes = _new_figure(height_inch=min(8.0, 1.6 + 0.2 * len(target_names)))
+    figure, axes = _new_figure(min(8.0, 1.6 + 0.2 * len(target_names)), margins_inch=None)  # names have any length
     axes.grid(visible=False)
     shares = mean / np.where(largest > 0, largest, 1.0)
     drawn = axes.pcolormesh(shares[::-1], cmap="RdBu_r", vmin=-1.0, vmax=1.0)
@@ -119,11 +121,22 @@ def _is_number(record: Mapping[str, Any], key: str) -> bool:
     return isinstance(record.get(key), int | float)
 
 
-def _new_figure(height_inch: float = 2.9) -> tuple[Figure, Axes]:
+def _new_figure(
+    height_inch: float = 2.9, margins_inch: tuple[float, float, float, float] | None = _MARGINS_INCH
+) -> tuple[Figure, Axes]:
     from matplotlib import rc_context
 
     with rc_context(_STYLE):
-        return new_figure(5.0, height_inch)
+        return new_figure(5.0, height_inch, margins_inch)
+
+
+def _use_log_scale(axes: Axes) -> None:
+    """Let the vertical axis be logarithmic, with plain numbers: typeset powers take as long as all else of a plot."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_yscale("log", nonpositive="mask")
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())
 
 
 def _count_epochs(axes: Axes) -> None:

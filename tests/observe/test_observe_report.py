@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from mpitrain.errors import OutputError
+from mpitrain.observe import plots
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.page.findings import Findings
 from mpitrain.observe.plots import plot_loss, series
@@ -122,3 +124,23 @@ def test_series_takes_the_last_value_of_each_epoch() -> None:
 
 def test_loss_of_zero_is_no_error() -> None:
     assert plot_loss([{"epoch": 1, "train_loss": 0.0}], {"noise floor": None}).startswith("<svg")
+
+
+@pytest.mark.parametrize("scale", [1e-30, 3.3e-7, 0.02, 1.0, 77.0, 123456.0, 1e20])
+@pytest.mark.parametrize("decades", [0.0, 0.3, 1.5, 12.0])
+def test_labels_of_any_size_fit_into_the_picture(scale: float, decades: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plots, "_render_svg", lambda figure, prefix: figures.append(figure) or "")
+    values = [scale * 10 ** (-decades * part) for part in (0, 0.4, 1)]
+    records = [
+        {"epoch": epoch, "train_loss": value, "validation_loss": 1.5 * value, "learning_rate": value,
+         "jacobian_change": value}
+        for epoch, value in zip((1, 50_000, 100_000), values, strict=True)
+    ]  # fmt: skip
+    plots.plot_loss(records, {"mean predictor": scale, "noise floor": scale / 3})
+    plots.plot_learning_rate(records)
+    plots.plot_jacobian_change(records)
+    for figure in figures:
+        left, bottom, right, top = figure.get_tightbbox().extents
+        width, height = figure.get_size_inches()
+        assert min(left, bottom, width - right, height - top) >= 0, figure.axes[0].get_ylabel()
