@@ -6,9 +6,18 @@ Values are checked strictly: no number is read from text, no boolean from a numb
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import ast
+import inspect
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1
 LARGEST_VIRTUAL_RANKS = 65536
@@ -45,7 +54,6 @@ class Section(BaseModel):
         strict=True,
         extra="forbid",
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         protected_namespaces=(),
         defer_build=True,
     )
@@ -55,3 +63,23 @@ class Section(BaseModel):
     def _empty_means_defaults(cls, values: Any) -> Any:
         # A section without keys, `training:` with all its lines commented out, is null in YAML.
         return {} if values is None else values
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        # Only who asks for the schema needs the texts: `use_attribute_docstrings` has every rank parse the sources.
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, text in _texts_under_fields(cls):
+            if handler.resolve_ref_schema(properties[name]).get("description") != text:
+                properties[name]["description"] = text
+        return schema
+
+
+def _texts_under_fields(section: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield each field of a section's class and the text under it."""
+    (definition,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, below in pairwise(definition.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                yield name, inspect.cleandoc(text)
