@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DistributedSection
+
+_wrappers: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def distributed_data_parallel(model: nn.Module, ranks: Ranks, settings: DistributedSection) -> DistributedDataParallel:
@@ -30,7 +34,17 @@ def distributed_data_parallel(model: nn.Module, ranks: Ranks, settings: Distribu
     )
     if settings.fp16_allreduce:
         wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    _wrappers.add(wrapped)
     return wrapped
+
+
+def free_wrappers() -> None:
+    """Free the wrappers that only cycles keep alive, before their group ends.
+
+    Freed later, by a thread that waits for Python's lock, they hang a process at its exit.
+    """
+    if _wrappers:  # else there is nothing to look for, in all that a process has made
+        gc.collect()
 
 
 def _buffer_option(settings: DistributedSection) -> dict[str, Any]:

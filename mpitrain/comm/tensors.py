@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
 from mpitrain.comm.agreement import on_all_ranks
 from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.data_parallel import free_wrappers
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
@@ -71,9 +71,7 @@ def started_tensors(ranks: Ranks, timeout_s: float) -> Iterator[None]:
     _start_watchdog(ranks, timeout_s)
     yield
     # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
-    # A DistributedDataParallel that only a cycle keeps alive would free the group later, from a thread that waits for
-    # Python's lock: a hang at exit.
-    gc.collect()
+    free_wrappers()
     if ranks.transport == "mpi":  # else the group is the ranks' own
         dist.destroy_process_group()
 
