@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mpitrain.cluster.launchers import claimed_rank, read_claims
 from mpitrain.errors import LaunchError, UserError
 
 _YAML = (".yaml", ".yml")
@@ -67,6 +66,7 @@ def ranks_of(text: str, in_order: bool = True) -> list[int]:
 
 def open_files_early(environ: Mapping[str, str]) -> None:
     """Start the process that opens files first, on one rank a node: it loads its libraries while this one does."""
+    from mpitrain.cluster.launchers import claimed_rank, read_claims
     from mpitrain.data.files.first_opening import FIRST_OPENING
 
     with suppress(LaunchError):  # which the start of the ranks reports
