@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import open_files_early, split_words
+from mpitrain.cli.loading import load_once_a_node, open_files_early
+from mpitrain.cli.settings import split_words
 from mpitrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -159,10 +160,11 @@ def _run_convert(options: argparse.Namespace) -> int:
 
 def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], str]) -> int:
     """Run `body` on all ranks, and let the root print what it returns."""
-    open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     with watching_start(overrides=split_words(words)[2]) as watch:
+        load_once_a_node(watch, ("mpitrain.comm.start", "mpitrain.comm.tensors"))
+        open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.comm.tensors import open_tensors
 

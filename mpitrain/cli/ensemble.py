@@ -6,8 +6,10 @@ import argparse
 import os
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, open_files_early, split_settings
+from mpitrain.cli.loading import load_once_a_node, open_files_early
+from mpitrain.cli.settings import add_settings, split_settings
 
+_MODULES = ("mpitrain.comm.start", "mpitrain.ensemble.beginning", "mpitrain.ensemble.run_ensemble")
 _FLAGS = {
     "members": ("ensemble.members", "N", "number of seeds"),
     "folds": ("ensemble.folds", "K", "train on K parts of the samples, each held out once"),
@@ -40,8 +42,6 @@ def add_ensemble_command(commands: Any) -> None:
 
 
 def _run_ensemble(options: argparse.Namespace) -> int:
-    if options.settings or options.data:
-        open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     path, overrides = split_settings(options.settings)
@@ -49,6 +49,9 @@ def _run_ensemble(options: argparse.Namespace) -> int:
         f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
     ]
     with watching_start(config_path=path, overrides=overrides) as watch:
+        load_once_a_node(watch, _MODULES)
+        if options.settings or options.data:
+            open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.ensemble.beginning import EnsembleRequest
         from mpitrain.ensemble.run_ensemble import run_ensemble

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.settings import open_files_early
+from mpitrain.cli.loading import load_once_a_node, open_files_early
 
 _SETTINGS = "settings that differ from the run's, such as domain.pole=south"
 
@@ -109,10 +109,11 @@ def _add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> int:
-    open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
     with watching_start(overrides=options.settings) as watch:
+        load_once_a_node(watch, ("mpitrain.comm.start", "mpitrain.inference.predict"))
+        open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.inference.predict import PredictRequest, predict
     # `--data a.nc b.nc seed=1`: argparse gives the flag all words after it.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
-from mpitrain.errors import LaunchError, UserError
+from mpitrain.errors import UserError
 
 _YAML = (".yaml", ".yml")
 
@@ -62,15 +61,3 @@ def ranks_of(text: str, in_order: bool = True) -> list[int]:
         raise UserError(f"--ranks {text}: give numbers of ranks such as 1,2,4")
     numbers = list(dict.fromkeys(map(int, words)))
     return sorted(numbers) if in_order else numbers
-
-
-def open_files_early(environ: Mapping[str, str]) -> None:
-    """Start the process that opens files first, on one rank a node: it loads its libraries while this one does."""
-    from mpitrain.cluster.launchers import claimed_rank, read_claims
-    from mpitrain.data.files.first_opening import FIRST_OPENING
-
-    with suppress(LaunchError):  # which the start of the ranks reports
-        claims = read_claims(environ)
-        local_rank = next((claim.local_rank for claim in claims if claim.local_rank is not None), None)
-        if (claimed_rank(environ) if local_rank is None else local_rank) == 0:
-            FIRST_OPENING.begin()

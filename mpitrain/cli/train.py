@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpitrain.cli.loading import begin_starting, load_once_a_node, open_files_early
 from mpitrain.cli.settings import (
     add_settings,
     as_setting,
     in_order,
     is_file,
-    open_files_early,
     split_settings,
     split_words,
 )
@@ -22,6 +22,7 @@ from mpitrain.cli.settings import (
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
 
+_MODULES = ("mpitrain.comm.start", "mpitrain.runs.beginning", "mpitrain.runs.train_run")
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
     "batch_size": ("training.batch_size", "N", "samples per rank and step (global: training.global_batch_size=N)"),
@@ -108,11 +109,9 @@ def add_config_command(commands: Any) -> None:
 
 
 def _run_train(options: argparse.Namespace) -> int:
-    if options.settings or options.data:
-        open_files_early(os.environ)
     from mpitrain.comm.supervision.node_watch import watching_start
 
-    starting = _starting(options.log_level)
+    starting = begin_starting(options.log_level)
     resumed, resume_words = options.resume, []
     # argparse gives `--resume` the next word, which may be a setting or the file of settings.
     if resumed and ("=" in resumed or is_file(resumed)):
@@ -124,6 +123,9 @@ def _run_train(options: argparse.Namespace) -> int:
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:
+        load_once_a_node(watch, _MODULES, starting)
+        if options.settings or options.data:
+            open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.runs.beginning import TrainRequest
         from mpitrain.runs.train_run import train
@@ -147,8 +149,9 @@ def _run_train(options: argparse.Namespace) -> int:
 def _run_reproduce(options: argparse.Namespace) -> int:
     from mpitrain.comm.supervision.node_watch import watching_start
 
-    starting = _starting("info")
+    starting = begin_starting("info")
     with watching_start() as watch:
+        load_once_a_node(watch, _MODULES, starting)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce
     starting.now("finding the ranks")
@@ -160,19 +163,6 @@ def _run_reproduce(options: argparse.Namespace) -> int:
         return reproduce(ranks, request)
 
     return run_on_all_ranks(body, watch)
-
-
-def _starting(log_level: str) -> Any:
-    """Return what says, on the root alone, what takes long at the start: loading PyTorch is the first of it."""
-    from mpitrain.cluster.launchers import claimed_rank
-    from mpitrain.cluster.starting import Starting, said_after_s, say_on_stderr
-
-    if log_level != "debug":
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its profiler prints when it starts and stops
-    starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
-    starting.now("loading PyTorch")
-    return starting
 
 
 def _run_config_show(options: argparse.Namespace) -> int:

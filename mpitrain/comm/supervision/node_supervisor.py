@@ -90,6 +90,8 @@ class NodeSupervisor:
         for rank, note in self._notes.items():
             if self._seen.get(rank) != note["pid"]:
                 self._seen[rank] = note["pid"]
+                if rank in self._processes:  # its fork has begun in its place
+                    self._processes[rank].close()
                 # One that is gone already has ended for `_wait`, too.
                 self._processes[rank] = _Process(note["pid"], note["born"])
         for rank in self._processes:

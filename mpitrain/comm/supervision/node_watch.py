@@ -62,6 +62,13 @@ class NodeWatch:
         return self._folder is not None
 
     @property
+    def folder(self) -> Path:
+        """Where the node's ranks leave word. Raises ValueError for a process that no launcher started with others."""
+        if self._folder is None:
+            raise ValueError("no launch of several ranks")
+        return self._folder
+
+    @property
     def limit_s(self) -> float:
         """How long the ranks' start may take."""
         return float(self._order.get("limit_s", start_limit_s(os.environ, is_one_node=False)))

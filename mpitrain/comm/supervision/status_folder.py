@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.cluster.launchers import SHELL_STEP_IDS, is_set
+from mpitrain.cluster.place import parent_process
 
 # Marks in the status folder: something is wrong, somebody reports it, the report has been printed.
 TROUBLE, REPORTER, PRINTED = "trouble", "reporter", "printed"
@@ -168,7 +169,7 @@ def launcher_pid(environ: Mapping[str, str]) -> int:
     """Return the process that started this rank: the nearest ancestor that is not the rank itself or its wrapper."""
     name = next((name for name in _RANK_VARIABLES if is_set(environ, name)), "")
     own = f"{name}={environ.get(name, '')}".encode()
-    pid = os.getppid()
+    pid = parent_process()
     while pid > 1 and own in _read(pid, "environ").split(b"\0"):
         pid = int(process_stat(pid)[1])
     return pid
