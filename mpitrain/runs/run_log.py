@@ -44,7 +44,7 @@ def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> No
 
     Any rank may log more than others do.
     """
-    where = f"rank {ranks.rank} of {ranks.world_size}, device {ranks.device}"
+    where = f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}, device {ranks.device}"
     logger.info("%s, torch %s, %d threads", where, torch.__version__, ranks.num_threads)
     of_ranks = ranks.gather_object(ranks.starting.times)
     for line in describe_start(of_ranks) if ranks.is_root else ():

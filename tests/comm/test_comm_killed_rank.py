@@ -47,15 +47,8 @@ def start(launcher: str, arguments: list[str], folder: Path) -> tuple[list[subpr
 
 
 def pid_of_rank(rank: int, run: Path) -> int:
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words, command = (path / "environ").read_bytes().split(b"\0"), (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        is_rank = any(f"{name}={rank}".encode() in words for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"))
-        if is_rank and str(run).encode() in command:
-            return int(path.name)
-    raise AssertionError(f"rank {rank} was not found")
+    log = (run / "logs" / f"rank-{rank:04d}.log").read_text()
+    return int(re.findall(rf"rank {rank} of \d+, process (\d+)", log)[-1])
 
 
 def killed_in_mid_run(

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.cluster.place import ORIGIN
-from mpitrain.comm.fork_server.likeness import likeness, variables_of_all
+from mpitrain.comm.fork_server.likeness import likeness
 from mpitrain.comm.fork_server.messages import (
     MOST_DESCRIPTORS,
     ForkRequest,
@@ -52,7 +52,7 @@ def run_in_fork(
     collective: each rank of a node may do the one or the other. `entry_point` is `module:function`, which takes the
     process's own arguments; `modules` must be the same on all ranks.
     """
-    if not _is_wanted(watch, environ):
+    if not is_wanted(watch, environ):
         return
     try:
         connection = _connect(watch, modules, entry_point)
@@ -70,7 +70,7 @@ def run_in_fork(
     _stand_in(connection, process)
 
 
-def _is_wanted(watch: NodeWatch, environ: Mapping[str, str]) -> bool:
+def is_wanted(watch: NodeWatch, environ: Mapping[str, str]) -> bool:
     """Tell whether this is a plain command of a rank that shares its node: under a debugger, say, it stays itself."""
     if ORIGIN.parent is not None or not watch.is_active or environ.get(SWITCH, "").lower() in _OFF:
         return False
@@ -136,10 +136,10 @@ def _start_server(address: str, order: Mapping[str, object]) -> None:
             # In a group of its own: launchers kill the ranks' process groups. In the ranks' session, so that a fork can
             # enter its rank's group, and the terminal knows it.
             os.posix_spawn(
-                sys.executable, [sys.executable, "-c", _START.format(path=sys.path)], variables_of_all(os.environ),
+                sys.executable, [sys.executable, "-c", _START.format(path=sys.path)], os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0), (os.POSIX_SPAWN_DUP2, null, 1)], setpgroup=0,
             )  # fmt: skip
-            os.write(write_end, json.dumps({**order, "listener": listener.fileno()}).encode())
+            os.write(write_end, json.dumps({**order, "listener": listener.fileno(), "parent": os.getpid()}).encode())
         finally:
             for number in (read_end, write_end, null):
                 os.close(number)

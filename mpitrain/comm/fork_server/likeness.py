@@ -27,7 +27,7 @@ _EBX_HOLDS_THE_CORE = 1  # of leaf 1
 def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return it by name, as JSON would give it back. Raises OSError where the system does not tell."""
     return {
-        "variables": variables_of_all(environ),
+        "variables": _variables_of_all(environ),
         "working folder": os.getcwd(),
         "Python's path": sys.path,
         "file mode mask": _umask(),
@@ -41,7 +41,7 @@ def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def variables_of_all(environ: Mapping[str, str]) -> dict[str, str]:
+def _variables_of_all(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what differs from rank to rank."""
     return {name: value for name, value in environ.items() if not _OF_ONE_RANK.match(name)}
 

@@ -17,7 +17,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ class ForkServer:
             connection.close()
             return None
         descriptors = [_lift(number) for number in found]
-        process = None
+        process, server = None, os.getpid()
         problem = self._problem or difference(self._likeness, request.likeness) or _occupied(request.descriptors)
         if not problem:
             try:
@@ -118,7 +118,7 @@ class ForkServer:
                 problem = str(error)
         if process == 0:
             self._forget(connection, own_pipe)
-            _become(request, descriptors)
+            _become(request, descriptors, server)
             return request
         for number in descriptors:
             os.close(number)
@@ -155,11 +155,24 @@ def _fork_on(cpus: Sequence[int]) -> int:
     return process
 
 
-def _become(request: ForkRequest, descriptors: Sequence[int]) -> None:
+@contextlib.contextmanager
+def _dying_with(parent: int) -> Iterator[None]:
+    """Let the system kill this process with its parent while the block runs."""
+    _end_with_parent(parent, signal.SIGKILL)
+    yield
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, 0)
+
+
+def _end_with_parent(parent: int, number: int) -> None:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, number)
+    if os.getppid() != parent:  # gone before that
+        os._exit(1)
+
+
+def _become(request: ForkRequest, descriptors: Sequence[int], server: int) -> None:
     """Take over what is the asking process's own: open files, environment, arguments, process group."""
-    library = ctypes.CDLL(None)
-    library.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    library.prctl(_NAME_PROCESS, f"mpitrain-{request.rank}".encode())
+    _end_with_parent(server, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_NAME_PROCESS, f"mpitrain-{request.rank}".encode())
     for number, received in zip(request.descriptors, descriptors, strict=True):
         os.dup2(received, number, inheritable=True)
         os.close(received)
@@ -207,6 +220,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     server = ForkServer(_lift_socket(socket.socket(fileno=order["listener"])))
     module, _, function = order["entry_point"].partition(":")
-    server.load([*order["modules"], module])
+    # Loading may hang for ever, on a file system say: then the ranks are ended, and nobody else could end this process.
+    with _dying_with(order["parent"]):
+        server.load([*order["modules"], module])
     if server.serve() is not None:
         sys.exit(getattr(importlib.import_module(module), function)())
