@@ -178,6 +178,18 @@ def test_a_signal_to_what_the_launcher_started_reaches_the_rank(
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
+@pytest.mark.mpi(ranks=2)
+def test_a_rank_can_be_stopped_and_continued(small_history: Path, tmp_path: Path, noted: dict[str, str]) -> None:
+    with running(tmp_path / "run", small_history, noted) as job:
+        both = stand_in_of(1, job), job.ranks[1]
+        os.kill(both[0], signal.SIGTSTP)
+        wait_for(lambda: [state_of(pid) for pid in both] == ["T", "T"], job.launched)
+        os.kill(both[0], signal.SIGCONT)
+        wait_for(lambda: "T" not in [state_of(pid) for pid in both], job.launched)
+        os.kill(both[0], signal.SIGTERM)
+        assert job.finish().returncode == 5
+
+
 def stand_in_of(rank: int, job: Running) -> int:
     for pid in job.stand_ins:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -201,16 +213,16 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def is_alive(pid: int) -> bool:
+def state_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
 
 
 def wait_until_gone(processes: list[int]) -> None:
     deadline_s = time.monotonic() + 10 * slowness()
-    while left := [pid for pid in processes if is_alive(pid)]:
+    while left := [pid for pid in processes if state_of(pid) not in "ZX"]:
         assert time.monotonic() < deadline_s, f"processes are left: {left}"
         time.sleep(0.01)
 

@@ -31,7 +31,10 @@ from mpitrain.comm.supervision.status_folder import launcher_pid
 
 SWITCH = "MPITRAIN_FORK_SERVER"
 _OFF = ("0", "no", "off", "false")
-_START = "import sys; sys.path[:] = {path!r}; from mpitrain.comm.fork_server.server import main; main()"
+_START = (
+    "import json, sys; order = json.load(sys.stdin); sys.path[:] = order['path']; "
+    "from mpitrain.comm.fork_server.server import main; main(order)"
+)
 _FORWARDED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGTSTP, signal.SIGCONT, signal.SIGXCPU,
@@ -134,12 +137,13 @@ def _start_server(address: str, order: Mapping[str, object]) -> None:
         listener.set_inheritable(True)
         try:
             # In a group of its own: launchers kill the ranks' process groups. In the ranks' session, so that a fork can
-            # enter its rank's group, and the terminal knows it.
+            # enter its rank's group, and the terminal knows it. The command's words are for those who look at `ps`.
             os.posix_spawn(
-                sys.executable, [sys.executable, "-c", _START.format(path=sys.path)], os.environ,
+                sys.executable, [sys.executable, "-c", _START, "mpitrain", *sys.argv[1:]], os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0), (os.POSIX_SPAWN_DUP2, null, 1)], setpgroup=0,
             )  # fmt: skip
-            os.write(write_end, json.dumps({**order, "listener": listener.fileno(), "parent": os.getpid()}).encode())
+            own = {"path": sys.path, "listener": listener.fileno(), "parent": os.getpid()}
+            os.write(write_end, json.dumps({**order, **own}).encode())
         finally:
             for number in (read_end, write_end, null):
                 os.close(number)
@@ -155,6 +159,8 @@ def _stand_in(connection: socket.socket, process: int) -> NoReturn:
         with contextlib.suppress(ProcessLookupError):
             if not (received.si_code == _FROM_TERMINAL and os.getpgid(process) == os.getpgrp()):
                 os.kill(process, received.si_signo)
+        if received.si_signo == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)  # a shell waits for it
 
 
 def _end_with(connection: socket.socket) -> NoReturn:

@@ -11,13 +11,12 @@ import ctypes
 import fcntl
 import gc
 import importlib
-import json
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,9 +210,8 @@ def _lift_socket(held: socket.socket) -> socket.socket:
     return socket.socket(fileno=_lift(held.detach()))
 
 
-def main() -> None:
-    """Serve as standard input orders, and run the ordered entry point in each fork."""
-    order = json.loads(sys.stdin.buffer.read())
+def main(order: Mapping[str, Any]) -> None:
+    """Serve as ordered, and run the ordered entry point in each fork."""
     os.closerange(3, order["listener"])
     os.closerange(order["listener"] + 1, _MOST_DESCRIPTORS)
     for number in _FOR_RANKS_ALONE:
