@@ -29,7 +29,8 @@ from mpitrain.data.selection.names import CICE_TARGET
 from mpitrain.errors import MpitrainError
 from mpitrain.runs.prepare import prepare_on_samples
 
-_FEWEST_STEPS = 3
+_FEWEST_STEPS, _FIRST_STEPS = 3, 2
+_WARM_UP_SHARE = 0.5  # of a round's longest time
 _LOOPS: Mapping[str, type[DistributedLoop | SingleLoop]] = {
     "distributed loop": DistributedLoop,
     "single loop": SingleLoop,
@@ -97,8 +98,7 @@ def _measure(ranks: Ranks, config: RunConfig, case: StepCase, longest_s: float) 
     else:
         prepared = prepare_on_samples(config, take_share(samples, ranks), ranks)
         timed = ExchangeLoop(prepared.engine, ranks) if kind == "exchange" else EngineLoop(prepared, ranks)
-    warmup_us = timed.time_steps(case.num_warmup_steps)
-    ranks.barrier()
+    warmup_us = _warm_up(timed, ranks, case.num_warmup_steps, longest_s * _WARM_UP_SHARE)
     num_steps = ranks.on_root(lambda: affordable_steps(case.num_steps, warmup_us, longest_s))
     step_us = timed.time_steps(num_steps)
     ranks.barrier()
@@ -107,6 +107,17 @@ def _measure(ranks: Ranks, config: RunConfig, case: StepCase, longest_s: float) 
     of_engine = {"spent": timed.spent(), "facts": timed.facts()}
     timed.close()
     return {"step_us": step_us, **of_engine}
+
+
+def _warm_up(timed: Timed, ranks: Ranks, num_steps: int, longest_s: float) -> list[float]:
+    """Take the steps that fit into the time, after the first ones, which build and allocate; return the times in us."""
+    first_us = timed.time_steps(min(num_steps, _FIRST_STEPS))
+    left = num_steps - len(first_us)
+    more_us = []
+    if left:
+        more_us = timed.time_steps(ranks.on_root(lambda: affordable_steps(left, first_us[-1:], longest_s)))
+    ranks.barrier()
+    return more_us or first_us
 
 
 def affordable_steps(num_steps: int, warmup_us: list[float], longest_s: float) -> int:

@@ -134,11 +134,14 @@ class Running:
 
 
 @contextmanager
-def running(run: Path, history: Path, environ: dict[str, str], num_ranks: int = 2) -> Iterator[Running]:
+def running(
+    run: Path, history: Path, environ: dict[str, str], num_ranks: int = 2, before: tuple[str, ...] = ()
+) -> Iterator[Running]:
     words = [sys.executable, "-m", "mpitrain", "train", f"output.model_dir={run}", f"data.data_path={history}"]
+    command = [*before, find_mpirun(), "-np", str(num_ranks), *words, "training.epochs=1000000"]
     launched = subprocess.Popen(
-        [find_mpirun(), "-np", str(num_ranks), *words, "training.epochs=1000000"], text=True, stdin=subprocess.DEVNULL,
-        env={**launcher_environment(), **environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, text=True, env={**launcher_environment(), **environ},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         yield Running(launched, run, environ)
@@ -188,6 +191,20 @@ def test_a_rank_can_be_stopped_and_continued(small_history: Path, tmp_path: Path
         wait_for(lambda: "T" not in [state_of(pid) for pid in both], job.launched)
         os.kill(both[0], signal.SIGTERM)
         assert job.finish().returncode == 5
+
+
+@pytest.mark.mpi(ranks=2)
+def test_a_rank_ignores_what_its_launcher_was_told_to_ignore(
+    small_history: Path, tmp_path: Path, noted: dict[str, str]
+) -> None:
+    before = ("bash", "-c", 'trap "" USR2; exec "$@"', "-")
+    with running(tmp_path / "run", small_history, noted, before=before) as job:
+        os.kill(stand_in_of(1, job), signal.SIGUSR2)
+        time.sleep(0.5)
+        os.kill(stand_in_of(1, job), signal.SIGTERM)
+        done = job.finish()
+    assert "stopped by SIGTERM" in done.stdout + done.stderr
+    assert done.returncode == 5
 
 
 def stand_in_of(rank: int, job: Running) -> int:

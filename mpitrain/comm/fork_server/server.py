@@ -45,6 +45,8 @@ class ForkServer:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
+        # What a launcher or nohup had it ignore, a fork ignores.
+        self._handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _FOR_RANKS_ALONE}
         self._forks: list[_Fork] = []
         self._problem = ""
         self._likeness: dict[str, Any] = {}
@@ -132,9 +134,9 @@ class ForkServer:
     def _forget(self, connection: socket.socket, own_pipe: tuple[int, int]) -> None:
         """Leave to the server what is the server's: a copy here would hide its end from the ranks."""
         signal.set_wakeup_fd(-1)
-        for ignored in (signal.SIGCHLD, *_FOR_RANKS_ALONE):
-            signal.signal(ignored, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for ignored, handler in self._handlers.items():
+            signal.signal(ignored, handler)
         for held in (self._listener, connection, *(fork.connection for fork in self._forks)):
             held.close()
         for number in own_pipe:
@@ -214,8 +216,6 @@ def main(order: Mapping[str, Any]) -> None:
     """Serve as ordered, and run the ordered entry point in each fork."""
     os.closerange(3, order["listener"])
     os.closerange(order["listener"] + 1, _MOST_DESCRIPTORS)
-    for number in _FOR_RANKS_ALONE:
-        signal.signal(number, signal.SIG_IGN)
     server = ForkServer(_lift_socket(socket.socket(fileno=order["listener"])))
     module, _, function = order["entry_point"].partition(":")
     # Loading may hang for ever, on a file system say: then the ranks are ended, and nobody else could end this process.
