@@ -29,11 +29,13 @@ class Place:
 class Origin:
     """Where this process comes from, if a fork server made it in place of the one that the launcher started.
 
-    `parent` is that one's parent; `begun_s` is when it began to wait for this one, on the monotonic clock.
+    `parent` is that one's parent; `begun_s` is when it began to wait for this one, on the monotonic clock. `refusal` is
+    why there is no such process, where a fork server could have made one.
     """
 
     parent: int | None = None
     begun_s: float = 0.0
+    refusal: str = ""
 
 
 ORIGIN = Origin()

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from mpitrain.cluster.place import ORIGIN
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.errors import MpitrainError, StoppedError
@@ -46,6 +47,8 @@ def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> No
     """
     where = f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}, device {ranks.device}"
     logger.info("%s, torch %s, %d threads", where, torch.__version__, ranks.num_threads)
+    if ORIGIN.refusal:
+        logger.info("start: this rank has loaded for itself: %s", ORIGIN.refusal)
     of_ranks = ranks.gather_object(ranks.starting.times)
     for line in describe_start(of_ranks) if ranks.is_root else ():
         logger.info("start: %s", line)

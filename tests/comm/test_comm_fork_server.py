@@ -86,6 +86,8 @@ def test_a_server_that_cannot_load_leaves_it_to_the_ranks(
     assert done.returncode == 0, done.stderr
     assert who_loaded(noted) == ["server", "rank", "rank"]
     assert "injected" not in done.stderr
+    log = (tmp_path / "run" / "logs" / "rank-0001.log").read_text()
+    assert ("ImportError: injected" if fault == "error" else "the fork server has ended") in log
 
 
 @pytest.mark.mpi(ranks=2)
@@ -108,6 +110,9 @@ def test_a_rank_unlike_the_others_loads_itself(small_history: Path, tmp_path: Pa
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     assert who_loaded(noted) == ["server", "rank"]
+    logs = [path.read_text() for path in sorted((tmp_path / "run" / "logs").glob("rank-*.log"))]
+    (reason,) = re.findall("this rank has loaded for itself: (.*)", "".join(logs))
+    assert reason == "another rank of this node differs in variables: OMP_PROC_BIND"
 
 
 class Running:
@@ -255,7 +260,7 @@ def wait_for(condition: object, launched: subprocess.Popen[str]) -> None:
 def test_what_two_processes_must_have_in_common_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = json.loads(json.dumps(likeness(os.environ)))
     assert difference(own, json.loads(json.dumps(likeness({**os.environ, "PMI_RANK": "7"})))) == ""
-    assert difference(own, likeness({**os.environ, "OMP_NUM_THREADS": "77"})) == "variables"
+    assert difference(own, likeness({**os.environ, "OMP_NUM_THREADS": "77"})) == "variables: OMP_NUM_THREADS"
     before = os.umask(0o123)
     try:
         assert difference(own, likeness(os.environ)) == "file mode mask"

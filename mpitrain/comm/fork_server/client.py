@@ -65,12 +65,13 @@ def run_in_fork(
         send_request(connection, request)
     except OSError:
         return
-    process = receive_answer(connection).get("process")
-    if process is None:
+    answer = receive_answer(connection)
+    if "process" not in answer:
         connection.close()
+        ORIGIN.refusal = answer.get("problem", "the fork server has ended")
         return
     before_standing_in()
-    _stand_in(connection, process)
+    _stand_in(connection, answer["process"])
 
 
 def is_wanted(watch: NodeWatch, environ: Mapping[str, str]) -> bool:

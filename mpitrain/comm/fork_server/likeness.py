@@ -12,10 +12,11 @@ from typing import Any
 
 from mpitrain.cluster.cpu.cpuid import cpuid_answers
 
-# What launchers and schedulers tell each rank, with the GPU that it may use: all of it read after the fork.
+# What launchers and schedulers tell each rank, with the GPU that it may use: all of it read after the fork. And what
+# a shell tells itself.
 _OF_ONE_RANK = re.compile(
     r"PMI|OMPI_|PRTE_|MPI_|MPIR_|HYD|PALS_|FLUX_|SLURM|TORCHELASTIC_|MASTER_|(LOCAL_|GROUP_|ROLE_)?RANK$|ROLE_NAME$"
-    r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$|ZE_AFFINITY_MASK$"
+    r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$|ZE_AFFINITY_MASK$|_$|SHLVL$|OLDPWD$"
 )
 _GPUS = re.compile(r"SLURM_(JOB|STEP)_GPUS$|(CUDA|ROCR|HIP)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$")
 _SLURM_TASK = re.compile(r"/task_\d+$", re.MULTILINE)
@@ -47,8 +48,12 @@ def _variables_of_all(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Name the first thing in which they differ; empty where they do not."""
-    return next((name for name in one if one[name] != other.get(name)), "")
+    """Name the first thing in which they differ, of variables the name; empty where they do not."""
+    name = next((name for name in (*one, *other) if one.get(name) != other.get(name)), "")
+    inner, of_other = one.get(name), other.get(name)
+    if isinstance(inner, dict) and isinstance(of_other, dict):
+        return f"{name}: {difference(inner, of_other)}"
+    return name
 
 
 def _umask() -> str:

@@ -111,7 +111,7 @@ class ForkServer:
             return None
         descriptors = [_lift(number) for number in found]
         process, server = None, os.getpid()
-        problem = self._problem or difference(self._likeness, request.likeness) or _occupied(request.descriptors)
+        problem = self._problem or _unlike(self._likeness, request.likeness) or _occupied(request.descriptors)
         if not problem:
             try:
                 process = _fork_on(request.cpus)
@@ -190,15 +190,21 @@ def _become(request: ForkRequest, descriptors: Sequence[int], server: int) -> No
     ORIGIN.parent, ORIGIN.begun_s = request.parent, request.begun_s
 
 
+def _unlike(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    found = difference(own, other)
+    return f"another rank of this node differs in {found}" if found else ""
+
+
 def _occupied(numbers: Sequence[int]) -> str:
     """Say which of the numbers is open here already, for what a module has opened; empty where none is."""
     for number in numbers:
-        if number >= _OWN_DESCRIPTORS_FROM:
-            return f"descriptor {number}"
-        if number > 2:
+        is_taken = number >= _OWN_DESCRIPTORS_FROM
+        if 2 < number < _OWN_DESCRIPTORS_FROM:
             with contextlib.suppress(OSError):
                 os.fstat(number)
-                return f"descriptor {number}"
+                is_taken = True
+        if is_taken:
+            return f"its open file {number} has a number that is taken"
     return ""
 
 
