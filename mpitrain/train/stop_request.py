@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# One Ctrl-C may come twice, from the terminal and by way of a launcher that passes on what it was sent.
+_SAME_S = 0.3
 # SIGUSR1: what job scripts ask the scheduler to send before the time limit. SIGTERM: the scheduler's own.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -17,6 +20,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_name: str | None = None
+        self._since_s = 0.0
 
     @property
     def is_set(self) -> bool:
@@ -25,8 +29,11 @@ class StopRequest:
 
     def set_by(self, number: int, frame: FrameType | None = None) -> None:
         """Signal handler: remember, and let the step in flight end."""
-        if number == signal.SIGINT and self.is_set:
+        now_s = time.monotonic()
+        if number == signal.SIGINT and self.is_set and now_s - self._since_s > _SAME_S:
             raise KeyboardInterrupt  # a second Ctrl-C: the user will not wait for the checkpoint
+        if not self.is_set:
+            self._since_s = now_s
         self.signal_name = signal.Signals(number).name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -16,10 +17,13 @@ from pathlib import Path
 import pytest
 from conftest import PROJECT, Finished, find_mpirun, launcher_environment, train
 from slowness import slowness
+from start_faults import free_port
 
 from mpitrain.comm.fork_server import client
 from mpitrain.comm.fork_server.likeness import difference, likeness
+from mpitrain.comm.fork_server.messages import open_address
 from mpitrain.comm.supervision.node_watch import NodeWatch
+from mpitrain.train.stop_request import StopRequest
 
 # Every process says so when it begins to load torch, and does there what the test asks for.
 NOTING = """
@@ -48,7 +52,8 @@ def noted(tmp_path: Path) -> dict[str, str]:
     """The variables with which every process notes that it loads torch, in tmp_path/notes."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NOTING)
-    return {"NOTES": str(tmp_path / "notes"), "PYTHONPATH": f"{tmp_path / 'site'}:{PROJECT}"}
+    path = f"{tmp_path / 'site'}:{PROJECT}"
+    return {"NOTES": str(tmp_path / "notes"), "PYTHONPATH": path, "MPITRAIN_FORK_SERVER": "yes"}
 
 
 def who_loaded(environ: dict[str, str]) -> list[str]:
@@ -66,9 +71,9 @@ def test_torch_is_loaded_once_and_the_bits_are_the_same(
 ) -> None:
     settings = (*SHORT, f"data.data_path={small_history}")
     hashes = {}
-    for switch, num_ranks, expected in (("yes", 4, ["server"]), ("no", 4, ["rank"] * 4), ("yes", 1, ["rank"])):
+    for switch, num_ranks, expected in (("", 4, ["server"]), ("no", 4, ["rank"] * 4), ("", 2, ["rank"] * 2)):
         Path(noted["NOTES"]).unlink(missing_ok=True)
-        run = tmp_path / f"{switch}-{num_ranks}"
+        run = tmp_path / f"run{switch}{num_ranks}"
         done = train(num_ranks, run, *settings, environ={**noted, "MPITRAIN_FORK_SERVER": switch})
         assert done.returncode == 0, done.stderr
         assert who_loaded(noted) == expected
@@ -212,6 +217,85 @@ def test_a_rank_ignores_what_its_launcher_was_told_to_ignore(
     assert done.returncode == 5
 
 
+@pytest.mark.mpi(ranks=2)
+def test_a_rank_killed_by_a_signal_shows_its_number(small_history: Path, tmp_path: Path, noted: dict[str, str]) -> None:
+    """By hand, where no launcher puts its own code in the place of a rank's; SIGALRM, which nobody catches."""
+    with by_hand(tmp_path / "run", small_history, noted) as (processes, forks):
+        os.kill(forks[1], signal.SIGALRM)
+        codes = [process.wait(60) for process in processes]
+    assert codes == [3, -signal.SIGALRM]
+
+
+@pytest.mark.mpi(ranks=2)
+def test_one_interrupt_of_the_whole_group_stops_with_a_checkpoint(
+    small_history: Path, tmp_path: Path, noted: dict[str, str]
+) -> None:
+    with by_hand(tmp_path / "run", small_history, noted) as (processes, _):
+        os.killpg(processes[0].pid, signal.SIGINT)  # both the rank and what stands in for it are of this group
+        codes = [process.wait(60) for process in processes]
+    assert codes == [5, 5]
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@contextmanager
+def by_hand(
+    run: Path, history: Path, environ: dict[str, str]
+) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[int]]]:
+    """Two ranks without a launcher, in one process group; the processes that were started, and the forks."""
+    words = ["-m", "mpitrain", "train", f"output.model_dir={run}", f"data.data_path={history}"]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(2):
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, *words, "training.epochs=1000000"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={**launcher_environment(), **environ, **meeting, "RANK": str(rank)},
+                    preexec_fn=functools.partial(os.setpgid, 0, processes[0].pid if processes else 0),
+                )
+            )
+        metrics = run / "metrics.jsonl"
+        deadline_s = time.monotonic() + 60 * slowness()
+        while not (metrics.exists() and metrics.read_text()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        logs = [(run / "logs" / f"rank-{rank:04d}.log").read_text() for rank in range(2)]
+        forks = [int(re.findall(r"process (\d+)", log)[-1]) for log in logs]
+        assert not {process.pid for process in processes} & set(forks)
+        yield processes, forks
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_second_interrupt_counts_only_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("mpitrain.train.stop_request.time.monotonic", lambda: now_s)
+    request = StopRequest()
+    request.set_by(signal.SIGINT)
+    now_s = 100.2
+    request.set_by(signal.SIGINT)
+    assert request.signal_name == "SIGINT"
+    now_s = 100.4
+    with pytest.raises(KeyboardInterrupt):
+        request.set_by(signal.SIGINT)
+
+
+def test_a_folder_of_another_user_is_not_trusted(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(PermissionError, match="own folder"):
+        open_address(tmp_path)
+    tmp_path.chmod(0o700)
+    os.close(open_address(tmp_path)[0])
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="link"):
+        open_address(tmp_path / "link")
+
+
 def stand_in_of(rank: int, job: Running) -> int:
     for pid in job.stand_ins:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -278,17 +362,22 @@ def test_what_two_processes_must_have_in_common_is_named(monkeypatch: pytest.Mon
     [
         ({}, ["python", "-m", "mpitrain"], True),
         ({}, ["python", "/usr/bin/mpitrain", "train"], True),
+        ({}, ["python", "-u", "-m", "mpitrain"], True),
         ({}, ["python", "program.py"], False),
+        ({"OMP_PLACES": "sockets"}, ["python", "-m", "mpitrain"], False),
+        ({"OMP_PROC_BIND": "false"}, ["python", "-m", "mpitrain"], True),
         ({}, ["python", "-X", "importtime", "-m", "mpitrain"], False),
         ({"LD_PRELOAD": "libprofiler.so"}, ["python", "-m", "mpitrain"], False),
         ({"MPITRAIN_FORK_SERVER": "no"}, ["python", "-m", "mpitrain"], False),
         ({"MPI_LOCALNRANKS": "1"}, ["python", "-m", "mpitrain"], False),
+        ({"MPI_LOCALNRANKS": "2"}, ["python", "-m", "mpitrain"], False),
+        ({"MPI_LOCALNRANKS": "2", "MPITRAIN_FORK_SERVER": "yes"}, ["python", "-m", "mpitrain"], True),
     ],
 )
 def test_only_a_plain_command_on_a_shared_node_is_forked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], words: list[str], expected: bool
 ) -> None:
-    of_rank = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    of_rank = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "4"}
     monkeypatch.setattr(sys, "orig_argv", words)
     monkeypatch.setattr(sys, "gettrace", lambda: None)
     assert client.is_wanted(NodeWatch(tmp_path), {**of_rank, **variables}) is expected

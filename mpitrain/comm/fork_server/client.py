@@ -27,10 +27,13 @@ from mpitrain.comm.fork_server.messages import (
     send_request,
 )
 from mpitrain.comm.supervision.node_watch import NodeWatch
-from mpitrain.comm.supervision.status_folder import launcher_pid
+from mpitrain.comm.supervision.status_folder import launcher_pid, process_state, wait_until
 
 SWITCH = "MPITRAIN_FORK_SERVER"
 _OFF = ("0", "no", "off", "false")
+# Two load in less time at once, each on a core, than one does and forks; with the switch on, two are forked too.
+_FEWEST_RANKS = 3
+_OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _START = (
     "import json, sys; order = json.load(sys.stdin); sys.path[:] = order['path']; "
     "from mpitrain.comm.fork_server.server import main; main(order)"
@@ -39,6 +42,7 @@ _FORWARDED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGTSTP, signal.SIGCONT, signal.SIGXCPU,
 )  # fmt: skip
+_STOPS_WITHIN_S = 0.3
 _FROM_TERMINAL = 0x80  # SI_KERNEL: sent to the whole process group
 
 
@@ -58,12 +62,11 @@ def run_in_fork(
     if not is_wanted(watch, environ):
         return
     try:
-        connection = _connect(watch, modules, entry_point)
         request = _request(watch.rank, environ)
-        if len(request.descriptors) > MOST_DESCRIPTORS:
-            return
+        connection = _connect(watch, modules, entry_point)
         send_request(connection, request)
-    except OSError:
+    except OSError as error:
+        ORIGIN.refusal = str(error)
         return
     answer = receive_answer(connection)
     if "process" not in answer:
@@ -76,25 +79,36 @@ def run_in_fork(
 
 def is_wanted(watch: NodeWatch, environ: Mapping[str, str]) -> bool:
     """Tell whether this is a plain command of a rank that shares its node: under a debugger, say, it stays itself."""
-    if ORIGIN.parent is not None or not watch.is_active or environ.get(SWITCH, "").lower() in _OFF:
+    switch = environ.get(SWITCH, "").lower()
+    if ORIGIN.parent is not None or not watch.is_active or switch in _OFF:
         return False
-    is_shared = all(claim.local_world_size != 1 for claim in without_inherited(read_claims(environ), environ))
+    fewest = 2 if switch else _FEWEST_RANKS
+    claims = without_inherited(read_claims(environ), environ)
+    is_shared = all((claim.local_world_size or claim.world_size or fewest) >= fewest for claim in claims)
     is_observed = "LD_PRELOAD" in environ or sys.gettrace() is not None or sys.getprofile() is not None
-    return is_shared and not is_observed and _is_own_command() and os.getppid() == launcher_pid(environ)
+    # OpenMP's library takes the cores for its threads when it is loaded.
+    is_bound = any(environ.get(name, "false").lower() != "false" for name in _OPENMP_BINDING)
+    is_plain = not is_observed and not is_bound and _is_own_command()
+    return is_shared and is_plain and os.getppid() == launcher_pid(environ)
 
 
 def _is_own_command() -> bool:
     """Tell `python -m mpitrain ...` and the script `mpitrain` from a program that calls the package."""
     words = sys.orig_argv[1:]
+    if words[:1] == ["-u"]:  # torchrun's
+        words = words[1:]
     return words[:2] == ["-m", "mpitrain"] or (bool(words) and Path(words[0]).name == "mpitrain")
 
 
 def _request(rank: int, environ: Mapping[str, str]) -> ForkRequest:
+    """Describe this process. Raises OSError, also where it has more open files than one message takes."""
     descriptors = [0, 1, 2]
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that read the folder
             if int(name) > 2 and os.get_inheritable(int(name)):
                 descriptors.append(int(name))
+    if len(descriptors) > MOST_DESCRIPTORS:
+        raise OSError(f"it has {len(descriptors)} open files from its launcher")
     return ForkRequest(
         rank=rank,
         parent=os.getppid(),
@@ -132,6 +146,7 @@ def _start_server(address: str, order: Mapping[str, object]) -> None:
         os.unlink(address)
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_WRONLY)
+    flags = ["-u"] if sys.orig_argv[1:2] == ["-u"] else []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(address)
         listener.listen(socket.SOMAXCONN)
@@ -140,7 +155,7 @@ def _start_server(address: str, order: Mapping[str, object]) -> None:
             # In a group of its own: launchers kill the ranks' process groups. In the ranks' session, so that a fork can
             # enter its rank's group, and the terminal knows it. The command's words are for those who look at `ps`.
             os.posix_spawn(
-                sys.executable, [sys.executable, "-c", _START, "mpitrain", *sys.argv[1:]], os.environ,
+                sys.executable, [sys.executable, *flags, "-c", _START, "mpitrain", *sys.argv[1:]], os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0), (os.POSIX_SPAWN_DUP2, null, 1)], setpgroup=0,
             )  # fmt: skip
             own = {"path": sys.path, "listener": listener.fileno(), "parent": os.getpid()}
@@ -160,8 +175,13 @@ def _stand_in(connection: socket.socket, process: int) -> NoReturn:
         with contextlib.suppress(ProcessLookupError):
             if not (received.si_code == _FROM_TERMINAL and os.getpgid(process) == os.getpgrp()):
                 os.kill(process, received.si_signo)
-        if received.si_signo == signal.SIGTSTP:
+        if received.si_signo == signal.SIGTSTP and _stops(process):
             os.kill(os.getpid(), signal.SIGSTOP)  # a shell waits for it
+
+
+def _stops(process: int) -> bool:
+    """Tell whether the process has stopped, or does in a moment: it need not, in a group that no shell watches."""
+    return wait_until(lambda: process_state(process) == "stopped", _STOPS_WITHIN_S)
 
 
 def _end_with(connection: socket.socket) -> NoReturn:
@@ -170,6 +190,8 @@ def _end_with(connection: socket.socket) -> NoReturn:
     status = receive_answer(connection).get("status", int(signal.SIGKILL))
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the fork has left its own
+        number = os.WTERMSIG(status)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+        signal.pthread_kill(threading.get_ident(), number)  # to this thread: the other one waits for signals to forward
+        os._exit(128 + number)  # one that this process ignores
+    os._exit(os.WEXITSTATUS(status))

@@ -15,7 +15,7 @@ from mpitrain.cluster.cpu.cpuid import cpuid_answers
 # What launchers and schedulers tell each rank, with the GPU that it may use: all of it read after the fork. And what
 # a shell tells itself.
 _OF_ONE_RANK = re.compile(
-    r"PMI|OMPI_|PRTE_|MPI_|MPIR_|HYD|PALS_|FLUX_|SLURM|TORCHELASTIC_|MASTER_|(LOCAL_|GROUP_|ROLE_)?RANK$|ROLE_NAME$"
+    r"PMI|OMPI_|MV2_|JSM_|ALPS_|PBS_|PRTE_|MPI_|MPIR_|HYD|PALS_|FLUX_|SLURM|TORCHELASTIC_|MASTER_|(LOCAL_|GROUP_|ROLE_)?RANK$|ROLE_NAME$"
     r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$|ZE_AFFINITY_MASK$|_$|SHLVL$|OLDPWD$"
 )
 _GPUS = re.compile(r"SLURM_(JOB|STEP)_GPUS$|(CUDA|ROCR|HIP)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$")
@@ -31,6 +31,7 @@ def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
         "variables": _variables_of_all(environ),
         "working folder": os.getcwd(),
         "Python's path": sys.path,
+        "Python's flags": list(sys.flags),
         "file mode mask": _umask(),
         "limits": [list(resource.getrlimit(number)) for number in _LIMITS],
         "priority": os.getpriority(os.PRIO_PROCESS, 0),

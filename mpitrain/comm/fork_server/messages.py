@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,6 +85,13 @@ def receive_answer(connection: socket.socket) -> dict[str, Any]:
 
 
 def open_address(folder: Path) -> tuple[int, str]:
-    """Return the open folder and the socket's address in it: a path may be longer than an address. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """Return the open folder and the socket's address in it: a path may be longer than an address.
+
+    Raises OSError, also where the folder is not this user's alone: a request holds all that the process knows.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        os.close(descriptor)
+        raise PermissionError(f"{folder} is not this user's own folder")
     return descriptor, f"/proc/self/fd/{descriptor}/{_SOCKET}"

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,17 +28,18 @@ from mpitrain.comm.fork_server.messages import ForkRequest, receive_request, sen
 
 _OWN_DESCRIPTORS_FROM = 256  # those below are the numbers that ranks bring along
 _MOST_DESCRIPTORS = 1 << 16
-_REQUEST_WITHIN_S = 10.0
+_REQUEST_WITHIN_S = 2.0
 _NAME_PROCESS, _DIE_WITH_PARENT = 15, 1  # PR_SET_NAME, PR_SET_PDEATHSIG
 _FOR_RANKS_ALONE = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP,
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Fork:
     process: int
     connection: socket.socket
+    is_killed: bool = False
 
 
 class ForkServer:
@@ -78,8 +80,11 @@ class ForkServer:
             for fork in self._forks:
                 if fork.connection.fileno() in ready:  # nothing is said any more: the other side has ended
                     os.kill(fork.process, signal.SIGKILL)
+                    fork.is_killed = True
             if self._listener.fileno() in ready:
-                request = self._answer((woken, wake))
+                request = None
+                with contextlib.suppress(OSError):  # no more files or memory: the rank loads for itself
+                    request = self._answer((woken, wake))
                 if request is not None:
                     return request
             elif not self._forks:
@@ -87,7 +92,8 @@ class ForkServer:
 
     def _wait(self, woken: int) -> set[int]:
         poll = select.poll()
-        for number in (woken, self._listener.fileno(), *(fork.connection.fileno() for fork in self._forks)):
+        alive = [fork.connection.fileno() for fork in self._forks if not fork.is_killed]
+        for number in (woken, self._listener.fileno(), *alive):
             poll.register(number, select.POLLIN)
         return {number for number, _ in poll.poll(None if self._forks else 0)}
 
@@ -118,8 +124,13 @@ class ForkServer:
             except OSError as error:
                 problem = str(error)
         if process == 0:
-            self._forget(connection, own_pipe)
-            _become(request, descriptors, server)
+            try:
+                self._forget(connection, own_pipe)
+                _become(request, descriptors, server)
+            except BaseException:  # never on into the server's part
+                traceback.print_exc()
+                os._exit(1)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_RANKS_ALONE)
             return request
         for number in descriptors:
             os.close(number)
@@ -147,12 +158,16 @@ def _fork_on(cpus: Sequence[int]) -> int:
     """Fork; the fork may run on these CPUs. Raises OSError where this process may not use them, or not fork."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
+    # A signal that comes before the fork has its rank's handlers waits for them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_RANKS_ALONE)
     process = -1
     try:
         process = os.fork()
     finally:
         if process != 0:
-            os.sched_setaffinity(0, own)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_RANKS_ALONE)
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, own)
     return process
 
 
@@ -186,7 +201,8 @@ def _become(request: ForkRequest, descriptors: Sequence[int], server: int) -> No
     sys.argv[:] = request.arguments
     sys.orig_argv[:] = request.original_arguments
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())  # type: ignore[union-attr]
+        if stream is not None:  # else its descriptor was closed
+            stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())  # type: ignore[union-attr]
     ORIGIN.parent, ORIGIN.begun_s = request.parent, request.begun_s
 
 
