@@ -236,12 +236,21 @@ def _lift_socket(held: socket.socket) -> socket.socket:
 
 def main(order: Mapping[str, Any]) -> None:
     """Serve as ordered, and run the ordered entry point in each fork."""
+    module, _, function = order["entry_point"].partition(":")
+    try:
+        is_fork = _serve(order, [*order["modules"], module])
+    except OSError:  # no more files, or fewer than it needs: the ranks load for themselves
+        return
+    if is_fork:
+        sys.exit(getattr(importlib.import_module(module), function)())
+
+
+def _serve(order: Mapping[str, Any], modules: Sequence[str]) -> bool:
+    """Return True in each fork, and False in the server at its end."""
     os.closerange(3, order["listener"])
     os.closerange(order["listener"] + 1, _MOST_DESCRIPTORS)
     server = ForkServer(_lift_socket(socket.socket(fileno=order["listener"])))
-    module, _, function = order["entry_point"].partition(":")
     # Loading may hang for ever, on a file system say: then the ranks are ended, and nobody else could end this process.
     with _dying_with(order["parent"]):
-        server.load([*order["modules"], module])
-    if server.serve() is not None:
-        sys.exit(getattr(importlib.import_module(module), function)())
+        server.load(modules)
+    return server.serve() is not None
