@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tiers
 
 from mpitrain.native.emulation import EMULATION_VARIABLES
 
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 REFERENCE_CASE = TESTS / "data" / "reference_cases" / "north_h16"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 REFERENCE_EPOCHS = 200
 
 
@@ -38,6 +40,37 @@ class Finished:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="many tries where three are the rule")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.markexpr = config.option.markexpr or tiers.default_expression(config)
+    # A shell starts what it runs in the background with SIGINT ignored, and programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # pip compiles what it installs. A checkout is compiled at its first import, unless this forbids it: then every
+    # rank of every launch would compile it again, for a third of its time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"tiers: -m '{config.option.markexpr}' (see tests/tiers.py)"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark_tiers(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with tiers.only_programs_of(tiers.tier_of(item)):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with tiers.only_programs_of(tiers.tier_of(item)):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +123,11 @@ def launch(
         timeout=timeout_s, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def without_notes_on_cores(lines: Iterable[str]) -> list[str]:
+    """Leave out the note that ranks share cores, which is right where the machine has one."""
+    return [line for line in lines if " with 1 thread(s) each share " not in line]
 
 
 def train(num_ranks: int | None, folder: Path, *settings: str, cwd: Path | None = None, **options: object) -> Finished:

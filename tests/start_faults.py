@@ -44,6 +44,11 @@ class Cell:
         """Whether the rank's process lives on."""
         return self.kind in STAYS
 
+    @property
+    def is_known_to_nobody(self) -> bool:
+        """Whether the process stays and no program knows of it: started by hand, it has run no line of the package."""
+        return self.stays and self.phase == "before" and self.launcher == "by hand"
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -87,8 +92,12 @@ def run_cell(
     command = command_of(cell, arguments, python, mpirun)
     running = [_start(command, environ) for environ in environs]
     try:
-        # By hand nobody but the package itself ends the ranks: the faulty one is waited for as well.
-        texts = [process.communicate(timeout=6 * limit_s + 60)[1] for process in running]
+        texts = []
+        for rank, process in enumerate(running):
+            # By hand nobody but the package itself ends the ranks: the faulty one is waited for as well.
+            if rank == FAULTY_RANK and cell.is_known_to_nobody:
+                os.killpg(process.pid, signal.SIGKILL)
+            texts.append(process.communicate(timeout=6 * limit_s + 60)[1])
     finally:
         for process in running:
             if process.poll() is None:
@@ -128,6 +137,11 @@ def expected_words(cell: Cell) -> str:
     if cell.kind == "exception":
         return rf"{rank}( could not start)?: (ImportError|ZeroDivisionError): injected"
     return rf"{rank}: SystemExit: \d"
+
+
+def expected_code(cell: Cell, code_of_faulty: int) -> int:
+    """The exit code of the other ranks: a wrong launch, but for a bug once the ranks have met, which all report."""
+    return 1 if code_of_faulty == 1 and cell.phase in ("settings", "transport") else 3
 
 
 def is_named_by_launcher(cell: Cell) -> bool:
@@ -184,7 +198,7 @@ def _inject(kind: str, phase: str) -> None:
         places: dict[str, tuple[Any, str]] = {
             "meeting": (start, "_decide_together"),
             "settings": (train_run, "load_settings"),
-            "transport": (tensors, "_start_torch_group"),
+            "transport": (tensors, "_start_group"),
         }
         _replace(*places[phase], kind)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import PROJECT, TESTS
 
+pytestmark = pytest.mark.fast
+
 ORIGINALS = PROJECT.parent / "shared"
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import TIMEOUT_S, find_mpirun, launcher_environment
 
+pytestmark = pytest.mark.machine
+
 
 def run_in_shell(line: str, cwd: Path) -> tuple[int, str]:
     """Run a line of bash; return the exit code of its first command, and its standard error."""
@@ -44,7 +46,6 @@ def test_a_run_that_nobody_hears_goes_on_and_ends_with_0(
     assert (folder / "report.html").exists()
 
 
-@pytest.mark.mpi(ranks=2)
 def test_ranks_that_nobody_hears_go_on(tmp_path: Path) -> None:
     # What the launcher does with its own output is the launcher's: here the ranks' own pipes have no reader.
     ranks = f"sh -c {shlex.quote(TRAINING + ' 2>&1 | true')}"
@@ -53,6 +54,7 @@ def test_ranks_that_nobody_hears_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "mpitrain_run" / "report.html").exists()
 
 
+@pytest.mark.ranks
 def test_an_error_that_nobody_hears_has_its_exit_code(tmp_path: Path) -> None:
     for end in ("2>&1 | true", ">&- 2>&-", ">/dev/full 2>/dev/full"):
         assert run_in_shell(f"{COMMAND} config check none.yaml {end}", tmp_path)[0] == 2

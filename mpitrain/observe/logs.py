@@ -6,15 +6,18 @@ A program that uses this package keeps its own logging.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TextIO
+
+from mpitrain.errors import one_line
 
 _MOST_HELD = 10_000
 
@@ -97,7 +100,11 @@ class _RankFormatter(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s {origin.replace('%', '%%')} %(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  logging's name
-        return datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
 
 
 class _RankFileHandler(logging.FileHandler):
@@ -113,6 +120,11 @@ class _RankFileHandler(logging.FileHandler):
             super().emit(record)
         except OSError:  # opening is outside of logging's own net
             self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what a full disk has not taken is lost, as any record is."""
+        with contextlib.suppress(OSError):
+            super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Lose the record: a full disk must neither end the run nor fill stderr with traces."""

@@ -23,6 +23,8 @@ from mpitrain.bench.output import check_writable, format_bytes, render_table, wr
 from mpitrain.cli.bench.collectives import COLLECTIVES, names_of, num_bytes
 from mpitrain.errors import OutputError
 
+pytestmark = pytest.mark.fast
+
 
 def test_candidates_take_turns_and_each_round_begins_with_another():
     calls: list[str] = []

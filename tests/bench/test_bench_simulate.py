@@ -33,6 +33,8 @@ from mpitrain.bench.step_results import StepResult, summarise
 from mpitrain.cli.main import main
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.fast
+
 PNG = b"\x89PNG"
 RUN = ScaledRun(network_of("icenet"), ENGINES["compiled-fixed"], 1024)
 US = 1e-6
@@ -121,6 +123,7 @@ def tree_sum(num_rows: int, row_length: int) -> np.ndarray[Any, Any]:
     return rows[0]
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("num_ranks", "ranks_per_node", "num_rows"),
     [
@@ -150,6 +153,7 @@ def test_the_sum_has_the_trees_bits_on_all_ranks(
     assert [np.float32(value) for value in answer["sum"]] == tree_sum(num_rows, 5).tolist()
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(("num_ranks", "ranks_per_node"), [(1, 1), (2, 2), (8, 1), (8, 4), (64, 8)])
 def test_a_network_without_cost_leaves_computing_alone(
     simulator: Simulator, num_ranks: int, ranks_per_node: int
@@ -159,6 +163,7 @@ def test_a_network_without_cost_leaves_computing_alone(
     assert found == pytest.approx(123.456, rel=1e-5)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("num_nodes", [2, 4, 16, 128])
 def test_leaders_take_log2_rounds(simulator: Simulator, num_nodes: int) -> None:
     latency_us, gb_s, row_us, row_length = 1.5, 12.5, 3.0, 25_000
@@ -169,6 +174,7 @@ def test_leaders_take_log2_rounds(simulator: Simulator, num_nodes: int) -> None:
     assert found == pytest.approx(10 + math.log2(num_nodes) * (message_us + row_us), rel=1e-3)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("num_ranks", [2, 8, 32])
 def test_ranks_of_a_node_meet_and_add_all_rows(simulator: Simulator, num_ranks: int) -> None:
     cluster = Cluster(1, num_ranks, num_ranks, 1.0, 1.0, 0.2, 1e3)
@@ -177,6 +183,7 @@ def test_ranks_of_a_node_meet_and_add_all_rows(simulator: Simulator, num_ranks: 
     assert found == pytest.approx(10 + 0.5 * (1 + num_ranks) + 0.2 * num_ranks, rel=1e-3)
 
 
+@pytest.mark.machine
 def test_ranks_of_several_nodes_wait_for_their_leader(simulator: Simulator) -> None:
     cluster = Cluster(2, 4, 4, 2.0, 1e12, 0.0, 1e12)
     found = step_us(simulator, cluster, SimulatedStep(8, 8, 100, 10 * US, 0.5 * US))
@@ -185,6 +192,7 @@ def test_ranks_of_several_nodes_wait_for_their_leader(simulator: Simulator) -> N
     assert found == pytest.approx(10 + 0.5 * (1 + 4 + 1 + 1 + 1) + 2.0, rel=1e-3)
 
 
+@pytest.mark.machine
 def test_leaders_of_uneven_nodes_give_their_blocks_to_all(simulator: Simulator) -> None:
     # Rows 0, 1, then 2, 3, 4, then 5, 6, 7: blocks of 1, 2 and 2 subtrees.
     latency_us, gb_s, row_us, row_length = 1.5, 10.0, 3.0, 25_000
@@ -194,6 +202,7 @@ def test_leaders_of_uneven_nodes_give_their_blocks_to_all(simulator: Simulator) 
     assert found == pytest.approx(30 + (3 + 5) * row_us + latency_us + 4 * 4 * row_length / gb_s * 1e-3, rel=1e-3)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(("num_ranks", "times"), [(1, 1), (2, 1), (4, 2), (8, 4)])
 def test_ranks_that_share_cores_take_turns(simulator: Simulator, num_ranks: int, times: int) -> None:
     cluster = Cluster(1, 2, 8, **NO_COST, memory_bandwidth_gb_s=1e12)
@@ -256,6 +265,7 @@ def made_up(cases: Sequence[StepCase], *_: Any) -> list[StepResult]:
 CLUSTER = "nodes: 512\nnode: {cores: 8}\nnetwork: {latency_us: 2, bandwidth_gb_s: 4}\n"
 
 
+@pytest.mark.machine
 def test_curves_to_4096_ranks_and_the_error_beside_real_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,6 +298,7 @@ def test_curves_to_4096_ranks_and_the_error_beside_real_steps(
     assert re.search(r"icenet, compiled-fixed +strong +1 +200\.0 +112\.4 +-44 %", printed)
 
 
+@pytest.mark.machine
 def test_where_two_ranks_add_by_messages_the_memory_is_assumed_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,12 +314,13 @@ def test_where_two_ranks_add_by_messages_the_memory_is_assumed_and_said(
     text = CLUSTER.replace("cores: 8", "cores: 8, memory_bandwidth_gb_s: 20")
     assert main(["bench", "simulate", "--cluster", str(described(tmp_path, text)), *flags]) == 0
     assert "memory 0.1 us, 20 GB/s as described" in capsys.readouterr().out
-    large = described(tmp_path, CLUSTER.replace("nodes: 512", "nodes: 2").replace("cores: 8", "cores: 128"))
-    assert main(["bench", "simulate", "--cluster", str(large), *flags[:2], "--ranks", "1,256", *flags[4:]]) == 0
-    words = "note: with more than 64 ranks a node the engine sends messages among all ranks instead"
+    large = described(tmp_path, CLUSTER.replace("nodes: 512", "nodes: 2").replace("cores: 8", "cores: 256"))
+    assert main(["bench", "simulate", "--cluster", str(large), *flags[:2], "--ranks", "1,512", *flags[4:]]) == 0
+    words = "note: with more than 128 ranks a node the engine sends messages among all ranks instead"
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.machine
 def test_the_command_measures_and_simulates_a_users_settings(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         "model: {name: mlp, hidden_size: 8, hidden_layers: 1}\ntraining: {batch_size: 32, virtual_ranks: 4}\n"
@@ -353,6 +365,7 @@ def test_bad_input_is_one_line(
     assert words in line
 
 
+@pytest.mark.machine
 def test_without_simgrid_the_command_to_install_it_is_named(tmp_path: Path) -> None:
     environ = {"PATH": str(Path(sys.executable).parent)}
     done = launch(["-m", "mpitrain", "bench", "simulate", "--validate"], cwd=tmp_path, environ=environ)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+import platform
 from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from conftest import Finished, launch
 from cpp_program import cpp_program
 
 from mpitrain.bench import step
-from mpitrain.bench.measured.configured import configured_run
+from mpitrain.bench.configured import configured_run
 from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count, step_network_of
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios, with_shares_of_peak
 from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
+from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
 from mpitrain.config import load_run_config
+from mpitrain.config.training import ComputeSection
 from mpitrain.errors import LaunchError, UserError
+from mpitrain.train.compiled import peak
+from mpitrain.train.compiled.build import build_source
 from mpitrain.train.compiled.peak import measure_peak, operations_of
+
+pytestmark = pytest.mark.fast
 
 TIMEOUT_S = 300.0
 PNG = b"\x89PNG"
@@ -65,6 +74,21 @@ def test_share_of_the_peak_of_made_up_figures() -> None:
 def test_the_peak_is_one_of_this_kind_of_machine() -> None:
     # From one number a cycle at 0.5 GHz, of an emulation, to two vectors of 16 at 10 GHz, two operations each.
     assert 1e8 < measure_peak() < 2 * 2 * 16 * 10e9
+
+
+def test_steps_and_peak_are_those_of_the_instruction_set_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    def noted(name: str, macros: Sequence[str] = (), instruction_set: str = "native") -> Path:
+        built.append((name, instruction_set))
+        return build_source(name, macros, instruction_set)
+
+    monkeypatch.setattr(peak, "build_source", noted)
+    assert measure_peak("x86-64" if platform.machine() == "x86_64" else "armv8-a") > 1e7
+    assert built == [("peak", "x86-64" if platform.machine() == "x86_64" else "armv8-a")]
+    case = replace(case_of("compiled-any"), instruction_set="x86-64-v3")
+    assert "compute.instruction_set=x86-64-v3" in case.settings
+    assert get_args(ComputeSection.model_fields["instruction_set"].annotation) == INSTRUCTION_SETS
 
 
 def test_speed_up_and_efficiency_of_made_up_figures() -> None:
@@ -117,6 +141,7 @@ def test_ranks_cannot_start_ranks() -> None:
         check_not_launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -180,6 +205,7 @@ def check_spent(row: dict[str, Any]) -> None:
         assert row["spent"]["adding_us"] > 0
 
 
+@pytest.mark.machine
 def test_every_engine_is_measured_on_one_rank(tmp_path: Path) -> None:
     cpp_program()  # built outside the time limit
     flags = ("--ranks", "1", "--rounds", "1", "--steps", "5", "--samples", "512", "--build")
@@ -194,6 +220,7 @@ def test_every_engine_is_measured_on_one_rank(tmp_path: Path) -> None:
     assert (tmp_path / "f.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.machine
 def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) -> None:
     flags = ("--ranks", "2", "--rounds", "1", "--steps", "5", "--samples", "512", "--batch", "64,63")
     measured = Measured(tmp_path, "--networks", "7-8-8-1", *flags)
@@ -210,6 +237,7 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     assert told in measured.done.stdout
 
 
+@pytest.mark.machine
 def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path: Path) -> None:
     flags = ("--ranks", "1", "--rounds", "1", "--steps", "3", "--batch", "8", "--engines", "traced-fixed,torch-loop")
     flags += ("--samples", "16")
@@ -222,6 +250,7 @@ def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path:
     assert rows["cnn", "traced-fixed"]["ratio"] > 0
 
 
+@pytest.mark.machine
 def test_believed_nodes_are_measured_beside_one_and_the_bound_is_printed(tmp_path: Path) -> None:
     engines = ("--engines", "compiled-any,torch-loop", "--networks", "icenet")
     measured = Measured(tmp_path, "--nodes", "2", "--ranks", "1,2", "--rounds", "1", "--steps", "5", *engines)
@@ -280,6 +309,7 @@ def test_scaling_has_a_row_for_each_kind_and_number_of_ranks(
     assert "weak" in capsys.readouterr().out
 
 
+@pytest.mark.machine
 def test_a_users_settings_decide_on_network_engine_and_batch(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "model: {name: mlp, hidden_size: 8, hidden_layers: 1}\ntraining: {batch_size: 32, engine: eager}\n"

@@ -5,8 +5,8 @@ of a launcher are started by it. After each fault the run is resumed on one rank
 without faults reaches, whatever the number of ranks was.
 
 `python tests/campaign/fault_schedules.py FOLDER 0-1999 --at-once 3` plays these (or single numbers: 4 11), and prints
-how many of each kind ended as they must. Begun again in the same folder, it goes on. On a cluster, `--launcher srun`
-has srun start the ranks on two nodes, whatever launcher a schedule has drawn.
+how many of each kind ended as they must. Begun again in the same folder, it goes on. `--launcher` takes the place of
+what the schedules have drawn; on a cluster, srun starts the ranks on two nodes.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("numbers", nargs="+", help="such as 4 11 100-199")
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--launcher", choices=["srun"])
+    parser.add_argument("--launcher", choices=["srun", "mpirun"])
     asked = parser.parse_args()
     ranges = [word.partition("-") for word in asked.numbers]
     chosen = [n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)]

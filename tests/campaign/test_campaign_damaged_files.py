@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from damaged_files import EXPECTED, KINDS, try_files
 
+pytestmark = pytest.mark.machine
+
 
 def test_damaged_files_are_refused_or_read(
     tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

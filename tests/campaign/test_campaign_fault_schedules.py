@@ -9,6 +9,8 @@ from fault_schedules import LAUNCHERS, Ended, Schedule, problems_of_end, schedul
 from faulty_run import ASKING, OF_ROOT, PHASES, SPEAKING, STAYING, VANISHING, owner_of
 from test_campaign_kills import run_campaign
 
+pytestmark = pytest.mark.fast
+
 COUNT = 2000
 # One of each way to fail, on two ranks: a rank vanishes, stays (and holds Python's lock) when all is done, is
 # interrupted; one that its launcher sees vanish; one of whose failure the fourth rank hears by way of two others. A run
@@ -16,8 +18,8 @@ COUNT = 2000
 ALWAYS = (4, 193, 33, 36, 42)
 
 
+@pytest.mark.machine
 @pytest.mark.slow
-@pytest.mark.mpi(ranks=3)
 def test_runs_with_one_fault_end_as_the_table_says(
     tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hostile_values import EXPECTED, KEYS, outcome
 
+pytestmark = pytest.mark.fast
+
 
 def test_hostile_settings_are_taken_or_refused_in_one_line(
     tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import launcher_environment
 
+pytestmark = pytest.mark.machine
+
 HERE = Path(__file__).parent
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.ranks
+
 LEAVING = """
 import os, signal, sys
 from mpitrain.cli import main as module

@@ -8,6 +8,8 @@ from mpitrain.cluster.cores import (
     usable_core_count,
 )
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("affinity", "cpu_max", "cores"),

@@ -17,6 +17,8 @@ from mpitrain.cluster.cpu.cpuid import CpuidAnswers
 from mpitrain.cluster.cpu.identity import CpuIdentity, detect_cpu, identity_from_cpuid, identity_from_hwcap
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.fast
+
 V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
 V3 = (*V2, "movbe", "bmi", "bmi2", "lzcnt", "avx", "f16c", "fma", "avx2")
 V4 = (*V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -114,6 +116,7 @@ def test_this_cpu_has_what_numpy_finds_in_it():
     assert {name: name in found.instruction_sets for name in both} == both
 
 
+@pytest.mark.ranks
 def test_the_module_prints_it_as_json():
     done = subprocess.run(
         [sys.executable, "-m", "mpitrain.cluster.cpu.identity"],

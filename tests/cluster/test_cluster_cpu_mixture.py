@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mpitrain.cluster.cpu.identity import CpuIdentity
 from mpitrain.cluster.cpu.mixture import describe_mixture
+
+pytestmark = pytest.mark.fast
 
 XEON = CpuIdentity("x86_64", "GenuineIntel", 6, 85, "Xeon Gold 6148 CPU @ 2.40GHz", ("avx2", "avx512f"))
 EPYC = CpuIdentity("x86_64", "AuthenticAMD", 25, 1, "EPYC 7763", ("avx2",))

@@ -8,6 +8,8 @@ import pytest
 from mpitrain.cluster.host_list import expand_host_list, expand_tasks_per_node
 from mpitrain.errors import LaunchError
 
+pytestmark = pytest.mark.fast
+
 SPELLINGS = [
     ("a1", "a1"),
     ("localhost", "localhost"),
@@ -111,6 +113,7 @@ def test_unreadable_tasks_per_node_are_refused(text):
         expand_tasks_per_node(text)
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(shutil.which("scontrol") is None, reason="no scontrol: apt-get install slurm-wlm")
 def test_scontrol_reads_the_same_hosts(tmp_path):
     configuration = tmp_path / "slurm.conf"

@@ -4,6 +4,8 @@ from mpitrain.cluster.launchers import LAUNCHERS, claimed_rank, read_claims
 from mpitrain.cluster.rank_info import RankClaim
 from mpitrain.errors import LaunchError
 
+pytestmark = pytest.mark.fast
+
 SLURM = {
     "SLURM_PROCID": "3",
     "SLURM_LOCALID": "0",

@@ -4,6 +4,8 @@ from mpitrain.cluster import host_list
 from mpitrain.cluster.meeting_point import master_address
 from mpitrain.errors import LaunchError
 
+pytestmark = pytest.mark.fast
+
 STEP = {
     "SLURM_JOB_ID": "42",
     "SLURM_STEP_ID": "3",

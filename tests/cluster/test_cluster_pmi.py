@@ -3,6 +3,8 @@ import pytest
 from mpitrain.cluster.pmi import check_before_mpi_init, library_family, library_name, offered_pmi
 from mpitrain.errors import LaunchError
 
+pytestmark = pytest.mark.fast
+
 MPICH_5 = "MPICH Version:      5.0.2\nMPICH Release date: 2026\nMPICH configure:    --with-device=ch4:ucx,ofi\n"
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from mpitrain.cluster.cores import WAIT_POLICY_VARIABLES, wait_policy_variables
 
+pytestmark = pytest.mark.fast
+
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 
 

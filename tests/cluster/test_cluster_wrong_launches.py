@@ -14,9 +14,10 @@ import pytest
 from conftest import Finished, find_mpirun, launcher_environment
 from slowness import assert_within
 
+pytestmark = pytest.mark.ranks
+
 SECONDS_TO_REFUSE = 10.0
 OPENMPI_PYTHON = "MPITRAIN_OPENMPI_PYTHON"
-IN_A_BATCH_JOB = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "4"}
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 # One process started by hand: the variables it sees, and the words that name the fault and its fix.
@@ -43,7 +44,6 @@ BY_HAND: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
     "half of Open MPI's variables": (
         {"OMPI_COMM_WORLD_RANK": "0"}, ("OMPI_COMM_WORLD_RANK=0 without OMPI_COMM_WORLD_SIZE", "unset"),
     ),
-    "a forgotten srun": (IN_A_BATCH_JOB, ("SLURM_NTASKS=4 in Slurm job 42", "put srun before python")),
     "MPICH under PMIx": (
         {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.42.0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
         ("PMIx was offered to MPICH", "srun --mpi=pmi2 -n 2"),
@@ -59,7 +59,9 @@ ONLY_MPICH = ("MPICH under PMIx",)
 
 @pytest.fixture(autouse=True)
 def _no_launcher_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if re.match(r"RANK|WORLD_SIZE|MASTER_|PMI|OMPI|SLURM|MPI_LOCAL", name)]:
+    for name in [
+        name for name in os.environ if re.match(r"RANK|WORLD_SIZE|MASTER_|PMI|OMPI|SLURM|PBS|MPI_LOCAL", name)
+    ]:
         monkeypatch.delenv(name)
 
 
@@ -81,6 +83,7 @@ def assert_refused(done: Finished, words: tuple[str, ...], folder: Path) -> None
     assert not folder.exists(), "it began to train"
 
 
+@pytest.mark.machine
 def test_variables_set_by_hand_or_left_over(tmp_path: Path) -> None:
     from mpi4py import MPI
 
@@ -97,6 +100,7 @@ def test_variables_set_by_hand_or_left_over(tmp_path: Path) -> None:
         assert_within(SECONDS_TO_REFUSE, seconds, name)
 
 
+@pytest.mark.machine
 def test_openmpis_mpirun_with_an_mpich_python(tmp_path: Path) -> None:
     from mpi4py import MPI
 
@@ -110,6 +114,7 @@ def test_openmpis_mpirun_with_an_mpich_python(tmp_path: Path) -> None:
     assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
 
 
+@pytest.mark.machine
 def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
     """Open MPI does not see MPICH's mpirun: without the check these would be two silent singletons."""
     from mpi4py import MPI
@@ -124,7 +129,6 @@ def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
     assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
 
 
-@pytest.mark.mpi([2])
 @pytest.mark.parametrize(
     ("environ", "words"),
     [

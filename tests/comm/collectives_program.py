@@ -97,6 +97,34 @@ def check_broadcast(comm: Communicator) -> None:
         equal(tensor, [root] * 3)
 
 
+def check_numpy(comm: Communicator) -> None:
+    """The same verbs on numpy's arrays, which come back as such."""
+    counts = [rank + 1 for rank in range(SIZE)]
+    for kind in (np.float32, np.float64, np.int64):
+        own = np.full((RANK + 1, 2), RANK, kind)
+        gathered = comm.all_gather(own, counts)
+        assert isinstance(gathered, np.ndarray)
+        assert gathered.tolist() == [[rank, rank] for rank in range(SIZE) for _ in range(rank + 1)]
+        total = np.array([RANK, 1], kind)
+        comm.all_reduce(total)
+        assert total.tolist() == [SIZE * (SIZE - 1) // 2, SIZE]
+        lowest = np.array([RANK + 5], kind)
+        comm.all_reduce(lowest, "min")
+        assert lowest.tolist() == [5]
+        sent = np.array([[10 * RANK + to] for to in range(SIZE)], kind)
+        arrived = comm.all_to_all_rows(sent, [1] * SIZE, [1] * SIZE)
+        assert isinstance(arrived, np.ndarray)
+        assert arrived[:, 0].tolist() == [10 * rank + RANK for rank in range(SIZE)]
+        known = np.full(3, RANK, kind)
+        comm.broadcast(known, SIZE - 1)
+        assert known.tolist() == [SIZE - 1] * 3
+        partner = RANK ^ 1
+        if partner < SIZE:
+            received = comm.exchange(np.array([RANK], kind), partner)
+            assert isinstance(received, np.ndarray)
+            assert received.tolist() == [partner]
+
+
 def check_objects(comm: Communicator) -> None:
     assert (comm.rank, comm.size) == (RANK, SIZE)
     assert comm.broadcast_object({"from": RANK}) == {"from": 0}
@@ -170,33 +198,33 @@ def check_rows_in_rounds(comm: Communicator) -> None:
 
 def check_node_shared(comm: Communicator) -> None:
     for dtype in FLOATS:
-        shared = comm.node_shared_tensor((5, 3), dtype)
+        shared = comm.node_shared_array((5, 3), str(dtype).removeprefix("torch."))
         assert (shared.local_rank, shared.local_world_size, shared.fills) == (RANK, SIZE, RANK == 0)
         if shared.fills:
-            shared.tensor.copy_(torch.arange(15).view(5, 3))
+            shared.array[...] = np.arange(15).reshape(5, 3)
         shared.publish()
-        equal(shared.tensor, torch.arange(15).view(5, 3))
+        equal(torch.as_tensor(shared.array), torch.arange(15).view(5, 3))
         comm.barrier()
         if RANK == LAST:  # the same memory, not copies of it
-            shared.tensor[4, 2] = 70
+            shared.array[4, 2] = 70
         shared.publish()
-        equal(shared.tensor[4, 1:], [13, 70])
+        equal(torch.as_tensor(shared.array[4, 1:]), [13, 70])
         shared.close()
-    empty = comm.node_shared_tensor((0, 3), torch.float32)
-    assert empty.tensor.shape == (0, 3)
+    empty = comm.node_shared_array((0, 3), np.float32)
+    assert empty.array.shape == (0, 3)
     empty.close()
-    comm.node_shared_tensor((4,), torch.float32)  # never closed: the end of the ranks must not mind
+    comm.node_shared_array((4,), np.float32)  # never closed: the end of the ranks must not mind
 
 
 def check_shared_memory_room(comm: Communicator) -> None:
-    error = error_of(lambda: comm.node_shared_tensor((1 << 55,), torch.float32))
+    error = error_of(lambda: comm.node_shared_array((1 << 55,), np.float32))
     assert isinstance(error, LaunchError)
     assert is_agreed(error)
     assert "let each rank keep its own copy" in str(error)
 
 
 def check_no_shared_memory(comm: Communicator) -> None:
-    refused(LaunchError, "needs MPI", lambda: comm.node_shared_tensor((2,), torch.float32))
+    refused(LaunchError, "needs MPI", lambda: comm.node_shared_array((2,), np.float32))
 
 
 class CountingComm:
@@ -461,8 +489,8 @@ def _network() -> nn.Module:
 
 def communicator_checks(comm: Communicator, results: Path, name: str) -> dict[str, Check]:
     verbs = (
-        check_all_reduce, check_all_gather, check_all_to_all_rows, check_exchange, check_broadcast, check_objects,
-        check_together,
+        check_all_reduce, check_all_gather, check_all_to_all_rows, check_exchange, check_broadcast, check_numpy,
+        check_objects, check_together,
     )  # fmt: skip
     named = {f"{name} {verb.__name__.removeprefix('check_')}": lambda verb=verb: verb(comm) for verb in verbs}
     return {**named, f"{name} reducers": lambda: check_reducers(comm, results, name)}

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from conftest import launch
 
+pytestmark = pytest.mark.ranks
+
 OPENMPI = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
 PROGRAM = Path(__file__).parent / "c_functions_program.py"
 # Sizes of a handle and of a status, as each library's mpi.h has them.
 LIBRARIES = {"MPICH": (sys.executable, 4, 20), "Open MPI": (OPENMPI, 8, 24)}
 
 
-@pytest.mark.mpi(ranks=2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_two_ranks_exchange_bytes(tmp_path, library):
     python, handle_bytes, status_bytes = LIBRARIES[library]

@@ -7,10 +7,22 @@ import pytest
 from conftest import launch
 from order_sensitive_rows import order_sensitive_rows, tree_sum
 
+pytestmark = pytest.mark.ranks
+
 PROGRAM = Path(__file__).parent / "collectives_program.py"
-RANK_COUNTS = [1, 2, 3, 4, 8]
+RANK_COUNTS = [1, 3, *(pytest.param(count, marks=pytest.mark.machine) for count in (2, 4, 8))]
 CARRIERS = ["mpi", "mpi4py group", "gloo"]
-VERBS = ["all_reduce", "all_gather", "all_to_all_rows", "exchange", "broadcast", "objects", "together", "reducers"]
+VERBS = [
+    "all_reduce",
+    "all_gather",
+    "all_to_all_rows",
+    "exchange",
+    "broadcast",
+    "numpy",
+    "objects",
+    "together",
+    "reducers",
+]
 GROUP = [
     "all_reduce", "half_precision", "compressed_gradients", "finished_work", "refusals",
     "reduce", "broadcast", "gathers", "scatters", "all_to_all", "point_to_point", "objects",
@@ -35,7 +47,6 @@ def finished(request, tmp_path_factory):
     return done, results
 
 
-@pytest.mark.mpi([1, 2, 3, 4, 8])
 def test_every_collective_gives_its_closed_form(finished):
     done, results = finished
     assert done.returncode == 0, done.stderr[-3000:]
@@ -44,7 +55,6 @@ def test_every_collective_gives_its_closed_form(finished):
     assert len(passed) == len(CHECKS)
 
 
-@pytest.mark.mpi([1, 2, 3, 4, 8])
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_the_tree_gives_the_same_bits_on_any_number_of_ranks(finished, carrier):
     total = np.load(finished[1] / f"{carrier}-fixed.npy")
@@ -52,7 +62,6 @@ def test_the_tree_gives_the_same_bits_on_any_number_of_ranks(finished, carrier):
     np.testing.assert_array_equal(total.view(np.uint32), tree_sum(order_sensitive_rows()).view(np.uint32))
 
 
-@pytest.mark.mpi([1, 2, 3, 4, 8])
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_the_library_adds_the_same_numbers_to_rounding(finished, carrier):
     rows = order_sensitive_rows().astype(np.float64)

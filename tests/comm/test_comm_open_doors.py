@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,9 +19,11 @@ from conftest import find_mpirun, launcher_environment
 from slowness import slowness
 from start_faults import free_port
 
-from mpitrain.comm.tcp.meeting import address_to_meet, is_loopback
+from mpitrain.comm.tcp.meeting import address_to_meet, is_loopback, open_store_at
 from mpitrain.comm.tcp.sealed_store import SealedStore
 from mpitrain.errors import LaunchError
+
+pytestmark = pytest.mark.machine
 
 NUM_RANKS = 2
 # MPI alone: what its library and its launcher open is theirs.
@@ -113,7 +117,6 @@ def test_by_hand_nothing_listens_beyond_loopback(small_history: Path, tmp_path: 
         assert len(open_listeners(pids)) <= NUM_RANKS * of_mpi
 
 
-@pytest.mark.mpi(ranks=NUM_RANKS)
 @pytest.mark.parametrize("backend", ["mpi", "gloo"])
 def test_under_mpirun_only_mpi_listens_beyond_loopback(small_history: Path, tmp_path: Path, backend: str) -> None:
     mpirun = [find_mpirun(), "-np", str(NUM_RANKS)]
@@ -171,6 +174,7 @@ def test_an_impostors_pickle_is_not_executed(tmp_path: Path, small_history: Path
     assert "Traceback" not in stderr
 
 
+@pytest.mark.fast
 def test_a_store_takes_nothing_without_the_secret() -> None:
     store = dist.HashStore()
     sealed, stranger = SealedStore(store, b"secret"), SealedStore(store, b"guess")
@@ -189,12 +193,14 @@ def test_a_store_takes_nothing_without_the_secret() -> None:
         sealed.get("d")
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("host", "is_local"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("n1", False)])
 def test_loopback_by_name(host: str, is_local: bool) -> None:
     assert is_loopback(host) is is_local
     assert address_to_meet(host) == host
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(("secrets", "code"), [(("same", "same"), 0), (("one", "other"), 3)])
 def test_ranks_meet_by_the_same_secret_only(
     small_history: Path, tmp_path: Path, secrets: tuple[str, str], code: int
@@ -208,3 +214,11 @@ def test_ranks_meet_by_the_same_secret_only(
     said = "".join(process.communicate(timeout=90.0 * slowness())[1] for process in pair)
     assert [process.returncode for process in pair] == [code] * 2, said
     assert len([line for line in said.splitlines() if line.startswith("mpitrain: error")]) == (code > 0), said
+
+
+@pytest.mark.fast
+def test_a_server_of_somebody_else_at_the_port_is_named_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"cannot listen at 127.0.0.1:{port} \(Address already in use\)"):
+            open_store_at(("127.0.0.1", port), 0, 2, False, datetime.timedelta(seconds=5))

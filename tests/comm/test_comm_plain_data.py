@@ -18,6 +18,8 @@ from mpitrain.config import load_run_config
 from mpitrain.data.moments import Moments
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.fast
+
 SIMPLE = [
     None, True, 3, -(2**70), 0.1, float("inf"), "é\n", b"\0\xff", [], [1, [2]], (1, "a"), (), {1: "a", (1, 2): [None]},
     {"k": "list", "v": [1]}, {1, 2}, frozenset("a"), Path("/a b"), torch.float32, torch.device("cpu"),

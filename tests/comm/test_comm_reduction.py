@@ -10,6 +10,8 @@ from played_ranks import on_played_ranks
 from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, combine_in_tree
 from mpitrain.comm.virtual_ranks import VirtualRanks
 
+pytestmark = pytest.mark.fast
+
 RANK_COUNTS = [1, 2, 3, 4, 5, 6, 7, 8]
 
 

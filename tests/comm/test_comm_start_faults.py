@@ -16,20 +16,23 @@ import pytest
 from conftest import find_mpirun, launch, launcher_environment
 from slowness import slowness
 from start_faults import (
-    NUM_RANKS,
     SECONDS_TO_END,
     Cell,
     Ended,
     cells,
+    expected_code,
     expected_words,
     is_named_by_launcher,
     run_cell,
 )
 
-from mpitrain.comm.supervision import node_watch
-from mpitrain.comm.supervision.start_report import Start, describe_end, describe_lost
-from mpitrain.comm.supervision.time_limit import start_limit_s
+from mpitrain.comm.agent import rank_side
+from mpitrain.comm.agent.arrival import start_limit_s
+from mpitrain.comm.agent.folder import SPOKEN
+from mpitrain.comm.agent.words import IMPORTING, Start, describe_end, describe_lost
 from mpitrain.errors import LaunchError
+
+pytestmark = pytest.mark.fast
 
 AT_ONCE = 3
 START_S = 15.0  # imports of all ranks at once
@@ -40,6 +43,7 @@ ALWAYS = (
     Cell("SIGKILL", "settings", "by hand"),
     Cell("exception", "import mpi4py", "mpirun"),
     Cell("sys.exit(0)", "meeting", "mpirun"),
+    Cell("hang", "transport", "by hand"),
 )
 NUM_DRAWN = 1
 
@@ -80,7 +84,7 @@ def problems_of_output(cell: Cell, ended: Ended, limit_s: float) -> list[str]:
         len(ended.our_lines) == 1 and re.search(expected_words(cell), ended.our_lines[0])
     ):
         problems.append(f"said {ended.our_lines or ended.stderr[-2000:]}, not {expected_words(cell)}")
-    if "by hand" in cell.launcher and ended.codes[0] != (1 if ended.codes[1] == 1 and cell.phase == "settings" else 3):
+    if "by hand" in cell.launcher and ended.codes[0] != expected_code(cell, ended.codes[1]):
         problems.append(f"exit codes {ended.codes}")
     return problems + (["ended well"] if ended.codes[0] == 0 else [])
 
@@ -94,7 +98,7 @@ def problems_of_processes(mark: str) -> list[str]:
     return []
 
 
-@pytest.mark.mpi(ranks=NUM_RANKS)
+@pytest.mark.machine
 @pytest.mark.slow
 def test_a_rank_that_fails_before_the_ranks_have_met(
     small_history: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -107,6 +111,7 @@ def test_a_rank_that_fails_before_the_ranks_have_met(
     assert not wrong, "\n".join(f"{cell}: {problems}" for cell, problems in wrong.items())
 
 
+@pytest.mark.machine
 def test_under_open_mpi_too(small_history: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     python = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
     if python is None:
@@ -116,6 +121,7 @@ def test_under_open_mpi_too(small_history: Path, tmp_path: Path, request: pytest
         assert problems_of(cell, small_history, tmp_path, python, 8.0 * slowness()) == [], cell
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("mpi", ["MPICH", "Open MPI"])
 def test_what_one_rank_has_said_no_late_rank_says_again(tmp_path: Path, mpi: str) -> None:
     """Rank 1 comes when rank 0 and all that watched it have ended: on a busy machine that is half a second."""
@@ -141,6 +147,7 @@ def test_the_limit_is_a_variable_and_by_default_longer_on_several_nodes() -> Non
             start_limit_s({"MPITRAIN_START_TIMEOUT_S": text}, True)
 
 
+@pytest.mark.machine
 def test_a_wrong_limit_is_one_line(tmp_path: Path) -> None:
     done = launch(["-m", "mpitrain", "--output", str(tmp_path / "run")], environ={"MPITRAIN_START_TIMEOUT_S": "soon"})
     assert (done.returncode, len(done.our_lines)) == (3, 1), done.stderr
@@ -161,7 +168,8 @@ def note(rank: int, stage: int, waits: bool, **more: object) -> dict[str, object
 @pytest.mark.parametrize(
     ("notes", "said"),
     [
-        ([note(0, 2, True), note(1, 0, False)], "rank 1 on n1 (process 11) is still loading torch; see what keeps it"),
+        ([note(0, 2, True), note(1, 0, False)],
+         "rank 1 on n1 (process 11) is still loading its packages; see what keeps it"),
         ([note(0, 3, True, where="n0:29500")], "no sign of rank 1 of 2, awaited at n0:29500; see whether it was"),
         ([note(0, 4, True, count=5), note(1, 4, False, count=4, place="read (x.py:3)")],
          "rank 1 on n1 (process 11) is still agreeing on the start in read (x.py:3)"),
@@ -189,15 +197,15 @@ def test_words_of_this_launch_outlive_the_beginning_of_its_supervision(
 ) -> None:
     """A rank that finds the lock taken may speak before its holder has cleared an earlier launch's words."""
     folder = tmp_path / "start"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     if when == "before":
-        (folder / node_watch.SPOKEN).touch()
+        (folder / SPOKEN).touch()
 
     def lock_while_another_speaks(*_: object) -> None:
-        (folder / node_watch.SPOKEN).touch()
+        (folder / SPOKEN).touch()
 
-    monkeypatch.setattr(node_watch, "_spawn", lambda *_: None)
+    monkeypatch.setattr(rank_side, "_spawn", lambda *_: None)
     if when == "while":
-        monkeypatch.setattr(node_watch.fcntl, "flock", lock_while_another_speaks)
-    node_watch.NodeWatch(folder, 1).enter(node_watch.IMPORTING)
-    assert (folder / node_watch.SPOKEN).exists() == (when == "while")
+        monkeypatch.setattr(rank_side.fcntl, "flock", lock_while_another_speaks)
+    rank_side.NodeWatch(folder, 1).enter(IMPORTING)
+    assert (folder / SPOKEN).exists() == (when == "while")

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
 from mpitrain.errors import ConfigError
+
+pytestmark = pytest.mark.fast
 
 OLDER_CONFIGS = Path(__file__).parents[1] / "data" / "older_configs"
 SHARED_OLDER_CONFIGS = Path(__file__).parents[3] / "shared" / "older_configs"
@@ -129,6 +132,7 @@ def test_reference_reads_nccl_if_available_as_auto(tmp_path: Path) -> None:
     assert "compute.backend=nccl_if_available: semantics reference needs MPI; read as auto" in loaded.notices
 
 
+@pytest.mark.ranks
 def test_importing_needs_nothing_heavy() -> None:
     code = "import sys, mpitrain.config; print(sorted({'torch', 'numpy', 'mpi4py', 'netCDF4'} & set(sys.modules)))"
     root = Path(__file__).parents[2]
@@ -140,3 +144,16 @@ def test_importing_needs_nothing_heavy() -> None:
 def test_a_section_where_semantics_belongs_is_not_dropped(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=":1: semantics: a mapping; give one of standard, reference"):
         load_text(tmp_path, "semantics: {a: 1}\nffnn: {hiddenSize: 3}")
+
+
+def test_coordinates_that_are_named_are_known_by_what_they_are() -> None:
+    words = ["data.coordinates.latitude=TLAT", "data.coordinates.time=date"]
+    assert load_run_config(None, words).config.data.named_coordinates == {"lat": "TLAT", "time": "date"}
+    assert load_run_config(None, []).config.data.named_coordinates == {}
+
+
+def test_settings_within_a_list_keep_their_order(tmp_path: Path) -> None:
+    text = "data: {reader: {type: 'my:read', options: {parts: [{to: 2, from: 1}]}}}"
+    written = yaml.safe_load(render_yaml(load_text(tmp_path, text).config))
+    (part,) = written["data"]["reader"]["options"]["parts"]
+    assert list(part) == ["to", "from"]

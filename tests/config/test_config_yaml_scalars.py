@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from mpitrain.config import load_run_config
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.fast
+
 RATE = "training.optimizer.learning_rate"
 
 

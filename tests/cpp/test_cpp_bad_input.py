@@ -12,6 +12,8 @@ import pytest
 from conftest import REFERENCE_CASE
 from cpp_program import START, cpp_errors, cpp_program, run_cpp
 
+pytestmark = pytest.mark.machine
+
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 WEIGHTS = REFERENCE_CASE / "initial_weights.nc"
 HANG_S = 30.0

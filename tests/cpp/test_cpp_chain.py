@@ -19,6 +19,8 @@ from cpp_program import read_arrays, run_cpp
 
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 
+pytestmark = pytest.mark.machine
+
 TOLERANCE = 1e-12
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 ACTIVATIONS = {

@@ -11,6 +11,8 @@ from conftest import launcher_environment
 
 from mpitrain.native.toolchain import find_toolchain
 
+pytestmark = pytest.mark.machine
+
 BUILD_AND_TEST_TIMEOUT_S = 1500.0
 
 

@@ -103,7 +103,6 @@ def read_samples(folder: Path, num_threads: int) -> Seconds:
 
 def read_batches(folder: Path) -> Seconds:
     """One epoch in batches of 16,384 on 8 virtual ranks, after the first pass over the files."""
-    import torch
     from played_ranks import on_played_ranks, played_ranks_of
 
     from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -116,14 +115,14 @@ def read_batches(folder: Path) -> Seconds:
 
     def body(communicator):
         ranks, virtual_ranks = played_ranks_of(communicator), VirtualRanks(8, 1, 0)
-        source = in_enough_chunks(open_source_on_root(selection_of(config), ranks), virtual_ranks, ranks)
-        data = open_streamed(source, ranks, virtual_ranks, config, torch.float32)
+        source = in_enough_chunks(open_source_on_root(selection_of(config), ranks), virtual_ranks.num_streams, ranks)
+        data = open_streamed(source, ranks, virtual_ranks, config.split_data, "float32")
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
         sources = data.microbatches(plan, 0, True)
         started = now()
         for step in range(plan.steps_per_epoch):
             for one in sources:
-                one.slice(step)
+                one.microbatch(step)
         return since(started)
 
     return on_played_ranks(1, body)[0]

@@ -1,8 +1,11 @@
 """Data as users bring it, through the public command: several files, no settings but the variables' names."""
 
+import pytest
 from conftest import launch
 from field_files import ramp, write_xy
 from user_files import SIGMA, era5_old
+
+pytestmark = pytest.mark.machine
 
 NAMES = ("variables.input_variables=[x]", "variables.output_variables=[y]")
 
@@ -42,4 +45,4 @@ def test_a_flux_is_learnt_to_its_noise_by_the_default_network_and_refused_where_
         [*run, "--output", "bad", "--epochs", "1", "--lr", "3.0", "training.global_batch_size=8"], cwd=tmp_path
     )
     assert bad.returncode == 0, bad.stderr
-    assert "NO BETTER than always answering the mean" in bad.stdout
+    assert "NO BETTER than " in bad.stdout

@@ -10,6 +10,8 @@ import pytest
 
 from mpitrain.data.files.netcdf_classic import read_variable_ends
 
+pytestmark = pytest.mark.fast
+
 FORMATS = ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"]
 
 

@@ -13,6 +13,8 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.data.units import Conversion
 
+pytestmark = pytest.mark.fast
+
 DTYPES = ["i1", "u1", "<i2", ">i2", "<u2", "<i4", ">i4", "<u4", "<f4", ">f4", "<f8", ">f8"]
 ATTRIBUTES = [
     {},

@@ -5,6 +5,8 @@ import pytest
 
 from mpitrain.data.files.compiled import build, rows
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_rows_to_and_from_places_in_any_order(monkeypatch, is_compiled):

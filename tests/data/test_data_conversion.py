@@ -18,6 +18,8 @@ from mpitrain.datatools import table_writers
 from mpitrain.datatools.convert import convert
 from mpitrain.errors import DataError, OutputError
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
@@ -35,7 +37,7 @@ def path(tmp_path_factory):
 
 def converted(path, output, *settings, num_ranks=1, **options):
     config = config_of(path, *settings)
-    return on_played_ranks(num_ranks, lambda c: convert(config, output, played_ranks_of(c), **options))[0]
+    return on_played_ranks(num_ranks, lambda c: convert(selection_of(config), output, played_ranks_of(c), **options))[0]
 
 
 def table(files):

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.ranks
+
 COME_AND_GO = """
 import sys
 import numpy as np

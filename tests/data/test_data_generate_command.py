@@ -1,8 +1,11 @@
 """`mpitrain data generate` as users type it."""
 
+import pytest
 from conftest import launch
 
 from mpitrain.synthetic.history import read_noise_mse
+
+pytestmark = pytest.mark.ranks
 
 
 def test_a_file_of_the_asked_shape_or_one_line(tmp_path):

@@ -5,6 +5,8 @@ import pytest
 
 from mpitrain.data.random_streams import keyed_permutation, keyed_uniform, keyed_words
 
+pytestmark = pytest.mark.fast
+
 WORD = 2**64 - 1
 
 # Of keys (0, 1), (0, 1) and (0, 2, 0, 0): validation choice of seed 0, and the first shuffle of its virtual rank 0.

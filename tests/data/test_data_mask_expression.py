@@ -8,6 +8,8 @@ import pytest
 from mpitrain.data.selection.expressions.expression import LONGEST_EXPRESSION, MaskExpression
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.fast
+
 VALUES = {
     "a": np.array([-1.0, 0.0, 1.0, 2.0, np.nan]),
     "b": np.array([1.0, 1.0, 0.0, 0.0, 1.0]),

@@ -10,6 +10,8 @@ from mpitrain.data.dataset.reference import MOST_SAMPLES_PER_RANK, partition_rou
 from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.data.samples import Samples
 
+pytestmark = pytest.mark.fast
+
 
 def visit_as_the_cpp_program_does(is_selected, world_size, rank, limit):
     kept = []

@@ -8,6 +8,8 @@ import pytest
 from mpitrain.data.portable_math import cosine_of_turns, exponential, logarithm, power, sine_of_turns
 from mpitrain.data.random_streams import keyed_normal
 
+pytestmark = pytest.mark.fast
+
 GOLDEN_NORMAL = ["-0x1.98f721c4c6697p-2", "-0x1.3e5cf5e144081p-1", "0x1.a0c964630d862p+0"]
 GENERATOR = np.random.default_rng(0)
 

@@ -1,7 +1,10 @@
 """How fast samples come from files (see reading_rates.py, whose figures these are). Minutes: with --full alone."""
 
+import checksum_cost
 import pytest
 from reading_rates import STORAGE, gain_of_two_threads, measure_rates, read_as_a_run, write_files
+
+pytestmark = pytest.mark.fast
 
 LEAST = {"uncompressed": 0.8, "deflate 1": 2.0, "deflate 4": 2.0}
 LEAST_OF_TWO_THREADS = 1.8
@@ -24,3 +27,15 @@ def test_samples_come_faster_than_netcdf4_reads(tmp_path, request, monkeypatch, 
     if name != "uncompressed":
         gains = [gain_of_two_threads(folder, ROUNDS) for _ in range(ATTEMPTS)]
         assert max(gains) >= LEAST_OF_TWO_THREADS, gains
+
+
+@pytest.mark.parametrize("name", checksum_cost.FORMATS)
+def test_checksums_add_little_to_reading(tmp_path, request, name):
+    if not request.config.getoption("--full"):
+        pytest.skip("a benchmark: with --full")
+    file_name, write = checksum_cost.FORMATS[name]
+    write(tmp_path / file_name)
+    costs: list[float] = []
+    while not costs or (costs[-1] > checksum_cost.MOST and len(costs) < ATTEMPTS):
+        costs.append(checksum_cost.cost_of(tmp_path / file_name, checksum_cost.ROUNDS)[1])
+    assert min(costs) <= checksum_cost.MOST, costs

@@ -5,6 +5,8 @@ import pytest
 
 from mpitrain.data.selection.rule import select_points
 
+pytestmark = pytest.mark.fast
+
 JUST_ABOVE_40, JUST_BELOW_40 = np.nextafter(np.float32(40), np.float32([90, 0]))
 SMALLEST = np.nextafter(np.float32(0), np.float32(1))
 JUST_ABOVE_1 = np.nextafter(np.float32(1), np.float32(2))

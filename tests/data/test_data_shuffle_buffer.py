@@ -5,6 +5,8 @@ import pytest
 
 from mpitrain.data.streaming.shuffle_buffer import BufferOrder
 
+pytestmark = pytest.mark.fast
+
 
 def order_of(order):
     """The places in the stream in the order in which they leave, and the buffer's content before each round."""

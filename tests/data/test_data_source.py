@@ -20,6 +20,8 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError, UserError
 
+pytestmark = pytest.mark.fast
+
 NAN = np.nan
 FIELDS = "data.samples=fields"
 
@@ -94,7 +96,10 @@ def test_a_name_that_may_be_two_or_none(tmp_path):
     lacks = r"no variable 'nothing'; this one has x, y, sst_h, sst_d; name those to use in variables.input_variables"
     with pytest.raises(DataError, match=lacks):
         open_source(selection_of(config_of(path, "variables.input_variables=[nothing]")))
-    of_cice = r"no variable 'Tair_h' \(of a CICE history.*name those to use in variables.input_variables$"
+    of_cice = (
+        r"no variable 'Tair_h' \(the default variables are those of a CICE history\).*name those to use in "
+        r"variables.input_variables$"
+    )
     with pytest.raises(DataError, match=of_cice):
         open_source(selection_of(load_run_config(None, [f"data.data_path={path}"]).config))
 
@@ -201,9 +206,7 @@ def test_mask_modes_and_masks(tmp_path):
     assert selected("domain.mask=x >= 50 and aice > 0") == 10
     assert selected('domain.mask=var("g/m") < 10') == 10
     assert selected("domain.mask_mode=null") == 60  # no CICE history: nobody asked for a hemisphere
-    with pytest.raises(
-        DataError, match=r"has no latitude \(.*this one has x, aice, g/m; domain.pole.*set domain.mask_mode"
-    ):
+    with pytest.raises(DataError, match=r"has no latitude \(.*this one has x, aice, g/m; domain.pole needs it"):
         selected("domain.mask_mode=null", "domain.pole=south")
     with pytest.raises(DataError, match=r"has no latitude"):
         selected("domain.mask_mode=null", "domain.clean_data=false")
@@ -293,9 +296,9 @@ def test_files_without_time_are_one_level_each(tmp_path):
 
 def test_two_threads_do_not_share_handles(tmp_path):
     source = open_source(selection_of(config_of(write_xy(tmp_path / "f.nc"))))
-    path = source.files[0].path
+    file = source.files[0]
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(source.handles.get, path).result() is not source.handles.get(path)
+        assert pool.submit(source.handles.get, file).result() is not source.handles.get(file)
         assert pool.submit(lambda: read_all(source)).result().inputs.shape == read_all(source).inputs.shape
 
 
@@ -424,22 +427,23 @@ def test_a_file_that_changes_between_epochs(tmp_path):
         source.check_unchanged()
 
 
+@pytest.mark.ranks
 def test_a_source_travels_and_survives_a_fork(tmp_path):
     source = open_source(selection_of(config_of(write_xy(tmp_path / "f.nc"))))
     expected = read_all(source).inputs.tolist()
     copy = pickle.loads(pickle.dumps(source))
     assert copy == source
     assert read_all(copy).inputs.tolist() == expected
-    path, parents = source.files[0].path, source.handles.get(source.files[0].path)
+    file, parents = source.files[0], source.handles.get(source.files[0])
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     child = context.Process(
-        target=lambda: answers.put((read_all(source).inputs.tolist(), source.handles.get(path) is parents))
+        target=lambda: answers.put((read_all(source).inputs.tolist(), source.handles.get(file) is parents))
     )
     child.start()
     assert answers.get() == (expected, False), "the child read through its parent's handle"
     child.join()
-    assert source.handles.get(path) is parents
+    assert source.handles.get(file) is parents
     assert read_all(source).inputs.tolist() == expected
 
 
@@ -464,7 +468,6 @@ def test_selection_is_at_least_ten_times_faster_than_a_loop_over_points(tmp_path
     loop_s = seconds_of(loop) * len(samples) / part
     assert len(samples) == np.prod(shape)
     assert loop_s > 10 * ours_s
-    assert ours_s * 1e7 / len(samples) < 2.0 * 3  # 2 s for ten million points, on a machine of its own
 
 
 @pytest.mark.parametrize("setting", ["data.samples=fields", "variables.input_variables=[a]"])

@@ -13,6 +13,8 @@ from mpitrain.datatools import statistics
 from mpitrain.datatools.statistics import digest_of, measure
 from mpitrain.errors import DataError
 
+pytestmark = pytest.mark.fast
+
 DOUBLE = "training.dtype=float64"
 ALL = "data.validation_split=0"
 
@@ -106,6 +108,7 @@ def test_provenance_and_its_hash(tmp_path):
     assert record["sha256"] != digest_of(record)
 
 
+@pytest.mark.ranks
 def test_the_command_prints_the_same_on_three_ranks(tmp_path):
     path, *_ = write_random(tmp_path / "r.nc", 1e6, 1e-3)
     settings = ["variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all"]

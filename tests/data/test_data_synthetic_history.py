@@ -9,6 +9,8 @@ import pytest
 from mpitrain.errors import DataError, OutputError
 from mpitrain.synthetic.history import read_noise_mse, write_synthetic_history
 
+pytestmark = pytest.mark.fast
+
 INPUTS = ("Tair_h", "Tsfc_h", "sst_h", "sss_h", "hs_h", "hi_h", "sice_h")
 UNITS = {
     "ULAT": "degrees",

@@ -16,6 +16,8 @@ from mpitrain.models.files.stored_network import load_network
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.models.jacobian import input_jacobian
 
+pytestmark = pytest.mark.fast
+
 INPUTS = ("a", "b")
 NAMES = ("variables.input_variables=[a, b]", "variables.output_variables=[rain, cover, snow]")
 TRANSFORMS = "model.output_transforms={rain: log, cover: logit, snow: {power: 0.5}}"
@@ -40,6 +42,7 @@ def last_hash(done):
     return done.stdout.split("SHA-256 ")[-1].split()[0]
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("network", ["cnn", "unet"])
 def test_networks_of_fields_learn_transformed_and_weighted_targets(tmp_path, network, request):
     if network == "unet" and not request.config.getoption("--full"):
@@ -47,7 +50,7 @@ def test_networks_of_fields_learn_transformed_and_weighted_targets(tmp_path, net
     data = write_skewed(tmp_path / "data.nc")
     run = ["-m", "mpitrain", "train", "--data", str(data), *NAMES, TRANSFORMS, "data.samples=fields",
            f"model.name={network}",
-           "training.loss_weights={rain: 3, snow: 0.5}", "model.hidden_size=8", "training.batch_size=2",
+           "training.loss_weights={rain: 3, snow: 0.5}", "model.hidden_size=8", "training.global_batch_size=2",
            "optimizer.learning_rate=0.01", "--epochs", "60"]  # fmt: skip
     done = {number: launch([*run, "--output", f"of_{number}"], num_ranks=number, cwd=tmp_path) for number in (1, 3)}
     assert all(one.returncode == 0 for one in done.values()), done[3].stderr
@@ -74,6 +77,7 @@ def test_the_inverse_and_its_slope_are_those_of_the_transform(transform):
     assert outside_domain(transform, np.array([-1.0]))[0]
 
 
+@pytest.mark.machine
 def test_transformed_targets_train_to_their_noise_with_the_same_bits_on_any_number_of_ranks(tmp_path):
     data, later = write_skewed(tmp_path / "data.nc"), write_skewed(tmp_path / "later.nc", seed=2)
     run = ["-m", "mpitrain", "train", "--data", str(data), *NAMES, TRANSFORMS, "--epochs", "25", "model.hidden_size=8"]
@@ -117,6 +121,7 @@ def check_model_file(path, inputs, found):
         np.testing.assert_allclose(found[f"d{name}_db"].reshape(-1), jacobian[:, number, 1].detach(), **near)
 
 
+@pytest.mark.ranks
 def test_a_value_without_a_transform_and_a_target_that_is_none_are_one_line(tmp_path):
     data = write_skewed(tmp_path / "data.nc", spoil=np.s_[2:, 3, 4:6])
     run = ["-m", "mpitrain", "train", "--data", str(data), *NAMES]

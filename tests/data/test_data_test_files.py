@@ -11,7 +11,18 @@ from user_files import smooth
 from mpitrain.config import load_run_config
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.machine
+
 NAMES = ("variables.input_variables=[x]", "variables.output_variables=[y, z]")
+# A network so small that it cannot learn the noise of z by heart.
+SMALL = (
+    "model.hidden_layers=1",
+    "model.hidden_size=16",
+    "model.hidden_activation=relu",
+    "training.global_batch_size=64",
+    "training.scheduler=null",
+)
+ALL_EPOCHS = ("training.early_stopping_patience=null",)
 
 
 def write_line(path, seed, shift=0.0, **attributes):
@@ -24,7 +35,19 @@ def write_line(path, seed, shift=0.0, **attributes):
 
 
 def train(folder, num_ranks, test="test.nc"):
-    run = ["-m", "mpitrain", "train", "--data", "a.nc", *NAMES, f"data.test_path={test}", "--epochs", "40"]
+    run = [
+        "-m",
+        "mpitrain",
+        "train",
+        "--data",
+        "a.nc",
+        *NAMES,
+        *SMALL,
+        *ALL_EPOCHS,
+        f"data.test_path={test}",
+        "--epochs",
+        "40",
+    ]
     return launch([*run, "--output", f"of_{num_ranks}", "--lr", "0.01"], num_ranks=num_ranks, cwd=folder)
 
 
@@ -42,6 +65,7 @@ def runs(tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.ranks
 def test_the_skill_on_files_of_their_own_is_told_the_same_on_any_number_of_ranks(runs):
     folder, done = runs
     records = [metrics(folder / f"of_{number}")[-1] for number in (1, 3)]
@@ -86,6 +110,7 @@ def test_a_test_file_that_is_trained_on_or_lacks_a_variable_is_one_line_before_t
     assert "a.nc: is in data.test_path and in data.data_path or data.validation_path" in same.our_lines[0]
 
 
+@pytest.mark.fast
 def test_test_files_beside_synthetic_data_are_refused():
     with pytest.raises(ConfigError, match=r"data.test_path=test.nc: there is no data.data_path"):
         load_run_config(None, ["data.test_path=test.nc"])

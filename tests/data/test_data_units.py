@@ -12,6 +12,8 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.units import Conversion, find_conversion
 from mpitrain.errors import DataError
 
+pytestmark = pytest.mark.fast
+
 CONVERTED = [
     ("degC", "K", Conversion(1.0, 273.15)),
     ("C", "K", Conversion(1.0, 273.15)),

@@ -12,6 +12,8 @@ from user_files import CASES
 
 from mpitrain.inference.cf_variables import variable_name
 
+pytestmark = pytest.mark.machine
+
 EPOCHS = "training.epochs=30"
 FEW_KINDS = 3  # trained from files as well, and on other numbers of ranks; all with --full
 MOST_ABOVE_NOISE = 1.05

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import launcher_environment
+from conftest import TIMEOUT_S, launcher_environment
 
+from mpitrain.comm.agent.folder import launch_identity
 from mpitrain.comm.probes.measurements import probe_all_reduce
-from mpitrain.comm.supervision.status_folder import StatusFolder, launch_identity, open_status_folder
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import (
     check_oversubscription,
@@ -29,9 +28,11 @@ from mpitrain.doctor.comparisons import (
     compare_variables,
     compare_versions,
 )  # fmt: skip
+from mpitrain.doctor.late_ranks import explain
 from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
 from mpitrain.doctor.static_checks import run_limited
-from mpitrain.doctor.supervision.arrival import Waiting, explain
+
+pytestmark = pytest.mark.fast
 
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "mpi4py": "4.1.2", "numpy": "2.4.6"}
 
@@ -98,35 +99,38 @@ def test_each_rank_has_a_gpu_of_its_own(uuids, status, words):
     assert list(compare_devices(FOUR, weak))[1].status == "warn"
 
 
-WAITING = Waiting(rank=0, world_size=3, is_one_node=True, step=5, title="clocks", limit_s=9)
-HERE = {"host": "n0", "pid": 17, "title": "clocks", "step": 5}
-LATE = {"host": "n9", "pid": 17, "title": "TCP", "step": 4}
+HERE = {"rank": 0, "host": "n0", "pid": 17, "title": "clocks", "step": 5, "limit_s": 9.0}
+NEXT = {**HERE, "rank": 1}
+THIRD = {**HERE, "rank": 2}
+LATE = {**HERE, "rank": 2, "host": "n9", "title": "TCP", "step": 4}
 
 
 @pytest.mark.parametrize(
     ("notes", "words"),
     [
-        ({0: HERE, 1: HERE}, "no sign of rank 2 of 3"),
-        ({0: HERE, 1: HERE, 2: LATE}, "rank 2 on n9 (process 17) did not arrive"),
-        ({0: HERE, 1: HERE, 2: HERE}, "all 3 ranks arrived, but the operation did not end on rank 0 on n0"),
-        ({0: HERE, 1: {**HERE, "ended": True}, 2: HERE}, "rank 1 on n0 (process 17) ended unexpectedly at 'clocks'"),
-        ({0: HERE, 1: {**HERE, "failure": "no MPI\nTo fix it: get one"}}, "rank 1 on n0 could not start: no MPI"),
+        ({0: HERE, 1: NEXT}, "no sign of rank 2 of 3"),
+        ({0: HERE, 1: NEXT, 2: LATE}, "rank 2 on n9 (process 17) did not arrive"),
+        ({0: HERE, 1: NEXT, 2: THIRD}, "all 3 ranks arrived, but the operation did not end on rank 0 on n0"),
+        ({0: HERE, 1: {**NEXT, "ended": True}, 2: HERE}, "rank 1 on n0 (process 17) ended unexpectedly at 'clocks'"),
+        ({0: HERE, 1: {**NEXT, "failure": "no MPI\nTo fix it: get one"}},
+         "rank 1 on n0 (process 17) could not start: no MPI"),
     ],
 )  # fmt: skip
 def test_the_missing_rank_is_named(notes, words):
-    result = explain(WAITING, notes, Path("/status"))
+    result = explain(HERE, notes, 3, is_one_node=True)
     assert words in result.found
     assert result.status == "fail"
     assert result.fix
 
 
+@pytest.mark.machine
 def test_a_stopped_process_is_told_from_a_slow_one():
     process = subprocess.Popen(["sleep", "60"])
     try:
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        late = {"host": socket.gethostname(), "pid": process.pid, "step": 4, "title": "TCP"}
-        result = explain(WAITING, {0: HERE, 1: HERE, 2: late}, Path("/status"))
+        late = {**LATE, "host": socket.gethostname(), "pid": process.pid}
+        result = explain(HERE, {0: HERE, 1: NEXT, 2: late}, 3, is_one_node=True)
     finally:
         process.kill()
         process.wait()
@@ -134,25 +138,11 @@ def test_a_stopped_process_is_told_from_a_slow_one():
     assert f"kill -CONT {process.pid}" in result.fix
 
 
-def test_the_status_folder_tells_notes_and_gives_a_claim_once(tmp_path):
-    first, second = StatusFolder(tmp_path, 0), StatusFolder(tmp_path, 1)
-    first.post(step=1)
-    second.post(step=2)
-    second.post(step=3)
-    assert first.read() == {0: {"step": 1}, 1: {"step": 3}}
-    assert (first.claim("reporter"), second.claim("reporter"), second.has("reporter")) == (True, False, True)
-    os.utime(tmp_path / "rank-000001.json", (0, 0))
-    assert first.read() == {0: {"step": 1}}, "a note of an earlier launch counts"
-
-
-def test_launches_have_status_folders_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+def test_launches_have_identities_of_their_own():
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
     identities = [{"PMIX_NAMESPACE": "a"}, {"PMIX_NAMESPACE": "b"}, slurm, {**slurm, "SLURM_STEP_ID": "1"}, {}]
     assert len({launch_identity(environ) for environ in identities}) == len(identities)
-    ranks = [{**slurm, "SLURM_PROCID": str(rank)} for rank in range(2)]
-    assert open_status_folder(ranks[0], 0, True, True).folder == open_status_folder(ranks[1], 1, True, True).folder
+    assert len({launch_identity({**slurm, "SLURM_PROCID": str(rank)}) for rank in range(2)}) == 1
 
 
 def test_exit_code_and_table_tell_the_worst():
@@ -172,23 +162,24 @@ def test_a_check_that_hangs_or_breaks_is_a_failure():
     assert {hanging[0].status, breaking[0].status} == {"fail"}
 
 
+@pytest.mark.machine
 def test_a_rank_that_hangs_with_pythons_lock_is_ended_with_the_exit_code_of_a_wrong_launch(tmp_path):
     """As MPI_Init hangs: no thread of that process can run."""
     program = (
-        "import ctypes, pathlib, sys\n"
-        "from mpitrain.comm.supervision.status_folder import StatusFolder\n"
-        "from mpitrain.doctor.supervision.heartbeat import start_heartbeat\n"
-        "heartbeat = start_heartbeat(StatusFolder(pathlib.Path(sys.argv[1]), 0), 2, True, 60.0, False)\n"
-        "heartbeat.enter('start MPI', 0.5)\n"
-        "ctypes.PyDLL(None).sleep(60)\n"
+        "import ctypes, os\n"
+        "from mpitrain.cluster.place import Place\n"
+        "from mpitrain.doctor.request import DoctorRequest\n"
+        "from mpitrain.doctor.steps import open_steps\n"
+        "steps = open_steps(Place(0, 2, False, True), DoctorRequest(), os.environ)\n"
+        "steps.enter('start MPI', 0.5)\n"
+        "ctypes.PyDLL(None).sleep(3600)\n"
     )
-    folder = tmp_path / "status"
-    folder.mkdir()
-    command = [sys.executable, "-c", program, str(folder)]
-    done = subprocess.run(command, env=launcher_environment(), capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-c", program]
+    environ = {**launcher_environment(), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 3, done.stderr
     assert "no sign of rank 1 of 2" in done.stdout
-    assert not folder.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 class WrongSum:

@@ -17,9 +17,11 @@ from pathlib import Path
 import h5py
 import netCDF4
 import pytest
-from conftest import Finished, find_mpirun, launch, launcher_environment
+from conftest import TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment
 
 from mpitrain.cluster.cores import detect_usable_core_count
+
+pytestmark = pytest.mark.machine
 
 LAUNCHER_VARIABLES = re.compile(r"RANK|WORLD_SIZE|MASTER_|PMI|OMPI_COMM|SLURM|MPI_LOCAL")
 # Limits are for a busy machine; a step takes far less than a second on a quiet one.
@@ -104,6 +106,7 @@ def no_status_folder_left(tmp_path: Path) -> bool:
 # --- on a login node -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ranks
 @pytest.mark.usefixtures("system")
 def test_healthy_environment_without_a_launcher(tmp_path, small_history):
     code, results = doctor(f"data.data_path={small_history}", "output.model_dir=run", cwd=tmp_path)
@@ -117,6 +120,7 @@ def test_healthy_environment_without_a_launcher(tmp_path, small_history):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.ranks
 def test_static_checks_load_neither_torch_nor_mpi():
     run = "from mpitrain.cli.main import main\nmain(['doctor', '--json'])\nimport sys\n"
     run += "print('LOADED', sorted({'torch', 'mpi4py', 'netCDF4'} & set(sys.modules)))"
@@ -223,6 +227,7 @@ def test_data_locked_by_its_writer(tmp_path):
     assert_found(results, "HDF5 locking", "fail", "locked: another process", "lsof .*HDF5_USE_FILE_LOCKING=FALSE")
 
 
+@pytest.mark.ranks
 def test_half_set_launcher_variables():
     code, results = doctor(environ={"OMPI_COMM_WORLD_RANK": "1"})
     assert code == 3
@@ -240,7 +245,19 @@ def test_a_time_limit_that_is_none_is_refused():
 # --- between ranks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.mpi([1, 2])
+@pytest.mark.ranks
+def test_mpi_that_starts_after_its_library_was_asked_is_left_by_finalize():
+    # MPICH's launcher sends SIGKILL to the others where a rank ends without MPI_Finalize, whatever its code.
+    program = (
+        "import time; from mpitrain.comm.mpi.library import read_mpi_library; read_mpi_library(); "
+        "from mpi4py import MPI; MPI.Init(); rank = MPI.COMM_WORLD.rank; MPI.COMM_WORLD.Barrier(); time.sleep(rank); "
+        "print('the end of rank', rank)"
+    )
+    done = launch(["-c", program], 2)
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["the end of rank 0", "the end of rank 1"])
+
+
+@pytest.mark.ranks
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_healthy_launch(num_ranks, tmp_path, small_history):
     code, results = doctor(
@@ -261,7 +278,6 @@ def test_healthy_launch(num_ranks, tmp_path, small_history):
     assert list(tmp_path.glob(".mpitrain*")) == []
 
 
-@pytest.mark.mpi([2])
 def test_oversubscribed_cores_other_threads_and_an_interface_that_is_none(tmp_path):
     threads = detect_usable_core_count()
     arguments = ["-m", "mpitrain", "doctor", "--json", f"training.threads_per_rank={threads}", "--timeout", "40"]
@@ -276,7 +292,7 @@ def test_oversubscribed_cores_other_threads_and_an_interface_that_is_none(tmp_pa
     assert results["Allreduce over mpi"]["status"] == "pass"
 
 
-@pytest.mark.mpi([2])
+@pytest.mark.ranks
 def test_rank_that_never_arrives(tmp_path):
     started_s = time.monotonic()
     arguments = ["-m", "mpitrain", "doctor", "--json", "--timeout", str(SHORT_LIMIT_S)]
@@ -286,7 +302,6 @@ def test_rank_that_never_arrives(tmp_path):
     assert time.monotonic() - started_s < SHORT_LIMIT_S + 45
 
 
-@pytest.mark.mpi([2])
 def test_rank_that_is_stopped_on_the_way(tmp_path):
     program = tmp_path / "stops.py"
     program.write_text(
@@ -304,13 +319,12 @@ def test_rank_that_is_stopped_on_the_way(tmp_path):
     done = run_wrapped("", tmp_path, str(program))
     results = results_of(done)
     assert done.returncode != 0
-    assert_found(
-        results, "all ranks arrive", "fail", r"rank 1 on .*stopped\) did not arrive, last seen at", "kill -CONT"
-    )
-    assert results["TCP to rank 0"]["status"] == "pass", "results so far are shown"
+    # Its last messages may have stopped with it: then rank 0 is still in the same operation.
+    found = r"rank 1 on .*stopped\) (did not arrive, last seen at|in) 'TCP"
+    assert_found(results, "all ranks arrive", "fail", found, "kill -CONT")
+    assert results["MPI library"]["status"] == "pass", "results so far are shown"
 
 
-@pytest.mark.mpi([2])
 def test_blocked_network(tmp_path):
     """Rank 1 lives in a network namespace of its own, whose only interface is down."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
@@ -325,14 +339,19 @@ def test_blocked_network(tmp_path):
         assert_found(results, "all ranks arrive", "fail", "rank 1 on ", ".")
 
 
-@pytest.mark.mpi([2])
 def test_another_mpis_mpirun_and_a_rank_with_another_library(tmp_path):
     python = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
     if python is None or loads_open_mpi():
         pytest.skip("needs MPICH here and an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
     command = [find_mpirun(python), "-np", "2", sys.executable, "-m", "mpitrain", "doctor", "--json"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=launcher_environment(), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=tmp_path,
+        env=launcher_environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 3
     assert_found(results_of(done), "ranks find each other", "fail", "PMIX_RANK=0: PMIx was offered to MPICH", "MPICH's")
@@ -352,12 +371,12 @@ def test_interrupted_doctor_leaves_no_process(tmp_path):
     command = [sys.executable, "-m", "mpitrain", "doctor", "--json", str(waits_for_ever)]
     process = subprocess.Popen(command, env=launcher_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     folders = tmp_path / "folders"
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + TIMEOUT_S
     while not list(folders.glob("*/rank-*.json")) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     # The supervisor holds the other end of our pipe: it must see its rank's end and go.
-    process.communicate(timeout=20)
+    process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == -signal.SIGKILL
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from mpitrain.ensemble.calibration import calibration_of
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("num_members", [2, 5, 20])
 def test_a_truth_like_a_member_is_calibrated(num_members: int):

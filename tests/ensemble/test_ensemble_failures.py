@@ -10,10 +10,12 @@ import pytest
 from conftest import launch
 from test_ensemble_runs import ensemble, hashes_of, table_of
 
-from mpitrain.comm.watch.notes import CollectiveNotes
+from mpitrain.comm.agent.position import CollectiveNotes
 from mpitrain.ensemble.outcome import LoneFailures
 from mpitrain.ensemble.training import worker
 from mpitrain.ensemble.training.hand_out import Task
+
+pytestmark = pytest.mark.machine
 
 NETWORKS = """
 import os, torch
@@ -75,7 +77,7 @@ def test_a_member_that_ends_all_ranks_twice_is_left_out_and_the_table_says_why(
     words = [word.replace("nets:Bad,nets:Good", "nets:Good,nets:BadOnOneRank") for word in words]
     assert ensemble(2, tmp_path / "ens", *words, cwd=tmp_path).returncode != 0
     for is_second in (True, False):
-        resume = ["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'ens'}", "--resume"]
+        resume = ["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'ens'}", "--resume", "--trust-code"]
         done = launch(resume, 2, tmp_path)
         assert (done.returncode != 0) == is_second, done.stderr
     good, bad = table_of(tmp_path / "ens")
@@ -86,6 +88,7 @@ def test_a_member_that_ends_all_ranks_twice_is_left_out_and_the_table_says_why(
     assert hashes_of(tmp_path / "good") == [good["weights_sha256"]]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("collective", [None, "all_reduce"])
 def test_a_member_is_not_blamed_for_ranks_that_were_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collective: str | None

@@ -11,7 +11,9 @@ import torch
 from conftest import launch
 
 from mpitrain.ensemble.calibration import Calibration, calibration_of
-from mpitrain.models.files.stored_network import load_networks
+from mpitrain.models.files.stored_network import load_network
+
+pytestmark = pytest.mark.machine
 
 NOISE, NUM_SAMPLES = 0.3, 120
 SETTINGS = [
@@ -36,7 +38,7 @@ def write_table(path: Path, seed: int) -> None:
 def answers_of(folder: Path, inputs: np.ndarray) -> np.ndarray:
     """What each member says (M, N)."""
     members = sorted((folder / "members").iterdir())
-    networks = load_networks([member / "model.pt" for member in members])
+    networks = [load_network(member / "model.pt") for member in members]
     with torch.no_grad():
         return np.stack([one.module(torch.from_numpy(inputs).float())[:, 0].double().numpy() for one in networks])
 

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import launch
+from conftest import TIMEOUT_S, launch
 from test_ensemble_runs import OPENMPI, SMALL, ensemble, hashes_of, start
+
+pytestmark = pytest.mark.machine
 
 MANY = [*SMALL, "ensemble.members=64", "training.epochs=2"]
 # Trains the members of the folder that it is given, one after the other, each as a run of its own.
@@ -39,6 +41,7 @@ def many(
     return folder, words
 
 
+@pytest.mark.ranks
 def test_each_is_the_member_alone(many, tmp_path):
     folder, _ = many
     done = launch(["-c", ALONE, str(folder), str(tmp_path)], timeout_s=600)
@@ -70,12 +73,12 @@ def test_killed_and_resumed_on_other_numbers_of_ranks(many, tmp_path):
     folder, ended = tmp_path / "ens", 0
     for num_ranks in (2, 8):
         running = start(num_ranks, folder, *words, *(["--resume"] if ended else []))
-        deadline_s = time.monotonic() + 120
+        deadline_s = time.monotonic() + TIMEOUT_S
         while len(list(folder.glob("members/*/member.json"))) < ended + 10 and running.poll() is None:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         os.killpg(running.pid, signal.SIGKILL)
-        running.communicate(timeout=60)
+        running.communicate(timeout=TIMEOUT_S)
         ended = len(list(folder.glob("members/*/member.json")))
         assert 0 < ended < 64
     assert launch(["-m", "mpitrain", "ensemble", f"output.model_dir={folder}", "--resume"], 3).returncode == 0

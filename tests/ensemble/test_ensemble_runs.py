@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import signal
@@ -12,7 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Finished, find_mpirun, launch, launcher_environment
+from conftest import TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment
+
+from mpitrain.runs.reproduction.stored_record import read_record
+
+pytestmark = pytest.mark.ranks
 
 OPENMPI = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
 SEEDS_AND_FOLDS = ["ensemble.members=2", "ensemble.folds=2", "training.epochs=2"]
@@ -48,6 +53,23 @@ def test_members_differ_and_leave_run_folders(usual: tuple[Path, list[str]]):
     for member in (folder / "members").iterdir():
         left = {path.name for path in member.iterdir()}
         assert left >= {"config.yaml", "metrics.jsonl", "checkpoints", "model.pt", "normalization.model.pt"}
+        assert left >= {"run_record.json", "statistics.json", "logs"}
+        record = read_record(member / "run_record.json")
+        assert record["result"]["weights_sha256"] == hashes_of(folder)[int(member.name)]
+        assert "done: 2 epochs" in (member / "logs" / "rank-0000.log").read_text()
+
+
+def test_a_member_is_trained_again_from_its_record(usual: tuple[Path, list[str]], tmp_path: Path):
+    folder, _ = usual
+    member, again = folder / "members" / "0003", tmp_path / "again"
+    done = launch(["-m", "mpitrain", "reproduce", str(member), "--output", str(again)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"reproduced: equal, SHA-256 {hashes_of(folder)[3][:12]}")
+    found = [json.loads((one / "statistics.json").read_text()) for one in (member, again)]
+    assert found[0]["variables"] == found[1]["variables"]
+    done = launch(["-m", "mpitrain", "report", str(member)])
+    assert done.returncode == 0, done.stderr
+    assert hashes_of(folder)[3] in (member / "report.html").read_text()
 
 
 def test_each_member_alone_has_the_same_hash(usual: tuple[Path, list[str]], tmp_path: Path):
@@ -77,6 +99,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("words", "num_built"),
     [
@@ -113,6 +136,7 @@ def test_nothing_depends_on_ranks_and_groups(usual, tmp_path, num_ranks, word, r
     assert (tmp_path / "many/ensemble.csv").read_text() == (folder / "ensemble.csv").read_text()
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(OPENMPI is None, reason="needs MPITRAIN_OPENMPI_PYTHON")
 def test_open_mpi_gives_the_same(usual, tmp_path):
     folder, words = usual
@@ -121,6 +145,7 @@ def test_open_mpi_gives_the_same(usual, tmp_path):
     assert hashes_of(tmp_path / "open") == hashes_of(folder)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("word", ["data.streaming=true", "model.name=unet", "training.reduction=any"])
 def test_other_kinds_of_runs_are_members_too(tmp_path, small_history, word):
     words = [f"data.data_path={small_history}", "ensemble.members=2", "training.epochs=1", word]
@@ -166,17 +191,18 @@ def longer(tmp_path_factory, small_history) -> list[str]:
     return hashes_of(folder)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_ensemble_goes_on_elsewhere(tmp_path, small_history, number, longer):
     words = [f"data.data_path={small_history}", *LONGER]
     folder = tmp_path / "ens"
     running = start(2, folder, *words)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + TIMEOUT_S
     while not list(folder.glob("members/*/member.json")) and running.poll() is None:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     os.killpg(running.pid, number)
-    _, stderr = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=TIMEOUT_S)
     assert running.returncode == (5 if number == signal.SIGTERM else -number), stderr
     ended = list(folder.glob("members/*/member.json"))
     assert 0 < len(ended) < 4
@@ -187,6 +213,7 @@ def test_a_killed_ensemble_goes_on_elsewhere(tmp_path, small_history, number, lo
     assert hashes_of(folder) == longer
 
 
+@pytest.mark.machine
 def test_more_members_are_added_by_a_resume(usual, tmp_path):
     folder, words = usual
     ens = tmp_path / "ens"
@@ -196,6 +223,7 @@ def test_more_members_are_added_by_a_resume(usual, tmp_path):
     assert hashes_of(ens) == hashes_of(folder)
 
 
+@pytest.mark.machine
 def test_a_job_script_trains_the_members(usual, tmp_path):
     folder, words = usual
     command = ["-m", "mpitrain", "launch", "--ensemble", "--scheduler", "local", "-n", "2", "--submit"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import launch
+from conftest import TIMEOUT_S, launch
 from test_ensemble_runs import SMALL, ensemble, start, table_of
 
 from mpitrain.config import EnsembleSection, RunConfig, load_run_config
@@ -18,6 +18,8 @@ from mpitrain.ensemble.choice import choose_best, stage_history
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member, plan_members
 from mpitrain.ensemble.plan.search import Search, Stage, plan_search, rungs_of
+
+pytestmark = pytest.mark.fast
 
 
 def plan_of(num_settings: int, **options: object) -> EnsemblePlan:
@@ -127,6 +129,7 @@ def history_of(folder: Path) -> tuple[str, list[str]]:
     return (folder / "ensemble.csv").read_text(), (folder / "search.txt").read_text().splitlines()
 
 
+@pytest.mark.machine
 def test_a_search_has_one_history(tmp_path: Path, small_history: Path, request: pytest.FixtureRequest):
     words = [f"data.data_path={small_history}", *HALVING]
     done = ensemble(None, tmp_path / "one", *words)
@@ -147,16 +150,17 @@ def test_a_search_has_one_history(tmp_path: Path, small_history: Path, request: 
     assert yaml.safe_load((tmp_path / "one/best.yaml").read_text())["data"]["data_path"] == str(small_history)
 
 
+@pytest.mark.machine
 def test_a_killed_search_has_the_same_history(tmp_path: Path, small_history: Path):
     words = [f"data.data_path={small_history}", *HALVING, "training.epochs=80", "ensemble.first_epochs=20"]
     folder = tmp_path / "killed"
     running = start(2, folder, *words)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + TIMEOUT_S
     while len(list(folder.glob("members/*/member.json"))) < 3 and running.poll() is None:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     os.killpg(running.pid, signal.SIGKILL)
-    running.communicate(timeout=60)
+    running.communicate(timeout=TIMEOUT_S)
     done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={folder}", "--resume"], 3)
     assert done.returncode == 0, done.stderr
     assert ensemble(2, tmp_path / "whole", *words).returncode == 0

@@ -24,6 +24,8 @@ from mpitrain.export.network import export
 from mpitrain.export.request import ExportRequest
 from mpitrain.models.icenet import IceNet
 
+pytestmark = pytest.mark.machine
+
 REORDERED = ("sice_h", "hi_h", "Tair_h", "hs_h", "sss_h", "sst_h", "Tsfc_h")
 
 
@@ -63,6 +65,7 @@ def test_an_activation_between_the_layers_is_not_the_originals(tmp_path: Path) -
         assert np.abs(found - model(history_inputs())[:, 0].numpy()).max() > 1e-3  # the words are true
 
 
+@pytest.mark.fast
 def test_without_a_check_the_words_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_check, "program_path", lambda toolchain: tmp_path / "not built")
     found = [

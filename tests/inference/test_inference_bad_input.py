@@ -14,7 +14,10 @@ from mpitrain.errors import DataError, MpitrainError, UserError
 from mpitrain.inference.predict import PredictRequest, _load_settings, _selection
 from mpitrain.models.files.stored_network import load_network, takes_fields
 
+pytestmark = pytest.mark.fast
 
+
+@pytest.mark.ranks
 def test_the_public_command_says_one_line_on_two_ranks(tmp_path: Path) -> None:
     model = save(mlp(2), tmp_path / "model.pt", ("Tair_h", "no_such"), ("aice_h",))
     done = launch(["-m", "mpitrain", "predict", str(model), "--data", str(HISTORY), "--output", "p.nc"], 2, tmp_path)

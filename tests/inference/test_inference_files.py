@@ -20,9 +20,12 @@ from mpitrain.errors import OutputError
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.synthetic.history import Storage, write_synthetic_history
 
+pytestmark = pytest.mark.fast
+
 FILL = np.float32(9.969209968386869e36)
 
 
+@pytest.mark.ranks
 def test_ranks_write_the_same_bytes(tmp_path: Path) -> None:
     """Four chunks on 1, 2 and 3 ranks of the public command."""
     history, model = tmp_path / "history.nc", save(golden_icenet(), tmp_path / "model.pt")
@@ -55,6 +58,7 @@ def test_points_hold_coordinates_errors_and_derivatives(tmp_path: Path) -> None:
     samples = samples.take(np.flatnonzero(np.isfinite(samples.inputs).all(axis=1)))
     index = samples.grid_index
     np.testing.assert_array_equal(found["grid_index"], index)
+    assert found["grid_index"].dtype == np.int32
     np.testing.assert_array_equal(found["lat"], (index % 20 // 5 + 1) * 10.0)
     np.testing.assert_array_equal(found["lon"], index % 5)
     # The second file counts from two days later: 1 and 2 there are 3 and 4 here.
@@ -100,7 +104,7 @@ def test_fields_have_fill_values_where_they_are_masked(tmp_path: Path) -> None:
     prediction = predict_played(model, config, tmp_path / "p.nc", with_jacobian=False, chunk_bytes=100)
     found = read(tmp_path / "p.nc")
     assert {name: values.shape for name, values in found.items()} == {
-        "lon": (4, 5), "lat": (4, 5), "time": (3,), "grid_index": (3,),
+        "lon": (5,), "lat": (4,), "time": (3,),
         "y": (3, 4, 5), "y_predicted": (3, 4, 5), "y_error": (3, 4, 5),
     }  # fmt: skip
     masked = found["y"] == FILL

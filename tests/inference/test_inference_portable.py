@@ -20,6 +20,8 @@ from mpitrain.inference.portable.kernel import open_kernel
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
 from mpitrain.models.jacobian import input_jacobian
 
+pytestmark = pytest.mark.fast
+
 ACTIVATIONS = ("none", "sigmoid", "tanh", "relu", "gelu", "silu")
 LAYER_NORM = {"layer_norm": True, "hidden_layers": 2}
 RESIDUAL = {"residual": True, "hidden_layers": 3}
@@ -45,6 +47,7 @@ def flushing() -> Iterator[None]:
     torch.set_flush_denormal(False)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("activation", "dtype", "settings"),
     [*((name, torch.float32, {}) for name in ACTIVATIONS), ("gelu", torch.float64, {}),
@@ -139,6 +142,8 @@ def test_functions_have_values_everywhere(dtype: str) -> None:
     powers = functions.exponential(arithmetic, x)
     assert powers[2] == powers[3] == 1
     assert (np.isfinite(powers) & (powers > 0)).all()
+    assert powers[0] == powers[1] < 1e-30
+    assert powers[4] == powers[5] > 1e30
     for function in (functions.tanh, functions.erf, functions.exponential):
         assert np.isnan(function(arithmetic, np.array([np.nan], dtype))).all()
 
@@ -152,6 +157,7 @@ def test_tangent_linear_and_adjoint_are_those_of_the_jacobian() -> None:
         np.testing.assert_allclose(with_numpy.adjoint(network, x, dy), jacobian.sum(1) / 2, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.ranks
 def test_without_a_compiler_numpy_computes(tmp_path: Path) -> None:
     _, network = network_of("relu", torch.float32)
     assert open_kernel(network, {"PATH": str(tmp_path)}) is None
@@ -159,10 +165,10 @@ def test_without_a_compiler_numpy_computes(tmp_path: Path) -> None:
 
 
 def test_networks_that_it_cannot_serve() -> None:
-    from mpitrain.config.model import ModelSection
+    from mpitrain.config.model import network_settings
     from mpitrain.models.build import build_model
 
-    assert portable_network_of(build_model(ModelSection(name="cnn", hidden_size=4), 2, 1, seed=1)) is None
+    assert portable_network_of(build_model(network_settings(name="cnn", hidden_size=4), 2, 1, seed=1)) is None
     assert portable_network_of(torch.nn.Linear(2, 1)) is None
     assert portable_network_of(build_icenet(2, 3, "none", 1).half()) is None
     model = build_icenet(2, 3, "none", seed=1)
@@ -188,6 +194,7 @@ def predicted(model: Path, output: Path, *options: str) -> tuple[dict[str, np.nd
         return read(output), dataset.arithmetic.split()[0]
 
 
+@pytest.mark.machine
 def test_predictions_say_whose_arithmetic_they_are(runs: Path, tmp_path: Path) -> None:
     ours, words = predicted(runs / "compiled", tmp_path / "ours.nc")
     torchs, torch_words = predicted(runs / "compiled", tmp_path / "torchs.nc", "--arithmetic", "torch")
@@ -202,6 +209,7 @@ def test_predictions_say_whose_arithmetic_they_are(runs: Path, tmp_path: Path) -
     assert eager[name].tobytes() != portable[name].tobytes()
 
 
+@pytest.mark.machine
 def test_networks_of_fields_cannot_be_asked_for_it(tmp_path: Path) -> None:
     grid = write_grid(tmp_path / "grid.nc")
     settings = ("data.samples=fields", "model.name=cnn", "variables.input_variables=[x]", "domain.mask_mode=all",

@@ -12,6 +12,8 @@ from conftest import REFERENCE_CASE, launch
 from cpp_program import START, run_cpp
 from predicting import DERIVATIVES, HISTORY, config_of, golden_icenet, predict_played, read, save
 
+pytestmark = pytest.mark.machine
+
 TOLERANCE = 1e-6
 NAMES = ["lon", "lat", "aice", "aice_ffnn", *DERIVATIVES]
 
@@ -85,11 +87,13 @@ def test_the_cpp_programs_own_archive_predicts_what_it_predicted(tmp_path: Path)
         assert np.abs(read(tmp_path / "ours.nc")[name] - read(output)[name]).max() <= TOLERANCE, name
 
 
+@pytest.mark.fast
 def test_no_jacobian_no_derivatives(tmp_path: Path) -> None:
     predict_played(save(golden_icenet(), tmp_path / "model.pt"), config_of(HISTORY), tmp_path / "p.nc", 1, False)
     assert list(read(tmp_path / "p.nc")) == NAMES[:4]
 
 
+@pytest.mark.fast
 def test_a_wrong_weight_is_outside_the_tolerance(tmp_path: Path) -> None:
     model = golden_icenet()
     with torch.no_grad():

@@ -24,6 +24,8 @@ from mpitrain.models.jacobian import input_jacobian
 from mpitrain.runs.final_prediction import check_final_prediction
 from mpitrain.train.run_folder import RunFolder
 
+pytestmark = pytest.mark.machine
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,6 +53,7 @@ def weights_of(path: Path) -> bytes:
     return b"".join(value.detach().numpy().tobytes() for value in load_and_run_code(path).parameters())
 
 
+@pytest.mark.ranks
 def test_the_run_s_prediction_is_that_of_its_model(run: Path, tmp_path: Path) -> None:
     predict_played(run / "model.pt", config_of(HISTORY), tmp_path / "p.nc")
     later, at_the_end = read(tmp_path / "p.nc"), read(run / "prediction.nc")
@@ -59,12 +62,14 @@ def test_the_run_s_prediction_is_that_of_its_model(run: Path, tmp_path: Path) ->
         np.testing.assert_allclose(at_the_end[name], later[name], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.ranks
 def test_a_run_folder_is_a_model_with_its_data(run: Path, tmp_path: Path) -> None:
     done = launch(["-m", "mpitrain", "predict", str(run), "domain.pole=north", "--output", "p.nc"], None, tmp_path)
     assert done.returncode == 0, done.stderr
     assert read(tmp_path / "p.nc")["aice"].tobytes() == read(run / "prediction.nc")["aice"].tobytes()
 
 
+@pytest.mark.ranks
 def test_the_public_command_exports_what_it_checked(run: Path, tmp_path: Path) -> None:
     cpp_program()
     done = launch(["-m", "mpitrain", "export", str(run), "--output", "m.pt"], None, tmp_path)
@@ -116,6 +121,7 @@ def test_without_its_data_a_run_is_checked_on_drawn_samples(run: Path, tmp_path:
     assert lines[1] == "checked: forward gives the same bits for 64 drawn samples (the run's data is not to be had)"
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
@@ -156,7 +162,7 @@ def test_a_file_that_answers_otherwise_is_not_believed(
     if part == "jac":
         wrong = lambda model, inputs: (None, 2 * input_jacobian(model, inputs)[1])  # noqa: E731
         monkeypatch.setattr(export_module, "input_jacobian", wrong)
-    with pytest.raises(OutputError, match=r"otherwise than the model|other statistics"):
+    with pytest.raises(OutputError, match=r"otherwise than the model|that of the model|other statistics"):
         exported(run, tmp_path / "m.pt")
 
 
@@ -171,6 +177,7 @@ def test_cpp_that_answers_otherwise_is_an_error(run: Path, tmp_path: Path, monke
         exported(run, tmp_path / "m.pt")
 
 
+@pytest.mark.fast
 def test_other_networks_say_why_cpp_did_not_check(tmp_path: Path) -> None:
     from mpitrain.export.cpp_check import check_from_cpp
 

@@ -13,17 +13,19 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TIMEOUT_S, find_mpirun, launch, launcher_environment
+from conftest import TIMEOUT_S, find_mpirun, launch, launcher_environment, without_notes_on_cores
 from played_scheduler import Stage
 
 from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import make_job_request
-from mpitrain.launch.submit import RENDERERS
+from mpitrain.launch.schedulers.table import SCHEDULERS
+
+pytestmark = pytest.mark.machine
 
 # What the played python does: stop as asked, with exit code 5, or end after half a minute.
 STOP_AS_ASKED = 'trap "exit 5" USR1; touch "$RECORDS/started"; for _ in {1..300}; do sleep 0.1; done'
 ENSEMBLE = "ens"
-SWEEP = ((0.003, 16), (0.003, 64), (0.001, 16), (0.001, 64))
+SWEEP = ("training.optimizer.learning_rate=0.003,0.001", "model.hidden_size=16,64")
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def slurm(**fields: object) -> str:
-    return RENDERERS["slurm"](make_job_request(**{"nodes": 2, "tasks_per_node": 2, **fields}))
+    return SCHEDULERS["slurm"].render(make_job_request(**{"nodes": 2, "tasks_per_node": 2, **fields}))
 
 
 def wait_for(path: Path) -> None:
@@ -83,6 +85,7 @@ def test_uneven_ranks_are_asked_for(stage):
     assert {"--ntasks=4", "--ntasks-per-node=3"} <= set(stage.arguments_of("srun"))
 
 
+@pytest.mark.ranks
 def test_exit_code_of_the_run_is_the_script_s(stage):
     for code in (0, 2, 4, 5, 137):
         assert stage.run(slurm(), {"PLAY": f"exit {code}", "OUTPUT": f"run{code}"}).returncode == code
@@ -109,6 +112,7 @@ LOSE_ONCE = 'n=$(cat "$RECORDS/n" || true); echo "1$n" >"$RECORDS/n"; mkdir -p "
     'touch mpitrain_run-77/checkpoints/s/commit.json; [[ -n $n ]] || exit '  # fmt: skip
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(("code", "attempts"), [(137, 2), (9, 2), (3, 2), (1, 1), (2, 1), (4, 1), (5, 1)])
 def test_what_is_left_of_a_run_starts_again(two_hosts, code, attempts):
     done = two_hosts.run(slurm(), {"PLAY": f"{LOSE_ONCE}{code}", "SLURM_JOB_NODELIST": "n[1-2]"})
@@ -123,18 +127,20 @@ def test_what_is_left_of_a_run_starts_again(two_hosts, code, attempts):
         assert said in done.stdout
 
 
+@pytest.mark.ranks
 def test_restarts_are_bounded(two_hosts):
     play = 'echo >>"$RECORDS/attempts"; exit 137'
     environ = {"PLAY": play, "SLURM_JOB_NODELIST": "n[1-2]"}
     done = two_hosts.run(slurm(restarts=2), environ)
     assert (done.returncode, (two_hosts.records / "attempts").read_text()) == (137, "\n" * 3)
-    local = RENDERERS["local"](make_job_request(restarts=1))
+    local = SCHEDULERS["local"].render(make_job_request(restarts=1))
     (two_hosts.records / "attempts").unlink()
     done = two_hosts.run(local, environ)
     assert (done.returncode, (two_hosts.records / "attempts").read_text()) == (137, "\n" * 2)
     assert "the run ended with exit code 137: again with --overwrite, 0 times more at most" in done.stdout
 
 
+@pytest.mark.ranks
 def test_warning_before_the_limit_stops_requeues_and_resumes(stage):
     exit_code, stdout = run_and_signal(stage, slurm(), signal.SIGUSR1)
     assert exit_code == 5
@@ -207,9 +213,10 @@ def test_settings_come_from_the_job_s_environment(stage):
     ],
 )  # fmt: skip
 def test_wrong_value_of_the_environment_is_refused(stage, scheduler, name, value):
-    done = stage.run(RENDERERS[scheduler](make_job_request()), {name: value})
+    done = stage.run(SCHEDULERS[scheduler].render(make_job_request()), {name: value})
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{name}={value}: not of the form")
+    shown = value.replace("\n", "\\n")
+    assert done.stderr.startswith(f"mpitrain: error: {name}={shown}: not of the form")
     assert stage.arguments_of("python") == []
     assert list(stage.root.rglob("canary")) == []
 
@@ -217,8 +224,10 @@ def test_wrong_value_of_the_environment_is_refused(stage, scheduler, name, value
 def test_missing_config_and_missing_python_are_said(stage):
     done = stage.run(slurm(config_path="no such.yaml"))
     assert (done.returncode, done.stderr) == (
-        2, f"no such.yaml: not found from {stage.cwd}; start the job from the folder that this path is relative to\n"
-    )  # fmt: skip
+        2,
+        f"mpitrain: error: no such.yaml: not found from {stage.cwd}; "
+        "start the job from the folder that this path is relative to\n",
+    )
     done = stage.run(slurm(), {"PYTHON": "python-of-mine"})
     assert done.returncode == 3
     assert done.stderr.startswith("python-of-mine: not found")
@@ -238,8 +247,7 @@ def test_script_of_the_jobs_folder_reaches_its_ranks(stage, name):
 
 
 def test_jobs_of_a_sweep_differ_in_settings_and_folder(stage):
-    pairs = [(f"training.optimizer.learning_rate={rate}", f"model.hidden_size={size}") for rate, size in SWEEP]
-    script = slurm(sweep=tuple(pairs))
+    script = slurm(sweep=SWEEP)
     seen = []
     for index in ("0", "3"):
         assert stage.run(script, {"SLURM_ARRAY_TASK_ID": index, "OUTPUT": "grid"}).returncode == 0
@@ -253,7 +261,7 @@ def test_jobs_of_a_sweep_differ_in_settings_and_folder(stage):
 
 
 def test_an_ensemble_that_has_begun_goes_on_and_takes_its_settings_from_the_environment(stage):
-    script = RENDERERS["local"](make_job_request(command="ensemble", restarts=1))
+    script = SCHEDULERS["local"].render(make_job_request(command="ensemble", restarts=1))
     begin = f"mkdir -p {ENSEMBLE}; : >{ENSEMBLE}/config.yaml"
     done = stage.run(script, {"PLAY": f"{begin}; exit 9", "OUTPUT": ENSEMBLE, "MEMBERS": "8", "BATCH_SIZE": "64"})
     assert done.returncode == 9
@@ -266,12 +274,14 @@ def test_an_ensemble_that_has_begun_goes_on_and_takes_its_settings_from_the_envi
 
 
 def test_pbs_warns_before_the_limit_and_keeps_a_log_for_each_host(stage):
-    script = RENDERERS["pbs"](make_job_request(tasks_per_node=2, walltime="1", signal_s=58))
+    script = SCHEDULERS["pbs"].render(make_job_request(tasks_per_node=2, walltime="1", signal_s=58))
     done = stage.run(script, {"PLAY": f"echo on the host; {STOP_AS_ASKED}", "NPROC_PER_NODE": "1"})
     assert done.returncode == 5, done.stderr
     assert "qsub -v RESUME=1,OUTPUT=mpitrain_run-78 SCRIPT" in done.stdout
     assert stage.arguments_of("mpirun")[:4] == ["-machinefile", "logs/78_hosts", "-np", "1"]
-    assert (stage.cwd / "logs" / "latest_node0.log").read_text() == "on the host\n"
+    assert os.readlink(stage.cwd / "logs" / "latest_node0.log") == "78_node0.log"
+    host = socket.gethostname().partition(".")[0]
+    assert f'MPITRAIN_NODE_LOG="{stage.cwd}/logs/78:{host}"' in (stage.records / "exports").read_text()
 
 
 def read_model(folder: Path) -> dict[str, object]:
@@ -280,6 +290,7 @@ def read_model(folder: Path) -> dict[str, object]:
     return {"epochs": len(records), "losses": [record["train_loss"] for record in records]}
 
 
+@pytest.mark.ranks
 def test_local_pbs_and_manual_train_two_ranks_for_real(tmp_path, small_history):
     """All three start two ranks, over MPI or over TCP, and the numbers are the same."""
     settings = [f"data.data_path={small_history}", "training.epochs=3"]
@@ -306,7 +317,8 @@ def test_local_pbs_and_manual_train_two_ranks_for_real(tmp_path, small_history):
     assert runs[1] == runs[2]
     assert runs[0]["losses"] == runs[1]["losses"][:2]
     # --log-level warning: nothing to tell
-    assert list((tmp_path / "local" / "logs").iterdir()) == []
+    logs = (tmp_path / "local" / "logs").iterdir()
+    assert without_notes_on_cores(line for log in logs for line in log.read_text().splitlines()) == []
 
 
 def run_pbs(cwd: Path, script: str) -> None:

@@ -18,6 +18,8 @@ from conftest import TESTS, Finished, launch, losses_of
 from cpp_program import cpp_program
 from machine_matrix import EMULATED, MACHINES, Machine, instruction_sets_here
 
+pytestmark = pytest.mark.machine
+
 RANKS = 2
 TIMEOUT_S = 900.0  # emulation takes twenty times as long, on a machine that may be busy
 SLOW = ("Intel Haswell",)  # with --full alone: another maker's CPU, emulated too, is the one that differs
@@ -87,7 +89,7 @@ def train_on(machine: Machine, history: Path, folder: Path) -> dict[str, Trained
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     program = [str(TESTS / "train" / "many_runs.py"), str(folder / "jobs.json")]
-    done = launch(program, RANKS, timeout_s=TIMEOUT_S, environ=dict(machine.environ), emulator=machine.emulator)
+    done = launch(program, RANKS, timeout_s=TIMEOUT_S, environ=machine.environ_of_launch, emulator=machine.emulator)
     said = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + said
     assert [path.read_text() for path in folder.glob("*.code")] == ["0"] * RANKS * len(jobs), said
@@ -112,7 +114,7 @@ def verify_on(machine: Machine, case: str, folder: Path) -> tuple[Finished, dict
     done = launch(
         ["-m", "mpitrain", "verify", *flags, "--output", str(folder)],
         timeout_s=TIMEOUT_S,
-        environ=dict(machine.environ),
+        environ=machine.environ_of_launch,
     )
     assert (folder / "verify.json").exists(), done.stderr
     return done, json.loads((folder / "verify.json").read_text())
@@ -155,6 +157,7 @@ def check_what_the_ranks_saw(machine: Machine, seen: list[dict[str, Any]], table
     assert not machine.emulator or "avx512f" not in sets  # what is emulated is not this machine
 
 
+@pytest.mark.fast
 def test_avx512_is_among_them() -> None:
     if "avx512f" not in instruction_sets_here():
         pytest.skip("AVX-512: not run, this CPU has none and the emulator neither")

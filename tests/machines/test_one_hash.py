@@ -17,6 +17,8 @@ from mpitrain.cluster.cpu.compiler_flags import instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.errors import ConfigError
 
+pytestmark = pytest.mark.machine
+
 SETS = ("native", "x86-64", "x86-64-v3")
 GELU = (
     *("model.name=mlp", "model.hidden_layers=2", "model.hidden_size=64", "model.hidden_activation=gelu"),
@@ -73,7 +75,8 @@ def _hashes(build: Build, sets: list[str], folder: Path) -> dict[tuple[str, str]
     machine = MACHINES[build.machine]
     done = launch(
         [str(TESTS / "train" / "many_runs.py"), str(folder / "jobs.json")], build.num_ranks, timeout_s=TIMEOUT_S,
-        environ={"CXX": str(_compiler(build, folder)), "MPITRAIN_CACHE": str(folder / "cache"), **machine.environ},
+        environ=machine.environ_of_launch
+        | {"CXX": str(_compiler(build, folder)), "MPITRAIN_CACHE": str(folder / "cache")},
         emulator=machine.emulator,
     )  # fmt: skip
     said = "".join(path.read_text() for path in sorted(folder.glob("*.err")))

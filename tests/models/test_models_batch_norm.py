@@ -17,6 +17,8 @@ from mpitrain.models.batch_norm import (
     use_virtual_batch_norm,
 )
 
+pytestmark = pytest.mark.fast
+
 SHAPES = {"points": (12, 3), "fields": (6, 3, 4, 5)}
 
 

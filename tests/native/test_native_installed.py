@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import PROJECT
 
+pytestmark = pytest.mark.machine
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -18,7 +20,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("project")
     for name in ("mpitrain", "cpp_reference", "tests/cpp", "jobs"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-    shutil.copy(PROJECT / "setup.py", copy)
+    for name in ("setup.py", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, copy)
     target = copy / "installed"
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_py", "--build-lib", str(target)]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)

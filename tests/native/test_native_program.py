@@ -15,6 +15,8 @@ from conftest import find_mpirun, launcher_environment
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 from mpitrain.native.program import run_under_mpi
 
+pytestmark = pytest.mark.fast
+
 TIMEOUT_S = 60.0
 
 
@@ -28,11 +30,13 @@ def run(code: str, num_ranks: int = 2, timeout_s: float = 30.0) -> str:
     return run_under_mpi(find_mpirun(), num_ranks, [sys.executable, "-c", code], timeout_s)
 
 
+@pytest.mark.ranks
 def test_the_output_of_all_ranks_comes_back() -> None:
     # One write a line, with PYTHONUNBUFFERED set too: mpirun mixes the ranks' output as it comes.
     assert run(r"import sys; sys.stdout.write('a line\n')", 3).split("\n").count("a line") == 3
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("exit_code", "kind"), [(1, MpitrainError), (2, UserError), (3, LaunchError), (4, MpitrainError)]
 )
@@ -47,11 +51,13 @@ def test_a_failure_is_the_error_that_its_exit_code_says(exit_code: int, kind: ty
         assert f"exit code {exit_code} of `" in str(caught.value)
 
 
+@pytest.mark.ranks
 def test_a_silent_failure_names_the_command() -> None:
     with pytest.raises(MpitrainError, match=r"exit code 9 of `.*mpirun -np 1 .*`: "):
         run("import os; os._exit(9)", 1)
 
 
+@pytest.mark.ranks
 def test_no_end_in_time_is_an_error() -> None:
     with pytest.raises(MpitrainError, match=r"no end after 1 s: .*mpirun -np 1 "):
         run("import time; time.sleep(20)", 1, timeout_s=1.0)
@@ -66,6 +72,7 @@ run_under_mpi(find_mpirun(), 2, [sys.executable, "-c", wait, sys.argv[1]])
 """
 
 
+@pytest.mark.ranks
 def test_what_was_started_ends_with_a_process_that_is_told_to(tmp_path: Path) -> None:
     starting = subprocess.Popen([sys.executable, "-c", _STARTS_RANKS, str(tmp_path)])
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2)

@@ -13,6 +13,8 @@ from mpitrain.errors import MissingDependencyError
 from mpitrain.native import toolchain
 from mpitrain.native.toolchain import find_mpirun, find_sources, find_toolchain
 
+pytestmark = pytest.mark.fast
+
 TOOLS = ("cmake", "c++", "mpicxx", "pkg-config", "mpirun")
 
 
@@ -86,6 +88,7 @@ def test_missing_sources_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         find_sources()
 
 
+@pytest.mark.ranks
 def test_the_public_command_says_it_in_one_line(tmp_path: Path) -> None:
     done = launch(["-m", "mpitrain", "verify", "--output", str(tmp_path / "out")], environ={"PATH": str(tmp_path)})
     assert done.returncode == 2

@@ -21,9 +21,8 @@ from mpitrain.runs.train_run import train
 from mpitrain.train.compiled import build
 
 DATA, FOLDER, DELAY_MS = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-# Where the kernel is delayed: the source, and the function that sleeps.
-SOURCES = {"computing": "dense_network.cpp", "communicating": "dense_step.hpp"}
-LINES = {"computing": "void write_partials(", "communicating": "void add_among_ranks("}
+# The kernel's function that sleeps, wherever its sources define it.
+LINES = {"computing": "void write_partials(", "communicating": "SumResult add_among_ranks("}
 
 
 @contextmanager
@@ -31,11 +30,16 @@ def delayed_kernel(where: str) -> Iterator[None]:
     """Build the kernel from a copy in which the function `LINES[where]` names sleeps, after its clock has started."""
     own, copy = build._KERNELS, FOLDER / f"kernels-{where}"
     shutil.copytree(own, copy)
-    source = copy / SOURCES[where]
+    sources = [path for path in copy.glob("*.[ch]pp") if f"\n{LINES[where]}" in path.read_text()]
+    if len(sources) != 1:
+        raise SystemExit(
+            f"planted_delays.py: `{LINES[where]}` begins a line of {len(sources)} kernel sources, not of one"
+        )
+    (source,) = sources
     text = source.read_text()
     start = text.index("{\n", text.index(LINES[where])) + 2
     if where == "communicating":
-        start = text.index("std::memcpy(", start)  # behind the look at the clock
+        start = text.index("write_rows(own", start)  # behind the look at the clock
     sleep = f"const timespec planted{{0, {DELAY_MS} * 1000000}}; nanosleep(&planted, nullptr);\n"
     source.write_text(f"{text[:start]}{sleep}{text[start:]}")
     build._KERNELS = copy
@@ -48,17 +52,17 @@ def delayed_kernel(where: str) -> Iterator[None]:
 @contextmanager
 def delayed_slices() -> Iterator[None]:
     """Let each fetch of a microbatch take longer: two a step on this rank, of four virtual ranks."""
-    own = VirtualRankBatches.slice
+    own = VirtualRankBatches.microbatch
 
     def slow(self: Any, step: int) -> Any:
         time.sleep(DELAY_MS / 2e3)
         return own(self, step)
 
-    VirtualRankBatches.slice = slow  # type: ignore[method-assign]
+    VirtualRankBatches.microbatch = slow  # type: ignore[method-assign]
     try:
         yield
     finally:
-        VirtualRankBatches.slice = own  # type: ignore[method-assign]
+        VirtualRankBatches.microbatch = own  # type: ignore[method-assign]
 
 
 @contextmanager

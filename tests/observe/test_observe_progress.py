@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,8 @@ from mpitrain.observe.bar import BarProgress
 from mpitrain.observe.open_progress import open_progress
 from mpitrain.observe.progress import LineProgress, render_duration
 from mpitrain.observe.terminal import Terminal
+
+pytestmark = pytest.mark.fast
 
 
 class Clock:
@@ -98,14 +101,18 @@ def test_update_is_cheap_when_nothing_is_due() -> None:
     progress = LineProgress(io.StringIO(), total_steps=10, first_step=0, interval_s=1e9)
     progress.update(1, 1, 1, 0.5, None, 1e-3)
 
-    def seconds_per_update() -> float:
+    def nothing(*_: object) -> None: ...
+
+    def seconds_of(call: Callable[..., None]) -> float:
         start_s = time.perf_counter()
         for _ in range(2000):
-            progress.update(1, 1, 1, 0.5, None, 1e-3)
-        return (time.perf_counter() - start_s) / 2000
+            call(1, 1, 1, 0.5, None, 1e-3)
+        return time.perf_counter() - start_s
 
-    # the best of several tries: a busy machine makes single ones slow; 0.4 us on a quiet one
-    assert min(seconds_per_update() for _ in range(20)) < 2e-6
+    # In turn, and the best of several tries: other programs make single ones slow. 0.4 us, a bare call 0.07.
+    tries = [(seconds_of(progress.update), seconds_of(nothing)) for _ in range(20)]
+    ours_s, bare_s = map(min, zip(*tries, strict=True))
+    assert ours_s < 20 * bare_s
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])

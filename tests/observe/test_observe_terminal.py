@@ -18,6 +18,8 @@ from mpitrain.observe.terminal import (
     read_process_status,
 )
 
+pytestmark = pytest.mark.fast
+
 BESIDE_PYTHON = Path(sys.executable).parent / "mpirun"
 MPIRUN = str(BESIDE_PYTHON) if BESIDE_PYTHON.exists() else shutil.which("mpirun")
 ROOT = Path(__file__).parents[2]
@@ -82,6 +84,7 @@ def test_file_is_no_terminal(tmp_path: Path) -> None:
     assert open_stream_terminal(stream) is None
 
 
+@pytest.mark.ranks
 @pytest.mark.skipif(MPIRUN is None, reason="no mpirun next to Python or on PATH")
 @pytest.mark.parametrize(
     ("shell_line", "expected"),

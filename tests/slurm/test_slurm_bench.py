@@ -6,7 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 from slurm_cluster import SlurmCluster, slurm
+
+pytestmark = pytest.mark.machine
 
 __all__ = ["slurm"]
 

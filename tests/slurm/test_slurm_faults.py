@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "campaign"))
 
 from test_campaign_kills import run_campaign
 
+pytestmark = pytest.mark.machine
+
 __all__ = ["slurm"]
 
 # A rank without memory, one that vanishes, one that is stopped where only the first works.

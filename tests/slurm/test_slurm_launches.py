@@ -17,6 +17,8 @@ from slurm_cluster import SlurmCluster, slurm, wait_until
 
 from mpitrain.models.files.torchscript import load_and_run_code
 
+pytestmark = pytest.mark.machine
+
 __all__ = ["slurm"]
 
 Outcome = tuple[str, list[tuple[float, float | None]]]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from slurm_cluster import SlurmCluster, slurm
 
+pytestmark = pytest.mark.machine
+
 __all__ = ["slurm"]
 
 TIMEOUT_S = 200.0

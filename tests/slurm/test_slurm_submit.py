@@ -11,6 +11,8 @@ from slurm_cluster import SlurmCluster, slurm, wait_until
 
 from mpitrain.models.files.torchscript import load_and_run_code
 
+pytestmark = pytest.mark.machine
+
 __all__ = ["slurm"]
 
 LAUNCH = (sys.executable, "-m", "mpitrain", "launch", "--scheduler", "slurm", "--mpi", "pmi2", "--submit")

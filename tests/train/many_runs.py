@@ -26,17 +26,17 @@ class Outcome:
         return [line for line in self.stderr.splitlines() if line.startswith("mpitrain: ")]
 
 
-def run_many(folder: Path, num_ranks: int | None, jobs: list[list[str]]) -> list[Outcome]:
+def run_many(folder: Path, num_ranks: int | None, jobs: list[list[str]], timeout_s: float = 300) -> list[Outcome]:
     """Run every argument list of `jobs` in one launch on `num_ranks` ranks (None: without mpirun).
 
-    A run that ends its process, instead of returning an exit code, fails the test.
+    A run that ends its process, instead of returning an exit code, fails the test, as does a launch that takes longer.
     """
     from conftest import launch
 
     folder.mkdir(parents=True)
     jobs_file = folder / "jobs.json"
     jobs_file.write_text(json.dumps(jobs))
-    done = launch([str(Path(__file__)), str(jobs_file)], num_ranks, timeout_s=300)
+    done = launch([str(Path(__file__)), str(jobs_file)], num_ranks, timeout_s=timeout_s)
     outcomes = [_outcome(folder, number) for number in range(len(jobs))]
     expected = num_ranks or 1
     for arguments, outcome in zip(jobs, outcomes, strict=True):

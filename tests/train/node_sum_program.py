@@ -26,7 +26,8 @@ from mpitrain.data.dataset.exchange import take_share
 from mpitrain.errors import LaunchError
 from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.checkpoint.format import weights_sha256
-from mpitrain.train.optimizers import optimizer_tensors
+from mpitrain.train.compiled import node_sum
+from mpitrain.train.optimizers.state import optimizer_tensors
 from mpitrain.train.state import named_weights
 
 SETTINGS = (*MLP, "training.engine=compiled")
@@ -73,6 +74,19 @@ def no_shared_memory():
         yield
 
 
+@contextmanager
+def room_for_two_buffers(missing_bytes=0):
+    """As if the largest shared memory were two buffers of the rows, less so many bytes."""
+    fits = node_sum._fits
+
+    def just(kernel, num_rows, num_in_memory):
+        with mock.patch.object(node_sum, "LARGEST_SHARED_BYTES", kernel.shared_bytes(2 * num_rows) - missing_bytes):
+            return fits(kernel, num_rows, num_in_memory)
+
+    with mock.patch.object(node_sum, "_fits", just):
+        yield
+
+
 def stopped(ranks, asking_rank):
     """Ask on one rank before the second call of three steps."""
     run = Run(ranks)
@@ -97,11 +111,34 @@ def waiting(ranks, late_rank):
     return seen
 
 
+def damaged(ranks):
+    """The first rank flips a bit of the last one's row, once all others wait for it: what does each rank say?"""
+    run = Run(ranks)
+    run.engine.start_epoch(0)
+    before = weights_sha256(named_weights(run.parts.model))
+    if ranks.is_root and ranks.world_size > 1:
+        memory, num_rows = run.engine._node_sum._memory.array, run.engine._node_sum._description.num_rows
+        num_arrived = memory[:4].view("u4")
+        while num_arrived[0] < ranks.world_size - 1:
+            time.sleep(0.001)
+        row_bytes = (len(memory) - 256) // (2 * num_rows)
+        memory[192 + (num_rows - 1) * row_bytes + 3] ^= 1
+    try:
+        run.engine.take_steps(0, 1, RATE, False)
+    except LaunchError as error:
+        seen = {"said": str(error), "is_unchanged": weights_sha256(named_weights(run.parts.model)) == before}
+    else:
+        seen = {"said": "", "is_unchanged": False}
+    run.engine.close()
+    return seen
+
+
 def noting_in(facts, ranks):
     """What notes under a name what each rank sees, with tensors open for a reduction."""
 
     def note(name, see, reduction="fixed"):
-        with open_tensors(ranks, load_run_config(None, [f"training.reduction={reduction}"]).config):
+        config = load_run_config(None, [f"training.reduction={reduction}"]).config
+        with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
             facts[name] = ranks.gather_object(see(ranks))
 
     return note
@@ -116,8 +153,13 @@ def body(ranks):
     note("any", lambda ranks: Run(ranks, "training.reduction=any").epochs(), "any")
     with no_shared_memory():
         note("no room", lambda ranks: Run(ranks).epochs())
+    with room_for_two_buffers():
+        note("two buffers", lambda ranks: Run(ranks).epochs())
+    with room_for_two_buffers(missing_bytes=1):
+        note("less than two buffers", lambda ranks: Run(ranks).epochs())
     note("stopped", lambda ranks: stopped(ranks, last))
     note("waiting", lambda ranks: waiting(ranks, last))
+    note("damaged", damaged)
     if ranks.is_root:
         (Path(sys.argv[1]) / "facts.json").write_text(json.dumps(facts))
     return 0

@@ -36,7 +36,6 @@ def train_and_weigh() -> None:
 
 def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     """Seconds of netCDF4 for all values of all variables in order, of one epoch handed to nobody, and its reads."""
-    import torch
     from played_ranks import on_played_ranks, played_ranks_of
 
     from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -51,15 +50,15 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     def body(communicator):
         reads: Counter = Counter()
         ranks, virtual_ranks = played_ranks_of(communicator), VirtualRanks(8, 1, 0)
-        source = in_enough_chunks(open_source_on_root(selection_of(config), ranks), virtual_ranks, ranks)
-        data = open_streamed(source, ranks, virtual_ranks, config, torch.float32, reads)
+        source = in_enough_chunks(open_source_on_root(selection_of(config), ranks), virtual_ranks.num_streams, ranks)
+        data = open_streamed(source, ranks, virtual_ranks, config.split_data, "float32", reads)
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
         sources = data.microbatches(plan, 0, True)
         started = time.perf_counter()
         for step in range(plan.steps_per_epoch):
             for source in sources:
-                source.slice(step)
+                source.microbatch(step)
         return time.perf_counter() - started, reads
 
     streamed_s, reads = on_played_ranks(1, body)[0]
@@ -82,7 +81,7 @@ def measure_training(folder: Path) -> tuple[float, float]:
         ranks = played_ranks_of(communicator)
         engine = prepare(config, open_source_on_root(selection_of(config), ranks), ranks, None).engine
         times_s = []
-        for run_step in (engine.slices, lambda step: engine.take_steps(step, 1, 1e-3, False)):
+        for run_step in (engine.microbatches, lambda step: engine.take_steps(step, 1, 1e-3, False)):
             started = time.perf_counter()
             engine.start_epoch(0)
             for step in range(engine.steps_per_epoch):

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import find_mpirun, launcher_environment
 
+pytestmark = pytest.mark.machine
+
 NETWORKS = (
     ("model.hidden_size=64", "model.hidden_layers=2", "training.global_batch_size=64"),
     ("model.hidden_size=33", "model.dropout=0.2", "model.batch_norm=true", "training.global_batch_size=29"),

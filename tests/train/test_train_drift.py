@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Finished, launch
 from played_runs import MLP, Run, runs
 
 from mpitrain.cluster.cpu.identity import CpuIdentity
-from mpitrain.train.drift.watch import RankState, describe_drift
+from mpitrain.train.drift import RankState, describe_drift
 from mpitrain.train.engines.agreement import NUM_COLUMNS, are_equal, columns_of
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.verify.faults.bit_flips import flip_bit
+
+pytestmark = pytest.mark.machine
 
 NUM_ENGINES = 6
 PROGRAM = Path(__file__).with_name("flip_program.py")
@@ -87,6 +90,7 @@ def drifted(tmp_path_factory: pytest.TempPathFactory, small_history: Path) -> tu
     return launch(["-c", WITH_FLIP, "train", f"output.model_dir={folder}", *settings], 3), folder
 
 
+@pytest.mark.ranks
 def test_the_command_ends_with_one_line(drifted: tuple[Finished, Path]) -> None:
     done, _ = drifted
     assert done.returncode == 4, done.stderr
@@ -99,6 +103,7 @@ def test_the_command_ends_with_one_line(drifted: tuple[Finished, Path]) -> None:
     assert int(steps[1]) <= 21 <= int(steps[2])
 
 
+@pytest.mark.ranks
 def test_nothing_of_it_is_saved(drifted: tuple[Finished, Path]) -> None:
     _, folder = drifted
     steps = [int(path.name.partition("-")[2]) for path in (folder / "checkpoints").glob("step-*")]
@@ -113,7 +118,8 @@ def test_a_difference_that_has_gone_again_is_noticed(engine: str) -> None:
 
     def with_passing_flip(run: Run, flips: bool) -> Iterator[bool]:
         run.engine.start_epoch(0)
-        weight = next(run.model.parameters()).detach()
+        _, weight = next(iter(run.model.named_parameters()))
+        weight = weight.detach() if isinstance(weight, torch.Tensor) else weight
         run.engine.take_steps(0, 1, 0.0, False)
         for _ in range(2):
             if flips and run.ranks.rank == 1:
@@ -131,15 +137,16 @@ def test_a_difference_that_has_gone_again_is_noticed(engine: str) -> None:
         assert found == [flips, flips]
 
 
+@pytest.mark.fast
 def test_numbers_are_equal_or_not_on_all_ranks() -> None:
-    same = torch.stack([columns_of(2**64 - 1)] * 8192).sum(dim=0).tolist()
+    same = np.sum([columns_of(2**64 - 1)] * 8192, axis=0).tolist()
     assert len(same) == NUM_COLUMNS
     assert are_equal(same, 8192)
     for bit in range(64):
         rows = [columns_of(2**64 - 1)] * 8191 + [columns_of(2**64 - 1 ^ 1 << bit)]
-        assert not are_equal(torch.stack(rows).sum(dim=0).tolist(), 8192), bit
+        assert not are_equal(np.sum(rows, axis=0).tolist(), 8192), bit
     # Differences that cancel in the sum.
-    assert not are_equal(sum(map(columns_of, (5, 7, 6))).tolist(), 3)  # type: ignore[union-attr]
+    assert not are_equal(np.sum([columns_of(number) for number in (5, 7, 6)], axis=0).tolist(), 3)
 
 
 def test_every_bit_of_many_weights_counts_in_turn() -> None:
@@ -161,6 +168,7 @@ def state(rank: int, weight: str, moment: str = "0", digest: int = 0) -> RankSta
     return RankState(rank, f"n{rank}", (digest, weight + moment), {"model.a": weight, "optimizer.a.exp_avg": moment})
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("states", "message"),
     [
@@ -187,9 +195,10 @@ XEON = CpuIdentity("x86_64", "GenuineIntel", 6, 85, "Xeon", ("avx2", "avx512f"))
 EPYC = CpuIdentity("x86_64", "AuthenticAMD", 25, 1, "EPYC 7763", ("avx2",))
 
 
+@pytest.mark.fast
 def test_a_run_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([XEON, EPYC, XEON, XEON])
-    monkeypatch.setattr("mpitrain.runs.engine.detect_cpu", lambda: next(seen))
+    monkeypatch.setattr("mpitrain.train.choose_engine.detect_cpu", lambda: next(seen))
 
     def notices(run: Run) -> list[str]:
         return [line for line in run.parts.notices if "several kinds of CPU" in line]

@@ -16,7 +16,11 @@ import pytest
 from conftest import Finished, losses_of, train
 from job_processes import start_training
 from many_runs import run_many
+from slowness import assert_within
 
+pytestmark = pytest.mark.ranks
+
+LONGEST_WAIT_S = 120.0
 # Runs the command with a fault on rank RANK before optimiser step STEP; the file FAULT_AT tells when.
 FAULTY_PROGRAM = """
 import os, signal, sys, time
@@ -68,7 +72,7 @@ def endless(small_history: Path) -> list[str]:
 
 @pytest.fixture
 def inject(small_history: Path, tmp_path: Path) -> Callable[[str, int, int, int], tuple[Finished, Path]]:
-    """Run 4 ranks with a fault on one; fail unless every process is gone within 5 s after it."""
+    """Run 4 ranks with a fault on one; fail unless every process is gone soon after it."""
     program = tmp_path / "faulty.py"
     program.write_text(FAULTY_PROGRAM)
 
@@ -78,16 +82,15 @@ def inject(small_history: Path, tmp_path: Path) -> Callable[[str, int, int, int]
         fault_at = folder / "fault_at"
         words = [str(program), kind, str(rank), str(step), str(fault_at)]
         job = start_training(4, folder / "run", endless(small_history), words)
-        job.wait_for(lambda: bool((folder / "run" / "config.yaml").exists()), timeout_s=60)
-        done = job.wait(timeout_s=30)
-        job.wait_until_gone(timeout_s=5)
-        assert time.time() - float(fault_at.read_text()) < 5, "the others lived on for too long"
+        job.wait_for(lambda: bool((folder / "run" / "config.yaml").exists()))
+        done = job.wait(timeout_s=LONGEST_WAIT_S)
+        job.wait_until_gone(timeout_s=LONGEST_WAIT_S)
+        assert_within(5, time.time() - float(fault_at.read_text()), "the end of all ranks")
         return done, folder / "run"
 
     return run
 
 
-@pytest.mark.mpi(ranks=4)
 @pytest.mark.slow
 def test_an_exception_on_one_rank_ends_all_with_one_line(
     inject: Callable[[str, int, int, int], tuple[Finished, Path]], tries: Callable[[int], int]
@@ -106,7 +109,7 @@ def test_an_exception_on_one_rank_ends_all_with_one_line(
         assert "in faulty_step" in traceback.read_text()
 
 
-@pytest.mark.mpi(ranks=4)
+@pytest.mark.machine
 @pytest.mark.slow
 def test_a_rank_that_vanishes_takes_all_with_it(
     inject: Callable[[str, int, int, int], tuple[Finished, Path]], tries: Callable[[int], int]
@@ -121,7 +124,6 @@ def test_a_rank_that_vanishes_takes_all_with_it(
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.mpi(ranks=4)
 @pytest.mark.slow
 def test_kill_9_from_outside_ends_all_and_the_run_can_be_resumed(
     small_history: Path, tmp_path: Path, tries: Callable[[int], int]
@@ -137,9 +139,9 @@ def test_kill_9_from_outside_ends_all_and_the_run_can_be_resumed(
         job.processes()
         os.kill(pid, signal.SIGKILL)
         started_s = time.monotonic()
-        done = job.wait(timeout_s=30)
-        job.wait_until_gone(timeout_s=10)
-        assert time.monotonic() - started_s < 10
+        done = job.wait(timeout_s=LONGEST_WAIT_S)
+        job.wait_until_gone(timeout_s=LONGEST_WAIT_S)
+        assert_within(10, time.monotonic() - started_s, "the end of all ranks")
         assert done.returncode != 0
         assert re.search(r"exit code|signal|terminat|killed", done.stdout + done.stderr, re.IGNORECASE)
         assert "Traceback" not in done.stderr
@@ -172,7 +174,7 @@ share_out = open_dataset.share_out
 def poisoned(samples, ranks, *arguments):
     data = share_out(samples, ranks, *arguments)
     if ranks.rank == int(rank):
-        for own in data.training: own.inputs.fill_(float("nan"))
+        for own in data.training: own.inputs[...] = float("nan")
     return data
 open_dataset.share_out = poisoned
 rank = sys.argv.pop(1)
@@ -181,12 +183,11 @@ sys.exit(main())
 """
 
 
-@pytest.mark.mpi(ranks=4)
 def test_a_loss_that_is_not_finite_on_one_rank_names_it(small_history: Path, tmp_path: Path) -> None:
     program = tmp_path / "poisoned.py"
     program.write_text(POISONED_PROGRAM)
     job = start_training(4, tmp_path / "run", endless(small_history), [str(program), "2"])
-    done = job.wait(timeout_s=60)
+    done = job.wait(timeout_s=LONGEST_WAIT_S)
     assert done.returncode == 4, done.stderr
     (line,) = done.our_lines
     assert re.match(
@@ -213,7 +214,6 @@ DIVERGING = {
 }
 
 
-@pytest.mark.mpi(ranks=2)
 def test_divergence_is_exit_code_4_and_one_line(small_history: Path, tmp_path: Path) -> None:
     outcomes = run_many(tmp_path / "logs", 2, [
         ["train", f"output.model_dir={tmp_path / name}", f"data.data_path={small_history}", HUGE, *settings]
@@ -229,7 +229,7 @@ def test_divergence_is_exit_code_4_and_one_line(small_history: Path, tmp_path: P
         assert all("NaN" not in json.dumps(json.loads(record)) for record in records)
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.machine
 def test_divergence_ends_the_process_with_exit_code_4(small_history: Path, tmp_path: Path) -> None:
     done = train(2, tmp_path / "run", f"data.data_path={small_history}", "training.epochs=2", HUGE)
     assert done.returncode == 4, done.stderr

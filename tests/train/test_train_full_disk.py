@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from mpitrain.errors import OutputError
 from mpitrain.models.files.torchscript import save_model
 from mpitrain.models.icenet import IceNet
 from mpitrain.train.checkpoint.store import CheckpointStore
+
+pytestmark = pytest.mark.machine
 
 
 @pytest.fixture
@@ -94,6 +97,69 @@ def test_a_run_on_a_disk_of_any_size_ends_with_one_line_or_is_whole(
     assert (codes[0], codes[-1]) == (2, 0), "the sizes must go from too small to large enough"
 
 
+def fill(disk: Path) -> Path:
+    """Leave no byte; return what takes them."""
+    (disk / "ballast").touch()
+    with contextlib.suppress(OSError), (disk / "ballast").open("ab", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return disk / "ballast"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("where", ["logs", "tracking"])
+def test_a_disk_that_is_full_under_a_folder_that_only_tells_costs_a_line_at_most(
+    settings: list[str], whole: Path, tmp_path: Path, mount: Callable[[str, int], Path], where: str, num_ranks: int
+) -> None:
+    if where == "tracking":
+        pytest.importorskip("tensorboard")
+    (tmp_path / "run").mkdir()
+    fill(mount(f"run/{where}", 8))
+    done = train(num_ranks, tmp_path / "run", *settings, f"tracking.tensorboard={where == 'tracking'}")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    told = [line for line in done.stderr.splitlines() if "No space left on device" in line]
+    assert len(told) == int(where == "tracking"), told
+    assert all("tracking.tensorboard: failed and is left out" in line for line in told)
+    assert weights_of(tmp_path / "run") == weights_of(whole)
+
+
+def test_a_temporary_folder_that_is_full_costs_nothing(
+    settings: list[str], whole: Path, tmp_path: Path, mount: Callable[[str, int], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    disk = mount("temporary", 8)
+    fill(disk)
+    monkeypatch.setenv("TMPDIR", str(disk))
+    done = train(2, tmp_path / "run", *settings)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert weights_of(tmp_path / "run") == weights_of(whole)
+
+
+def test_a_disk_that_is_full_under_checkpoints_keeps_the_last_one(
+    settings: list[str], whole: Path, tmp_path: Path, mount: Callable[[str, int], Path]
+) -> None:
+    assert train(2, tmp_path / "run", *settings, "training.epochs=1").returncode == 0
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "kept")
+    disk = mount("run/checkpoints", 512)
+    shutil.copytree(tmp_path / "kept", disk, symlinks=True, dirs_exist_ok=True)
+    ballast, before = fill(disk), CheckpointStore(disk).load_latest()[0].path
+    done = train(2, tmp_path / "run", "--resume", "training.epochs=2")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.our_lines
+    assert "the checkpoint cannot be written (No space left on device)" in line
+    assert CheckpointStore(disk).load_latest()[0].path == before
+    ballast.unlink()
+    assert train(2, tmp_path / "run", "--resume", "training.epochs=2").returncode == 0
+    assert weights_of(tmp_path / "run") == weights_of(whole)
+
+
+def weights_of(run: Path) -> str:
+    return str(json.loads((run / "run_record.json").read_text())["result"]["weights_sha256"])
+
+
+@pytest.mark.ranks
 def test_the_model_on_a_full_disk_is_one_line_and_no_file(mount: Callable[[str, int], Path]) -> None:
     disk = mount("disk", 64)
     with pytest.raises(OutputError, match=r"model\.pt: cannot be written \(No space left on device\)"):
@@ -101,7 +167,6 @@ def test_the_model_on_a_full_disk_is_one_line_and_no_file(mount: Callable[[str, 
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.mpi(ranks=2)
 def test_the_process_itself_ends_with_2_and_goes_on_when_there_is_space(
     settings: list[str], whole: Path, mount: Callable[[str, int], Path]
 ) -> None:

@@ -18,6 +18,7 @@ from mpitrain.data.dataset.exchange import take_share
 from mpitrain.runs.prepare import prepare_on_samples
 
 pytestmark = [
+    pytest.mark.machine,
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none"),
 ]

@@ -13,6 +13,8 @@ from conftest import launch, train
 from hostile_archives import HOSTILE, POISONED, Place, as_data
 from many_runs import Outcome, run_many
 
+pytestmark = pytest.mark.ranks
+
 Outcomes = dict[tuple[str, str], Outcome]
 USES = ("data", "weights", "model", "folder", "checkpoint", "resume")
 # These numbers are sound, and are taken without a look at the code beside them.
@@ -54,6 +56,7 @@ def command(use: str, path: Path, run: Path, history: Path) -> list[str]:
     planted = shutil.copytree(run, folder / "planted")
     if use == "folder":
         shutil.copy(path, planted / "model.pt")
+        (planted / "model.safetensors").unlink()  # as in the folder of a run before there was one
         return ["predict", str(planted), "--output", str(folder / "p.nc")]
     for file in (planted / "checkpoints").rglob("*.safetensors"):
         shutil.copy(path, file)

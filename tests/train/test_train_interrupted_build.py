@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from conftest import TIMEOUT_S, launcher_environment
+
+pytestmark = pytest.mark.machine
 
 
 def test_ctrl_c_during_the_build(tmp_path: Path, small_history: Path) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from many_runs import run_many
 
+pytestmark = pytest.mark.machine
+
 SHAPE = (4, 12, 16)
 ENGINES = ("compiled", "traced", "eager", "ddp")
 

@@ -9,13 +9,15 @@ import pytest
 import yaml
 from conftest import REFERENCE_CASE, launch, train
 
+pytestmark = pytest.mark.machine
+
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 DATA = f"data.data_path={HISTORY}"
 # A run that met its fault after the last step would not end in time.
 ENDLESS = "training.epochs=100000000"
 
 
-@pytest.mark.mpi([2])
+@pytest.mark.ranks
 @pytest.mark.parametrize("num_ranks", [None, 2])
 def test_a_missing_folder_is_found_before_the_first_step(tmp_path: Path, num_ranks: int | None) -> None:
     run = tmp_path / "run"

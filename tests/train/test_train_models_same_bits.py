@@ -17,6 +17,8 @@ from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 
+pytestmark = pytest.mark.fast
+
 MLP = (
     "model.name=mlp", "model.hidden_layers=3", "model.hidden_size=10", "model.hidden_activation=gelu",
 )  # fmt: skip
@@ -33,9 +35,15 @@ NETWORKS = {
     "mlp, dropout": ((*MLP, "model.dropout=0.2", "training.engine=traced"), points),
     "mlp, batch norm and dropout": ((*MLP, "model.batch_norm=true", "model.dropout=0.2"), points),
     "unet": (UNET, fields),
+    "unet, traced": ((*UNET, "training.engine=traced"), fields),
     "unet, eager": ((*UNET, "training.engine=eager"), fields),
     "unet, batch norm and dropout": ((*UNET, "model.batch_norm=true", "model.dropout=0.2"), fields),
     "unet, sync batch norm": ((*UNET, "model.batch_norm=true", "distributed.sync_batch_norm=true"), fields),
+    "unet, linear part": ((*UNET, "model.linear_part=true"), fields),
+    "cnn, linear part of each point": (
+        (*UNET, "model.name=cnn", "model.linear_part=true", "model.grid=[6, 8]"),
+        fields,
+    ),
     "cnn, clipped": ((*UNET, "model.name=cnn", "training.gradient_clip_norm=0.1"), fields),
 }
 
@@ -48,6 +56,7 @@ FROM_FILE = (
 MANY_RANKS = ("icenet, compiled", "mlp, compiled", "mlp, dropout")  # the others with --full
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_number_of_ranks_gives_one_hash(name, request):
     settings, samples = NETWORKS[name]
@@ -65,6 +74,7 @@ def losses_and_weights(samples):
     return state.train_loss, state.validation_loss, run.sha256()
 
 
+@pytest.mark.ranks
 def test_targets_under_the_land_mask_have_no_say():
     samples = fields()
     is_land = samples.weights == 0
@@ -77,6 +87,7 @@ def test_targets_under_the_land_mask_have_no_say():
     assert losses_and_weights(with_values(samples, targets=seen)) != expected
 
 
+@pytest.mark.ranks
 def test_inputs_without_a_measurement_are_the_feature_s_mean_whatever_they_hold():
     samples = fields()
     is_land = np.broadcast_to(samples.weights == 0, samples.inputs.shape)
@@ -93,18 +104,21 @@ def test_the_loss_of_fields_is_over_ocean_points_only():
     samples = fields()
     run = run_alone(*UNET, "training.shuffle=false", "training.dtype=float64", samples=samples)
     (loss,) = run.steps(1)
-    # Batch 0 is each virtual rank's first two samples: the first 16.
+    # Batch 0 is each virtual rank's first samples: the first 16.
+    plan = run.parts.plan
+    rows = plan.microbatch_rows
     fresh = run_alone(*UNET, "training.dtype=float64", samples=samples)
-    piece = [fresh.engine.inputs.batches[v].samples for v in range(8)]
+    piece = [fresh.engine.inputs.batches[v].samples for v in range(plan.num_virtual_ranks)]
     squares, weight = 0.0, 0.0
     for own in piece:
-        errors = (fresh.model(own.inputs[:2]).detach() - own.targets[:2]) / fresh.model.output_std.view(-1, 1, 1)
-        squares += float((own.weights[:2] * errors**2).sum())
-        weight += float(own.weights[:2].sum())
+        errors = (fresh.model(own.inputs[:rows]).detach() - own.targets[:rows]) / fresh.model.output_std.view(-1, 1, 1)
+        squares += float((own.weights[:rows] * errors**2).sum())
+        weight += float(own.weights[:rows].sum())
     assert weight == samples.weights[:16].sum()
     assert loss == pytest.approx(squares / weight, rel=1e-12)
 
 
+@pytest.mark.ranks
 def test_weights_between_0_and_1_count_as_much():
     samples = fields()
     half = with_values(samples, weights=samples.weights * 0.5)
@@ -115,7 +129,7 @@ def test_weights_between_0_and_1_count_as_much():
     assert runs(1, *UNET, samples=with_values(samples, weights=uneven), what=Run.steps)[0] != one.steps()
 
 
-@pytest.mark.mpi(ranks=3)
+@pytest.mark.machine
 def test_the_public_command_gives_one_hash_at_1_and_3_ranks(tmp_path: Path) -> None:
     """An mlp on points and a unet on fields that it reads from the file."""
     history = tmp_path / "history.nc"

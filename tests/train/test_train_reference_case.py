@@ -17,6 +17,8 @@ from conftest import REFERENCE_CASE, REFERENCE_EPOCHS, launch, train, train_refe
 
 from mpitrain.models.files.torchscript import load_and_run_code
 
+pytestmark = pytest.mark.machine
+
 RANK_COUNTS = (1, 2, 3, 4)
 TOLERANCE = 2e-6
 
@@ -99,12 +101,14 @@ def test_one_step_less_is_outside_the_tolerance(tmp_path: Path) -> None:
     assert largest_difference(weights_of(tmp_path), golden_weights(1)) > TOLERANCE
 
 
+@pytest.mark.fast
 def test_weights_of_another_rank_count_are_outside_the_bits() -> None:
     """The four golden files are four results: taking one for another would not go unseen where bits are compared."""
     golden = {num_ranks: golden_weights(num_ranks) for num_ranks in RANK_COUNTS}
     assert len({tuple(golden[num_ranks]["fc1.weight"].flatten().tolist()) for num_ranks in RANK_COUNTS}) == 4
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_the_banner_names_the_order_of_addition_that_is_used(tmp_path: Path, num_ranks: int) -> None:
     history = f"data.data_path={REFERENCE_CASE / 'cice_history.nc'}"

@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import train
 from job_processes import RunningJob, start_training
 from many_runs import Outcome, run_many
+from slowness import assert_within
 
+from mpitrain.comm.arrays import host_array
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import TENSORS
 from mpitrain.train.checkpoint.store import load_checkpoint
+from mpitrain.train.run_folder import RUN
+
+pytestmark = pytest.mark.machine
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
@@ -31,8 +35,8 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key not in ("wall_time_s", "timing")} for record in records]
 
 
-def bits_of(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:
-    return {name: tensor.contiguous().numpy().tobytes() for name, tensor in tensors.items()}
+def bits_of(tensors: dict[str, Any]) -> dict[str, bytes]:
+    return {name: host_array(one).tobytes() for name, one in tensors.items()}
 
 
 def assert_same_run(resumed: Path, uninterrupted: Path) -> None:
@@ -42,7 +46,8 @@ def assert_same_run(resumed: Path, uninterrupted: Path) -> None:
     assert models[0] == models[1]
     newest = [load_checkpoint(max((folder / "checkpoints").glob("step-*"))) for folder in (resumed, uninterrupted)]
     assert bits_of(newest[0].tensors) == bits_of(newest[1].tensors)
-    assert newest[0].state == newest[1].state
+    states = [{**one.state, RUN: None} for one in newest]  # each launch has an identity of its own
+    assert states[0] == states[1]
 
 
 # How the ranks change from stage to stage: the first stage starts, every other one resumes, the last one finishes.
@@ -81,7 +86,7 @@ class Try:
             assert line.endswith("; a checkpoint is saved: continue with --resume")
 
 
-@pytest.mark.mpi(ranks=(1, 2, 3, 4))
+@pytest.mark.ranks
 @pytest.mark.slow
 def test_stopped_anywhere_and_resumed_on_any_ranks_gives_the_same_bits(
     small_history: Path, tmp_path: Path, tries: Callable[[int], int]
@@ -183,6 +188,7 @@ def resumed(source: Path) -> dict[str, Outcome]:
     return dict(zip(jobs, outcomes, strict=True))
 
 
+@pytest.mark.ranks
 def test_a_damaged_newest_checkpoint_is_passed_over_and_named(source: Path, resumed: dict[str, Outcome]) -> None:
     steps_per_epoch = metrics_of(source / "four epochs")[0]["step"]
     stopped_at, epoch_ends = 27, [3 * steps_per_epoch, 2 * steps_per_epoch]
@@ -230,7 +236,7 @@ def _signal_in_training(job: RunningJob, folder: Path, rank: int, number: signal
     os.kill(job.pid_of_rank(rank), number)
 
 
-@pytest.mark.mpi(ranks=4)
+@pytest.mark.ranks
 def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(small_history: Path, tmp_path: Path) -> None:
     folder, settings = tmp_path / "run", [f"data.data_path={small_history}", "training.epochs=1000000"]
     for rank, number, flag in ((2, signal.SIGTERM, []), (1, signal.SIGUSR1, ["--resume"])):
@@ -238,8 +244,8 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(small_history: Path, t
         job = start_training(4, folder, [*settings, *flag])
         _signal_in_training(job, folder, rank, number, finished_before + 3)
         started_s = time.monotonic()
-        done = job.wait(timeout_s=20)
-        assert time.monotonic() - started_s < 10
+        done = job.wait(timeout_s=120)
+        assert_within(10, time.monotonic() - started_s, "the stop")
         assert done.returncode == 5, done.stderr
         (line,) = done.our_lines
         assert re.match(rf"mpitrain: stopped by {number.name} at step \d+, epoch \d+; a checkpoint is saved", line), (

@@ -14,6 +14,8 @@ from read_rate import BIG, SMALL, measure_reading, measure_training, write_set
 from mpitrain.datatools.statistics import digest_of
 from mpitrain.synthetic.history import write_synthetic_histories
 
+pytestmark = pytest.mark.ranks
+
 STREAMING = ("data.streaming=true", "data.shuffle_buffer_samples=200")
 SETTINGS = (*STREAMING, "training.global_batch_size=256", "training.epochs=2")
 
@@ -68,7 +70,7 @@ def test_a_file_that_changes_ends_all_ranks_with_one_line(tmp_path, histories):
 
     changing = threading.Thread(target=change)
     changing.start()
-    run = train(2, tmp_path / "run", histories, *SETTINGS, "training.epochs=100000", timeout_s=60)
+    run = train(2, tmp_path / "run", histories, *SETTINGS, "training.epochs=100000")
     changing.join()
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert run.returncode == 2
@@ -82,6 +84,7 @@ def large_set(tmp_path_factory, request):
     return write_set(tmp_path_factory.mktemp("large"), BIG if request.config.getoption("--full") else SMALL)
 
 
+@pytest.mark.machine
 def test_memory_does_not_grow_with_the_set(tmp_path, large_set, request):
     """Two ranks take 700 MB each of 4 GB; libraries and what is read ahead of a smaller set take less."""
     settings = ["training.global_batch_size=16384", "training.epochs=1", "training.engine=eager"]
@@ -95,6 +98,7 @@ def test_memory_does_not_grow_with_the_set(tmp_path, large_set, request):
     assert max(resident) < (700 if request.config.getoption("--full") else 550), resident
 
 
+@pytest.mark.fast
 def test_batches_arrive_at_the_rate_of_sequential_reading(large_set):
     rates = []
     for _ in range(3):  # other work on the machine may slow down one of the two
@@ -106,6 +110,7 @@ def test_batches_arrive_at_the_rate_of_sequential_reading(large_set):
     assert max(rates) > 0.7, rates
 
 
+@pytest.mark.fast
 def test_training_from_files_takes_little_longer_than_reading_them(large_set):
     """The compiled step needs far less than the reading: what is read ahead hides it."""
     ratios = []
@@ -117,6 +122,7 @@ def test_training_from_files_takes_little_longer_than_reading_them(large_set):
     assert min(ratios) < 1.15, ratios
 
 
+@pytest.mark.machine
 def test_shared_memory_has_nothing_left_to_share(tmp_path, small_history):
     settings = (f"data.data_path={small_history}", "semantics=reference", "training.epochs=2")
     shared, own = (train(2, tmp_path / word, *settings, f"data.shared_memory={word}") for word in ("true", "false"))

@@ -17,6 +17,8 @@ from mpitrain.verify.cases import TRACE_STEPS, all_cases
 from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.tolerances import TABLES
 
+pytestmark = pytest.mark.machine
+
 RANKS, MORE_RANKS = (1, 3), (1, 2, 3, 4)  # with --full
 VERIFY_TIMEOUT_S = 900.0
 EXACT = [case.name for case in all_cases() if case.claim == "exact"]
@@ -145,6 +147,7 @@ def test_the_report_names_cpu_torch_and_mpi_library(verified: Verified) -> None:
     assert all(case["machines"] for case in verified.report["cases"])
 
 
+@pytest.mark.fast
 def test_there_are_many_faults() -> None:
     assert len(FAULTS) >= 15
     assert {fault.semantics for fault in FAULTS} == {"reference", "standard"}

@@ -11,6 +11,8 @@ from mpitrain.verify.compare import compare_traces
 from mpitrain.verify.tolerances import TABLES, tolerance_of
 from mpitrain.verify.trace import Trace
 
+pytestmark = pytest.mark.fast
+
 STEPS = (1, 10)
 PARAMETERS = {"fc1.weight": (4, 7), "fc1.bias": (4,), "fc2.weight": (1, 4), "fc2.bias": (1,)}
 REALS = {

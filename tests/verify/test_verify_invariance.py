@@ -17,6 +17,8 @@ from mpitrain.verify.invariance.checks import CHECKS, ERP, ERS, PEM, PET, REP, k
 from mpitrain.verify.invariance.differences import MOST_PROBES, Difference, compare_results, first_difference
 from mpitrain.verify.invariance.runs import Result
 
+pytestmark = pytest.mark.fast
+
 
 def invariance(folder: Path, *words: str) -> tuple[Finished, dict[str, Any]]:
     flags = ["verify", "--invariance", "--output", str(folder), *words]
@@ -25,6 +27,7 @@ def invariance(folder: Path, *words: str) -> tuple[Finished, dict[str, Any]]:
     return done, json.loads((folder / "invariance.json").read_text())
 
 
+@pytest.mark.machine
 def test_the_same_bits_in_every_way(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The default case, whole with --full; else the two ways that contain most of the others."""
     is_whole = request.config.getoption("--full")
@@ -39,6 +42,7 @@ def test_the_same_bits_in_every_way(tmp_path: Path, request: pytest.FixtureReque
     assert "depends on data and settings alone" in (tmp_path / "out" / "invariance.html").read_text()
 
 
+@pytest.mark.machine
 def test_a_result_that_depends_on_the_ranks_is_red_and_explained(tmp_path: Path) -> None:
     words = ("--case", "PEM", "--ranks", "2,1", "training.reduction=any", "training.epochs=1")
     done, report = invariance(tmp_path / "out", *words)

@@ -13,6 +13,8 @@ from mpitrain.verify.cases import all_cases, named_cases
 from mpitrain.verify.machine_facts import SeenMachine, as_attributes, facts_of_this_rank, machines_of, merged
 from mpitrain.verify.trace import Trace
 
+pytestmark = pytest.mark.fast
+
 HERE = {"cpu": "cpu A", "torch": "2 (AVX2)", "mpi_library": "MPI 5\nbuilt  then", "vendor_settings": ""}
 THERE = {**HERE, "cpu": "cpu B", "vendor_settings": "MKL_CBWR=AVX2"}
 

@@ -16,6 +16,8 @@ from networks import build_icenet
 from mpitrain.cli.main import main
 from mpitrain.models.files.torchscript import save_model
 
+pytestmark = pytest.mark.machine
+
 VERIFY_TIMEOUT_S = 300.0
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 
@@ -36,6 +38,7 @@ def cases_of(folder: Path) -> list[dict]:
     return json.loads((folder / "verify.json").read_text())["cases"]
 
 
+@pytest.mark.ranks
 def test_own_reference_run(tmp_path: Path) -> None:
     cpp_program()
     flags = ["--config", str(reference_yaml(tmp_path)), "--ranks", "1,2", "--output", str(tmp_path / "out")]
@@ -120,6 +123,7 @@ with mock.patch.object(_Workbench, "_job", lambda *arguments: {**job(*arguments)
 """
 
 
+@pytest.mark.ranks
 def test_a_difference_is_exit_code_1(tmp_path: Path) -> None:
     cpp_program()
     flags = ["--config", str(reference_yaml(tmp_path)), "--ranks", "2", "--output", str(tmp_path / "out")]
@@ -138,6 +142,7 @@ def test_a_difference_is_exit_code_1(tmp_path: Path) -> None:
     assert "All claims hold." not in page
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -175,6 +180,7 @@ def test_what_cannot_be_verified_is_one_line(
     assert not (tmp_path / "out").exists()  # told before anything is built or written
 
 
+@pytest.mark.ranks
 def test_an_error_of_the_ranks_is_passed_on(tmp_path: Path) -> None:
     """What only reading the file can tell comes back as the programs' own message and exit code."""
     cpp_program()

@@ -22,6 +22,8 @@ from networks import build_icenet
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.models.jacobian import scalar_jacobian
 
+pytestmark = pytest.mark.machine
+
 RANK_COUNTS = (1, 2, 3, 4)
 TOLERANCE = 2e-6
 PREDICTION_TOLERANCE = 1e-6

@@ -11,6 +11,8 @@ from mpitrain.errors import DataError
 from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.trace import Trace, in_order, read_trace, stage_of, write_trace
 
+pytestmark = pytest.mark.fast
+
 IN_ORDER = (
     "selected_index",
     "partition_count",
