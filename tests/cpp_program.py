@@ -11,7 +11,11 @@ from typing import Any
 
 import netCDF4
 import numpy as np
+import pytest
 from conftest import REFERENCE_CASE, Finished, find_mpirun, launch, launcher_environment
+
+from mpitrain.errors import MissingDependencyError
+from mpitrain.native.toolchain import find_toolchain
 
 BUILD_TIMEOUT_S = 1200.0
 # More ranks than cores: MPICH's waiting ranks must sleep, or they hold the cores that the others need.
@@ -30,10 +34,19 @@ print(build_program(find_toolchain(), lambda line: print(line, file=sys.stderr))
 
 @functools.cache
 def cpp_program(python: str = sys.executable) -> Path:
-    """The path of the program, built with the MPI library next to `python`."""
+    """The path of the program, built with the MPI library next to `python`; skips the test where that cannot be."""
+    need_cpp_toolchain()
     done = launch(["-c", _BUILD], python=python, timeout_s=BUILD_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
+
+
+def need_cpp_toolchain() -> None:
+    """Skip the test, naming what is missing, where the C++ program cannot be built."""
+    try:
+        find_toolchain()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
 
 
 def run_cpp(num_ranks: int, *flags: str, python: str = sys.executable, timeout_s: float = 60.0) -> Finished:

