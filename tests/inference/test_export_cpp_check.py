@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import train
-from cpp_program import cpp_program, run_cpp
+from cpp_program import cpp_program, need_cpp_toolchain, run_cpp
 from history_samples import read_samples
 from networks import build_icenet
 from predicting import HISTORY, config_of, golden_icenet, read, save
@@ -64,6 +64,7 @@ def test_an_activation_between_the_layers_is_not_the_originals(tmp_path: Path) -
 
 
 def test_without_a_check_the_words_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_cpp_toolchain()
     monkeypatch.setattr(cpp_check, "program_path", lambda toolchain: tmp_path / "not built")
     found = [
         check_from_cpp(tmp_path / "m.pt", steep_icenet(name), config_of(HISTORY), None, history_inputs(), False)
@@ -120,6 +121,7 @@ def test_the_samples_that_cpp_is_given_are_those_of_the_run(
     reordered_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A C++ program that mixed the inputs up is found: the answers are compared for the network's own order."""
+    need_cpp_toolchain()
     given: list[np.ndarray] = []
     write = cpp_check.write_history_of
 
