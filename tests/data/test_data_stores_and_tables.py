@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-import zarr
 from field_files import config_of, ramp, read_all, write_netcdf
 from user_files import csv, store_array, zarr_2, zarr_3
 
@@ -13,6 +12,8 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError, MissingDependencyError
 
+zarr = pytest.importorskip("zarr")
+pytest.importorskip("pyarrow")
 SHAPE = (8, 4, 5)
 
 

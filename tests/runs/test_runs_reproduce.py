@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from conftest import Finished, launch
-from rocrate.rocrate import ROCrate
 
 from mpitrain.config import load_run_config, render_yaml
 from mpitrain.errors import MissingDependencyError, UserError
@@ -120,6 +119,7 @@ def test_what_cannot_be_reproduced_says_why(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_record_is_an_ro_crate_that_its_own_library_reads(run: Path, default_run: Path) -> None:
+    ROCrate = pytest.importorskip("rocrate.rocrate").ROCrate
     done = launch(["-m", "mpitrain", "report", str(run), "--ro-crate"])
     assert (done.returncode, done.stdout) == (0, f"RO-Crate: {run / 'ro-crate-metadata.json'}\n"), done.stderr
     crate, record = ROCrate(run), record_of(run)
