@@ -102,7 +102,8 @@ def test_the_mean_predictor_is_weighed_like_the_loss_and_is_there_for_every_loss
     assert "of the mean predictor's" in runs["weighed_huber"][2]
 
 
-def test_wrong_weights_are_one_line(tmp_path):
+def test_wrong_weights_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     data = write_two(tmp_path / "data.nc", np.ones(SHAPE), -np.ones(SHAPE[1:]))
     train = ["train", "--data", str(data), "variables.input_variables=[x]", "variables.output_variables=[y]"]
     by_area = [*train, "training.area_weighted_loss=true"]
