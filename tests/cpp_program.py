@@ -12,7 +12,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 import pytest
-from conftest import REFERENCE_CASE, Finished, find_mpirun, launch, launcher_environment
+from conftest import REFERENCE_CASE, TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment
 
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native.toolchain import find_toolchain
@@ -49,12 +49,12 @@ def need_cpp_toolchain() -> None:
         pytest.skip(str(error))
 
 
-def run_cpp(num_ranks: int, *flags: str, python: str = sys.executable, timeout_s: float = 60.0) -> Finished:
+def run_cpp(num_ranks: int, *flags: str, python: str = sys.executable) -> Finished:
     """Run the C++ program under mpirun and wait for its end."""
     command = [find_mpirun(python), "-np", str(num_ranks), str(cpp_program(python)), *flags]
     environment = {**launcher_environment(), **PATIENT_RANKS, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
     )
     return Finished(done.returncode, done.stdout, done.stderr)
 

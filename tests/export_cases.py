@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import need_program
+from conftest import TIMEOUT_S, need_program
 
 from mpitrain.config.model import ModelSection
 from mpitrain.export.source.c import c_files, cpp_files
@@ -123,7 +123,7 @@ def write_sources(emulator: Emulator, language: str, folder: Path) -> list[str]:
 
 def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder."""
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
 
 def compiled(compiler: str, folder: Path, sources: list[str], *flags: str, program: str = "program") -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
+from conftest import TIMEOUT_S
 
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.ranks import Ranks
@@ -15,7 +16,6 @@ from mpitrain.comm.tcp.plain_data import decode, encode
 from mpitrain.comm.watch.notes import CollectiveNotes
 
 Result = TypeVar("Result")
-_PATIENCE_S = 60.0
 
 
 class PlayedCommunicator:
@@ -28,9 +28,9 @@ class PlayedCommunicator:
 
     def _share(self, value: Any) -> list[Any]:
         self._board[self.rank] = value
-        self._barrier.wait(_PATIENCE_S)
+        self._barrier.wait(TIMEOUT_S)
         values = list(self._board)
-        self._barrier.wait(_PATIENCE_S)
+        self._barrier.wait(TIMEOUT_S)
         return values
 
     def all_reduce(self, tensor: torch.Tensor, operation: str = "sum") -> None:

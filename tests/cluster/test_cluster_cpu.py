@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import launcher_environment
+from conftest import TIMEOUT_S, launcher_environment
 
 from mpitrain.cluster.cpu import cpuid, identity
 from mpitrain.cluster.cpu.compiler_flags import build_identity, fuses_products, instruction_flags
@@ -117,7 +117,7 @@ def test_this_cpu_has_what_numpy_finds_in_it():
 def test_the_module_prints_it_as_json():
     done = subprocess.run(
         [sys.executable, "-m", "mpitrain.cluster.cpu.identity"],
-        env=launcher_environment(), capture_output=True, text=True, timeout=60, check=True,
+        env=launcher_environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
     )  # fmt: skip
     answer = json.loads(done.stdout)
     sets = answer.pop("instruction_sets")

@@ -6,15 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import Finished, find_mpirun, launcher_environment
-from slowness import assert_within
+from conftest import TIMEOUT_S, Finished, find_mpirun, launcher_environment
 
-SECONDS_TO_REFUSE = 10.0
 OPENMPI_PYTHON = "MPITRAIN_OPENMPI_PYTHON"
 IN_A_BATCH_JOB = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "4"}
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -66,7 +63,7 @@ def _no_launcher_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def start(prefix: list[str], folder: Path, environ: dict[str, str], python: str = sys.executable) -> Finished:
     command = [*prefix, python, "-m", "mpitrain", "train", f"output.model_dir={folder}"]
     done = subprocess.run(
-        command, env={**launcher_environment(), **environ}, capture_output=True, text=True, timeout=120,
+        command, env={**launcher_environment(), **environ}, capture_output=True, text=True, timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)
@@ -86,15 +83,10 @@ def test_variables_set_by_hand_or_left_over(tmp_path: Path) -> None:
 
     names = [name for name in BY_HAND if name not in ONLY_MPICH or "MPICH" in MPI.Get_library_version()]
 
-    def timed(name: str) -> tuple[Finished, float]:
-        started_s = time.monotonic()
-        return start([], tmp_path / "run", BY_HAND[name][0]), time.monotonic() - started_s
-
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        outcomes = list(pool.map(timed, names))
-    for name, (done, seconds) in zip(names, outcomes, strict=True):
+        outcomes = list(pool.map(lambda name: start([], tmp_path / "run", BY_HAND[name][0]), names))
+    for name, done in zip(names, outcomes, strict=True):
         assert_refused(done, BY_HAND[name][1], tmp_path / "run")
-        assert_within(SECONDS_TO_REFUSE, seconds, name)
 
 
 def test_openmpis_mpirun_with_an_mpich_python(tmp_path: Path) -> None:
@@ -103,11 +95,8 @@ def test_openmpis_mpirun_with_an_mpich_python(tmp_path: Path) -> None:
     other = os.environ.get(OPENMPI_PYTHON)
     if other is None or "MPICH" not in MPI.Get_library_version():
         pytest.skip(f"needs an MPICH here and {OPENMPI_PYTHON}=/path/to/python of an environment with Open MPI")
-    started_s = time.monotonic()
     done = start([find_mpirun(other), "-np", "2"], tmp_path / "run", {})
-    seconds = time.monotonic() - started_s
     assert_refused(done, ("PMIx was offered to MPICH", "Open MPI's mpirun started it: use MPICH's"), tmp_path / "run")
-    assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
 
 
 def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
@@ -117,11 +106,8 @@ def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
     other = os.environ.get(OPENMPI_PYTHON)
     if other is None or "MPICH" not in MPI.Get_library_version():
         pytest.skip(f"needs an MPICH here and {OPENMPI_PYTHON}=/path/to/python of an environment with Open MPI")
-    started_s = time.monotonic()
     done = start([find_mpirun(), "-np", "2"], tmp_path / "run", {}, other)
-    seconds = time.monotonic() - started_s
     assert_refused(done, ("each is alone in MPI_COMM_WORLD", "use the mpirun next to that library"), tmp_path / "run")
-    assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
 
 
 @pytest.mark.mpi([2])
@@ -135,8 +121,5 @@ def test_mpichs_mpirun_with_an_openmpi_python(tmp_path: Path) -> None:
     ids=["other size", "impossible rank", "other rank"],
 )  # fmt: skip
 def test_mpi_and_variables_that_contradict_it(tmp_path: Path, environ: dict[str, str], words: tuple[str, ...]) -> None:
-    started_s = time.monotonic()
     done = start([find_mpirun(), "-np", "2"], tmp_path / "run", environ)
-    seconds = time.monotonic() - started_s
     assert_refused(done, words, tmp_path / "run")
-    assert_within(SECONDS_TO_REFUSE, seconds, "refusing")

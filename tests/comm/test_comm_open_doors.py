@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from conftest import find_mpirun, launcher_environment
-from slowness import slowness
+from conftest import TIMEOUT_S, find_mpirun, launcher_environment
 from start_faults import free_port
 
 from mpitrain.comm.tcp.meeting import address_to_meet, is_loopback
@@ -73,7 +72,7 @@ def running(commands: Sequence[Sequence[str]], environs: Sequence[dict[str, str]
             for command, environ in zip(commands, environs, strict=True)
         ]  # fmt: skip
     try:
-        deadline_s = time.monotonic() + 60.0 * slowness()
+        deadline_s = time.monotonic() + TIMEOUT_S
         while not ready.exists():
             assert time.monotonic() < deadline_s
             assert all(job.poll() is None for job in jobs), output.read_text()
@@ -85,7 +84,7 @@ def running(commands: Sequence[Sequence[str]], environs: Sequence[dict[str, str]
                 os.killpg(job.pid, signal.SIGTERM)
         for job in jobs:
             try:
-                job.wait(20.0 * slowness())
+                job.wait(TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
@@ -159,7 +158,7 @@ def test_an_impostors_pickle_is_not_executed(tmp_path: Path, small_history: Path
         for command, environ in zip([training(tmp_path / "run", small_history), impostor], environs, strict=True)
     ]  # fmt: skip
     try:
-        _, stderr = pair[0].communicate(timeout=90.0 * slowness())
+        _, stderr = pair[0].communicate(timeout=TIMEOUT_S)
     finally:
         for process in pair:
             process.kill()
@@ -205,6 +204,6 @@ def test_ranks_meet_by_the_same_secret_only(
                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         for environ, secret in zip(by_hand(free_port()), secrets, strict=True)
     ]  # fmt: skip
-    said = "".join(process.communicate(timeout=90.0 * slowness())[1] for process in pair)
+    said = "".join(process.communicate(timeout=TIMEOUT_S)[1] for process in pair)
     assert [process.returncode for process in pair] == [code] * 2, said
     assert len([line for line in said.splitlines() if line.startswith("mpitrain: error")]) == (code > 0), said

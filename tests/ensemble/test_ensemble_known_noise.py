@@ -43,7 +43,7 @@ def answers_of(folder: Path, inputs: np.ndarray) -> np.ndarray:
 
 def trained(folder: Path, *words: str) -> np.ndarray:
     """Train an ensemble, and return its members' answers (M, N) at points of their own, the same for all ensembles."""
-    done = launch(["-m", "mpitrain", "ensemble", *SETTINGS, *words, f"output.model_dir={folder}"], timeout_s=500)
+    done = launch(["-m", "mpitrain", "ensemble", *SETTINGS, *words, f"output.model_dir={folder}"])
     assert done.returncode == 0, done.stderr
     return answers_of(folder, np.random.default_rng(99).uniform(-1, 1, (1500, 2)))
 

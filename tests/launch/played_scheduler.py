@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conftest import TIMEOUT_S
+
 PATHS = "/usr/local/bin:/usr/bin:/bin"
 # Writes its own arguments, NUL-separated; $PLAY is what it does then.
 PYTHON = """#!/usr/bin/env bash
@@ -60,7 +62,7 @@ class Stage:
 
     def run(self, script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         process = self.start(script, environ)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def arguments_of(self, command: str) -> list[str]:

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import TIMEOUT_S
 
 from mpitrain.observe.terminal import (
     ProcessStatus,
@@ -68,7 +69,7 @@ def test_full_terminal_drops_instead_of_blocking() -> None:
         # nobody reads, as after Ctrl-S; in a thread, so that a write that blocks fails the test instead of hanging it
         writer = threading.Thread(target=lambda: [terminal.write("x" * 100) for _ in range(2000)], daemon=True)
         writer.start()
-        writer.join(timeout=10)
+        writer.join(timeout=TIMEOUT_S)
         assert not writer.is_alive()
         assert os.get_blocking(write_end)  # the caller's own descriptor is as it was
         assert terminal.may_write()
@@ -124,7 +125,7 @@ def _run_on_a_terminal(command: list[str], folder: Path) -> str:
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done

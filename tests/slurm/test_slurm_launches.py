@@ -7,12 +7,10 @@ import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import TESTS, Finished, find_mpirun, launch, losses_of, train
-from slowness import assert_within
 from slurm_cluster import SlurmCluster, slurm, wait_until
 
 from mpitrain.models.files.torchscript import load_and_run_code
@@ -21,7 +19,6 @@ __all__ = ["slurm"]
 
 Outcome = tuple[str, list[tuple[float, float | None]]]
 
-SECONDS_TO_REFUSE = 10.0
 LAUNCH_TIMEOUT_S = 150.0
 COMMAND = (sys.executable, "-m", "mpitrain", "train")
 TWO_AND_TWO = ("-N2", "--ntasks-per-node=2")
@@ -166,12 +163,9 @@ def test_wrong_sruns_say_their_fix(
 ) -> None:
     if "--mpi=pmix" in options:
         skip_unless_mpich_without_pmix()
-    started_s = time.monotonic()
     given = [*COMMAND, f"output.model_dir={tmp_path / 'run'}", f"data.data_path={small_history}", *settings]
     done = slurm.srun(*options, "-N1", "-n2", *given, timeout_s=LAUNCH_TIMEOUT_S)
-    seconds = time.monotonic() - started_s
     assert_refused(done, words)
-    assert_within(SECONDS_TO_REFUSE, seconds, "refusing")
     assert not (tmp_path / "run").exists()
 
 

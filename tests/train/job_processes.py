@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Finished, find_mpirun, launcher_environment
+from conftest import TIMEOUT_S, Finished, find_mpirun, launcher_environment
 
 # Where launchers tell a process its rank.
 _RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK")
@@ -40,7 +40,7 @@ class RunningJob:
         self._seen |= alive
         return alive
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         """Wait until `condition` holds; the job must not end before."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
@@ -49,7 +49,7 @@ class RunningJob:
             time.sleep(0.005)
         self.processes()
 
-    def wait(self, timeout_s: float) -> Finished:
+    def wait(self, timeout_s: float = TIMEOUT_S) -> Finished:
         """Wait for the launcher's end; kill everything if it does not come, which fails the test."""
         try:
             returncode = self._launcher.wait(timeout_s)
@@ -60,7 +60,7 @@ class RunningJob:
             raise
         return Finished(returncode, *(path.read_text() for path in self._paths))
 
-    def wait_until_gone(self, timeout_s: float) -> None:
+    def wait_until_gone(self, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until every process that was seen is gone."""
         deadline_s = time.monotonic() + timeout_s
         while left := {pid for pid in self._seen if _is_alive(pid)}:

@@ -36,7 +36,7 @@ def run_many(folder: Path, num_ranks: int | None, jobs: list[list[str]]) -> list
     folder.mkdir(parents=True)
     jobs_file = folder / "jobs.json"
     jobs_file.write_text(json.dumps(jobs))
-    done = launch([str(Path(__file__)), str(jobs_file)], num_ranks, timeout_s=300)
+    done = launch([str(Path(__file__)), str(jobs_file)], num_ranks)
     outcomes = [_outcome(folder, number) for number in range(len(jobs))]
     expected = num_ranks or 1
     for arguments, outcome in zip(jobs, outcomes, strict=True):

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from conftest import launch
+from conftest import TIMEOUT_S, launch
 from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import Run, in_turns, one_step, points, run_alone
@@ -253,7 +253,7 @@ def test_each_kernel_source_compiles_by_itself():
     """As an editor reads it: it includes what it needs, and the network's sizes have examples."""
     for path in build._KERNELS.glob("*.[ch]pp"):
         command = [build.find_compiler(), "-std=c++17", "-Wall", "-fsyntax-only", "-x", "c++", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr
 
 

@@ -28,7 +28,7 @@ def flips(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     """What became of runs on 3 ranks, each with one bit flipped: 1000 with --full."""
     results = tmp_path_factory.mktemp("flips") / "results.json"
     an_engine = -(-1000 // NUM_ENGINES) if request.config.getoption("--full") else 2
-    done = launch([str(PROGRAM), str(results), str(an_engine), "1"], 3, timeout_s=1800)
+    done = launch([str(PROGRAM), str(results), str(an_engine), "1"], 3)
     assert done.returncode == 0, done.stderr
     facts: list[dict[str, Any]] = json.loads(results.read_text())
     assert len(facts) == an_engine * NUM_ENGINES

@@ -68,7 +68,7 @@ def test_a_file_that_changes_ends_all_ranks_with_one_line(tmp_path, histories):
 
     changing = threading.Thread(target=change)
     changing.start()
-    run = train(2, tmp_path / "run", histories, *SETTINGS, "training.epochs=100000", timeout_s=60)
+    run = train(2, tmp_path / "run", histories, *SETTINGS, "training.epochs=100000")
     changing.join()
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert run.returncode == 2
