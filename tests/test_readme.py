@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, TIMEOUT_S, find_mpirun
+from conftest import LAB, PROJECT, TESTS, TIMEOUT_S, find_mpirun
 
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
@@ -119,6 +119,14 @@ def test_run_folder_holds_what_the_table_names(played: Played) -> None:
     }
     for name in names - {"cice_history.nc"}:
         assert (played.folder / "first" / name).exists()
+
+
+def test_each_promise_is_held_by_a_test_of_the_default_tier() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", (TESTS / "README.md").read_text())
+    assert len(named) > 20
+    for file, test in named:
+        assert f"\ndef {test}(" in (TESTS / file).read_text(), f"{file}::{test}"
+        assert not {f"tests/{file}", f"tests/{file}::{test}"} & LAB
 
 
 def test_first_and_second_command_are_what_ci_runs() -> None:
