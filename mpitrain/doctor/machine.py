@@ -112,7 +112,7 @@ def check_memory() -> CheckResult:
 def check_clock() -> CheckResult:
     """Check that the clock is not earlier than this file's date, which would mislead make and checkpoints."""
     now_s, file_s = time.time(), Path(__file__).stat().st_mtime
-    found = datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc).isoformat(timespec="seconds")
+    found = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="seconds")
     if now_s < file_s - 3600:
         return CheckResult(
             "clock", "warn", f"{found}: before this program was installed", "set the clock (chrony, ntp)"

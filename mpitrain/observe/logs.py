@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -97,7 +97,7 @@ class _RankFormatter(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s {origin.replace('%', '%%')} %(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  logging's name
-        return datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
 class _RankFileHandler(logging.FileHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import json
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import PROJECT
 
+import mpitrain
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -18,7 +21,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("project")
     for name in ("mpitrain", "cpp_reference", "tests/cpp", "jobs"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-    shutil.copy(PROJECT / "setup.py", copy)
+    for name in ("setup.py", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, copy)
     target = copy / "installed"
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_py", "--build-lib", str(target)]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
@@ -28,6 +32,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_but_the_package_lies_on_top(installed: Path) -> None:
     assert [path.name for path in installed.iterdir()] == ["mpitrain"]
+
+
+def test_the_metadata_name_licence_version_and_pythons(installed: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "egg_info", "--egg-base", str(installed.parent)]
+    done = subprocess.run(command, cwd=installed.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    metadata = email.message_from_string((installed.parent / "mpitrain.egg-info" / "PKG-INFO").read_text())
+    assert metadata["Version"] == mpitrain.__version__
+    assert "Apache-2.0" in (metadata["License"], metadata["License-Expression"])
+    assert metadata["License-File"] == "LICENSE"
+    minimum = metadata["Requires-Python"].removeprefix(">=")
+    assert f"(Python {minimum} or newer)" in (PROJECT / "README.md").read_text()
+    assert f"Programming Language :: Python :: {minimum}" in metadata.get_all("Classifier")
+    assert (installed / "mpitrain" / "py.typed").is_file()
 
 
 def test_every_module_and_every_source_is_there(installed: Path) -> None:
