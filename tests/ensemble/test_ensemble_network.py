@@ -8,8 +8,8 @@ import netCDF4
 import numpy as np
 import torch
 from conftest import launch
+from ensemble_runs import SMALL, ensemble
 from networks import build_icenet
-from test_ensemble_runs import SMALL, ensemble
 
 from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.torchscript import load_and_run_code
