@@ -6,17 +6,17 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-# The version stands in the package; importing it here would need what it depends on.
-VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "mpitrain" / "__init__.py").read_text(), re.MULTILINE)[1]
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "mpitrain" / "version.py").read_text(), re.MULTILINE)
 
 setup(
     name="mpitrain",
-    version=VERSION,
+    version=VERSION[1],
     description="Train networks on scientific data under MPI, with results equal to a C++ MPI program's",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
+    keywords=["MPI", "neural networks", "NetCDF", "climate", "reproducibility", "Fortran", "emulators", "HPC"],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Environment :: Console",
@@ -33,10 +33,13 @@ setup(
     # The C++ program's sources travel along, for `mpitrain verify` to build them where mpitrain is installed.
     package_dir={"mpitrain.cpp_reference": "cpp_reference"},
     package_data={
-        "mpitrain": ["py.typed"],
+        "mpitrain": ["py.typed", "help/*.md"],
         "mpitrain.cpp_reference": ["*.cpp", "*.hpp", "CMakeLists.txt", "CMakePresets.json"],
+        "mpitrain.observe.maps": ["*.npz"],
         "mpitrain.train.compiled.kernels": ["*.cpp", "*.hpp"],
         "mpitrain.data.files.compiled": ["*.cpp"],
+        "mpitrain.datatools": ["collection_sources/*"],
+        "mpitrain.export.trainer": ["sources/*"],
         "mpitrain.inference.portable.sources": ["*.h", "*.f90"],
     },
     python_requires=">=3.11",
@@ -57,8 +60,8 @@ setup(
     extras_require={
         # Converts units of measurement, by UDUNITS; without it data in other units than the model's are refused.
         "units": ["cf-units>=3.2"],
-        # Coastlines on the maps of `predict --maps` and `data inspect --maps`, which do without where it is missing.
-        "maps": ["cartopy>=0.23"],
+        # Predictions as xarray Datasets from Python.
+        "xarray": ["xarray>=2024.1"],
         # Further kinds of files.
         "zarr": ["zarr>=3"],
         "tables": ["pyarrow>=14"],

@@ -51,12 +51,13 @@ BatchOrder read_batch_order(const std::string& path, const std::vector<std::int6
     const NetcdfFile file = NetcdfFile::open(path);
     const std::vector<std::size_t> shape = file.shape("batch_order");
     if (shape.size() != 3 || shape[0] < 1 || shape[2] < 1) {
-        throw UserError(path + ": variable batch_order: allowed shape is (step, virtual rank, slice), each at least 1");
+        throw UserError(path +
+                        ": variable batch_order: allowed shape is (step, virtual rank, microbatch), each at least 1");
     }
     BatchOrder order;
     order.num_steps = static_cast<std::int64_t>(shape[0]);
     order.num_virtual_ranks = static_cast<std::int64_t>(shape[1]);
-    order.slice_size = static_cast<std::int64_t>(shape[2]);
+    order.microbatch_size = static_cast<std::int64_t>(shape[2]);
     check_num_virtual_ranks(order.num_virtual_ranks, num_virtual_ranks, path);
     order.training_points = read_training_points(file, selected_points);
     order.owned = rank_range(order.num_virtual_ranks, world_size, rank);
@@ -78,10 +79,10 @@ BatchOrder full_batch_order(const std::vector<std::int64_t>& selected_points, st
     order.num_steps = 1;
     order.training_points = selected_points;
     const auto n = static_cast<std::int64_t>(selected_points.size());
-    order.slice_size = (n + num_virtual_ranks - 1) / num_virtual_ranks;
+    order.microbatch_size = (n + num_virtual_ranks - 1) / num_virtual_ranks;
     order.owned = rank_range(num_virtual_ranks, world_size, rank);
     for (std::int64_t v = order.owned.start; v < order.owned.stop; ++v) {
-        for (std::int64_t j = 0; j < order.slice_size; ++j) {
+        for (std::int64_t j = 0; j < order.microbatch_size; ++j) {
             order.slots.push_back(j * num_virtual_ranks + v < n ? j : -1);
         }
     }

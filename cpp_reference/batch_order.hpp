@@ -10,7 +10,7 @@
 struct BatchOrder {
     std::int64_t num_virtual_ranks = 0;         // V
     std::int64_t num_steps = 0;                 // in `slots`; more steps start again from the first
-    std::int64_t slice_size = 0;                // B / V rows
+    std::int64_t microbatch_size = 0;           // B / V rows
     std::vector<std::int64_t> training_points;  // (n_train) flat grid indices
     Range owned{0, 0};                          // the virtual ranks of this rank
     /// (step, owned virtual rank, row): place among that virtual rank's own samples, or -1 for a row of weight zero
@@ -22,6 +22,6 @@ struct BatchOrder {
 BatchOrder read_batch_order(const std::string& path, const std::vector<std::int64_t>& selected_points,
                             std::optional<std::int64_t> num_virtual_ranks, int world_size, int rank);
 
-/// Without a file: every step takes all samples, in their order; slices are filled to one length.
+/// Without a file: every step takes all samples, in their order; microbatches are filled to one length.
 BatchOrder full_batch_order(const std::vector<std::int64_t>& selected_points, std::int64_t num_virtual_ranks,
                             int world_size, int rank);

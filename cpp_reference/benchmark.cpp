@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "engine.hpp"
-#include "slice_buffer.hpp"
+#include "microbatch_buffer.hpp"
 #include "train.hpp"
 
 namespace {
@@ -55,7 +55,7 @@ Weights synthetic_weights(const std::vector<std::int64_t>& network) {
 BatchOrder shuffled_order(std::int64_t num_samples, std::int64_t batch_size, std::int64_t num_parts, Range owned) {
     BatchOrder order;
     order.num_virtual_ranks = num_parts;
-    order.slice_size = batch_size / num_parts;
+    order.microbatch_size = batch_size / num_parts;
     order.num_steps = num_samples / batch_size;
     order.owned = owned;
     std::vector<std::vector<std::int64_t>> shuffled;
@@ -68,20 +68,20 @@ BatchOrder shuffled_order(std::int64_t num_samples, std::int64_t batch_size, std
     }
     for (std::int64_t step = 0; step < order.num_steps; ++step) {
         for (const std::vector<std::int64_t>& own : shuffled) {
-            const auto start = own.begin() + step * order.slice_size;
-            order.slots.insert(order.slots.end(), start, start + order.slice_size);
+            const auto start = own.begin() + step * order.microbatch_size;
+            order.slots.insert(order.slots.end(), start, start + order.microbatch_size);
         }
     }
     return order;
 }
 
-/// One slice a rank. MPI adds the gradients as it likes: in one message, or in one for each parameter.
+/// One microbatch a rank. MPI adds the gradients as it likes: in one message, or in one for each parameter.
 template <typename Real>
 std::vector<double> train_any(const MpiSession& mpi, Engine<Real>& engine, const Samples<Real>& samples,
                               const BatchOrder& order, const Sizes& sizes, std::int64_t num_steps, bool by_parameter) {
     const std::vector<Parameter> parameters = parameters_of(sizes);
     std::vector<Real> gradient(num_parameters(sizes));
-    SliceBuffer<Real> buffer(static_cast<std::size_t>(order.slice_size));
+    MicrobatchBuffer<Real> buffer(static_cast<std::size_t>(order.microbatch_size));
     const auto world_size = static_cast<Real>(mpi.world_size());
     const auto add_up = [&](Real* values, std::size_t count) {
         MPI_Allreduce(MPI_IN_PLACE, values, static_cast<int>(count), mpi_type<Real>(), MPI_SUM, mpi.comm());
@@ -89,13 +89,13 @@ std::vector<double> train_any(const MpiSession& mpi, Engine<Real>& engine, const
     std::vector<double> step_seconds;
     for (std::int64_t step = 0; step < num_steps; ++step) {
         const double start = MPI_Wtime();
-        Slice<Real> slice = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
+        Microbatch<Real> microbatch = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
         if (order.num_steps > 1) {  // else the batch is all samples, where they lie
-            slice =
-                buffer.fill(samples, &order.slots[static_cast<std::size_t>(step % order.num_steps * order.slice_size)]);
-            slice.weight = nullptr;
+            microbatch = buffer.fill(
+                samples, &order.slots[static_cast<std::size_t>(step % order.num_steps * order.microbatch_size)]);
+            microbatch.weight = nullptr;
         }
-        engine.mean_loss(slice, gradient.data());
+        engine.mean_loss(microbatch, gradient.data());
         if (by_parameter) {
             for (const Parameter& parameter : parameters) add_up(gradient.data() + parameter.start, parameter.size);
         } else {
@@ -134,9 +134,10 @@ std::string json_line(const Options& options, int world_size, std::int64_t num_s
 template <typename Real>
 std::string run_benchmark(const MpiSession& mpi, const Options& options) {
     const bool is_fixed = options.reduction == Reduction::fixed;
-    const std::int64_t num_parts = is_fixed ? options.virtual_ranks.value_or(8) : mpi.world_size();
     const std::int64_t num_samples = options.num_samples.value_or(default_num_samples);
     const std::int64_t batch_size = options.batch_size.value_or(num_samples);
+    const std::int64_t num_parts =
+        is_fixed ? options.virtual_ranks.value_or(microbatches_of(batch_size)) : mpi.world_size();
     const std::int64_t warmup = options.warmup.value_or(*options.benchmark / 10 + 1);
     Options engine_options = options;  // these semantics' Adam is libtorch's
     engine_options.semantics = options.reduction == Reduction::original ? Semantics::reference : Semantics::standard;

@@ -9,7 +9,7 @@
 
 /// Rows of one batch. Borrowed memory. B rows, F features.
 template <typename Real>
-struct Slice {
+struct Microbatch {
     std::size_t rows;
     const Real* x;       // (B,F), not normalised
     const Real* y;       // (B)
@@ -61,9 +61,9 @@ class Engine {
     virtual std::vector<double> weights() const = 0;  // (K)
 
     /// mse over the rows (reference). gradient (K) is overwritten. Returns the loss.
-    virtual Real mean_loss(const Slice<Real>& slice, Real* gradient) = 0;
+    virtual Real mean_loss(const Microbatch<Real>& microbatch, Real* gradient) = 0;
     /// Sum of the rows' weighted squared errors (standard). gradient (K) is overwritten. Returns that sum.
-    virtual Real summed_loss(const Slice<Real>& slice, Real* gradient) = 0;
+    virtual Real summed_loss(const Microbatch<Real>& microbatch, Real* gradient) = 0;
     /// One Adam step with this gradient (K), as libtorch computes it (reference) or Python's torch (standard).
     virtual void adam_step(const Real* gradient) = 0;
 

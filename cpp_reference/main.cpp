@@ -131,8 +131,8 @@ std::string timing_line(const Options& options, int world_size, const Sizes& siz
     const auto middle = step_seconds.begin() + static_cast<std::ptrdiff_t>(step_seconds.size() / 2);
     std::nth_element(step_seconds.begin(), middle, step_seconds.end());
     const bool reference = options.semantics == Semantics::reference;
-    const std::size_t rows =
-        reference ? share.samples[0].size() : share.samples.size() * static_cast<std::size_t>(share.order.slice_size);
+    const std::size_t rows = reference ? share.samples[0].size()
+                                       : share.samples.size() * static_cast<std::size_t>(share.order.microbatch_size);
     std::ostringstream line;
     line << "{\"engine\": \"" << name_of(options.engine) << "\", \"semantics\": \"" << name_of(options.semantics)
          << "\", \"precision\": \"" << name_of(options.precision) << "\", \"ranks\": " << world_size

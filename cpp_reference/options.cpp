@@ -214,7 +214,7 @@ void check_benchmark(const Options& options, const std::set<std::string>& seen) 
         if (options.benchmark && !allowed.count(flag)) throw UserError("--benchmark takes no --" + flag);
     }
     if (options.virtual_ranks && options.reduction != Reduction::fixed) {
-        throw UserError("--virtual-ranks goes with --reduction fixed; the others have one slice a rank");
+        throw UserError("--virtual-ranks goes with --reduction fixed; the others have one microbatch a rank");
     }
 }
 
@@ -277,7 +277,7 @@ std::string help_text() {
 Files read
   --history F.nc            CICE history file
   --initial-weights W.nc    fc1.weight (H,7), fc1.bias (H), fc2.weight (1,H), fc2.bias (1); deeper chains: fc3, ...
-  --batch-order B.nc        standard: training_index (n_train), batch_order (step, virtual rank, slice); without it
+  --batch-order B.nc        standard: training_index (n_train), batch_order (step, virtual rank, microbatch); without it
                             every step takes all valid samples
   --model M.pt              with --predict-only: TorchScript archive; normalization.M.pt must lie beside it
 Files written, by rank 0
@@ -295,7 +295,7 @@ What is computed
   --hidden-activation none|sigmoid|relu|gelu|tanh|silu     (default: none)
   --output-activation none|sigmoid|relu|gelu|tanh|silu     (default: sigmoid)
   --epochs E                        (default: 60; with --batch-order its steps, which E must divide)
-  --virtual-ranks V                 standard: a power of two (default: 8; with --batch-order what it has)
+  --virtual-ranks V                 standard: a power of two, 8 for results of before (default: of the batch)
   --learning-rate 0.001  --beta1 0.9  --beta2 0.999  --epsilon 1e-8     Adam
   --trace-steps 1,10,100,1000       steps whose gradients and weights go into the trace, counted from 1
   --predict-only                    no training
@@ -307,8 +307,9 @@ Time of a training step, on synthetic samples; one line of JSON
   --network 7-64-64-1               units of each level (default: 7-16-1)
   --samples N                       in all (default: 16384)
   --batch-size B|full               in all (default: full)
-  --reduction fixed|any|original    fixed: V slices added in the fixed tree; any: one slice a rank, one MPI_Allreduce;
-                                    original: one slice a rank, one MPI_Allreduce for each parameter, libtorch's Adam
+  --reduction fixed|any|original    fixed: V microbatches added in the fixed tree; any: one microbatch a rank, one
+                                    MPI_Allreduce;
+                                    original: one microbatch a rank, one MPI_Allreduce for each parameter, libtorch's Adam
 
 Exit status: 0 done, 2 the input is wrong (one line on standard error tells what), 1 a fault of the program.
 )";

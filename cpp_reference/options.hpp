@@ -42,7 +42,7 @@ struct Options {
     std::optional<std::int64_t> epochs;  // default: 60, or what the batch order has
     std::vector<std::int64_t> trace_steps = {1, 10, 100, 1000};
     AdamOptions adam;
-    std::optional<std::int64_t> virtual_ranks;  // default: 8, or what the batch order has
+    std::optional<std::int64_t> virtual_ranks;  // default: what the batch order has, or what the batch has
     bool predict_only = false;
     bool timing = false;
     // Benchmark only.

@@ -13,6 +13,13 @@ std::vector<std::int64_t> round_robin(const std::vector<std::int64_t>& points, i
     return mine;
 }
 
+std::int64_t microbatches_of(std::int64_t batch_size) {
+    constexpr std::int64_t fewest_rows = 8, most = 128;
+    std::int64_t count = 1;
+    while (count < most && 2 * count * fewest_rows <= batch_size) count *= 2;
+    return count;
+}
+
 std::vector<std::int64_t> points_of_virtual_rank(const std::vector<std::int64_t>& training_points,
                                                  std::int64_t num_virtual_ranks, std::int64_t v) {
     std::vector<std::int64_t> mine;

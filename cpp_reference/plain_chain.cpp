@@ -198,11 +198,12 @@ class PlainChain final : public PlainTiles<Real> {
 
     const Real* input_of(std::size_t l) const { return l == 0 ? input_.data() : layers_[l - 1].output.data(); }
 
-    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) override {
+    Real accumulate(const Microbatch<Real>& microbatch, Real scale, Real* gradient) override {
         for (Layer<Real>& layer : layers_) layer.clear_gradient();
         Real loss = 0;
-        this->for_each_tile(slice.x, slice.rows, [&](std::size_t start, std::size_t rows) {
-            loss += differentiate(slice.y + start, slice.weight ? slice.weight + start : nullptr, rows, scale);
+        this->for_each_tile(microbatch.x, microbatch.rows, [&](std::size_t start, std::size_t rows) {
+            loss += differentiate(microbatch.y + start, microbatch.weight ? microbatch.weight + start : nullptr, rows,
+                                  scale);
             run_backward(rows, [rows](Layer<Real>& layer, const Real* x) { layer.add_gradient(x, rows); });
         });
         for (const Layer<Real>& layer : layers_) layer.give_gradient(gradient);

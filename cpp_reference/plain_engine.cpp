@@ -88,11 +88,12 @@ class PlainEngine final : public PlainTiles<Real> {
     using PlainTiles<Real>::mean_;
     using PlainTiles<Real>::std_;
 
-    Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) override {
+    Real accumulate(const Microbatch<Real>& microbatch, Real scale, Real* gradient) override {
         std::fill_n(gradient, weights_.size(), Real{0});
         Real loss = 0;
-        this->for_each_tile(slice.x, slice.rows, [&](std::size_t start, std::size_t rows) {
-            loss += run_backward(slice.y + start, slice.weight ? slice.weight + start : nullptr, rows, scale, gradient);
+        this->for_each_tile(microbatch.x, microbatch.rows, [&](std::size_t start, std::size_t rows) {
+            loss += run_backward(microbatch.y + start, microbatch.weight ? microbatch.weight + start : nullptr, rows,
+                                 scale, gradient);
         });
         return loss;
     }

@@ -76,12 +76,14 @@ class PlainTiles : public Engine<Real> {
 
     std::vector<double> weights() const override { return {weights_.begin(), weights_.end()}; }
 
-    Real mean_loss(const Slice<Real>& slice, Real* gradient) override {
-        const Real rows = static_cast<Real>(slice.rows);
-        return accumulate(slice, 2 / rows, gradient) / rows;
+    Real mean_loss(const Microbatch<Real>& microbatch, Real* gradient) override {
+        const Real rows = static_cast<Real>(microbatch.rows);
+        return accumulate(microbatch, 2 / rows, gradient) / rows;
     }
 
-    Real summed_loss(const Slice<Real>& slice, Real* gradient) override { return accumulate(slice, 2, gradient); }
+    Real summed_loss(const Microbatch<Real>& microbatch, Real* gradient) override {
+        return accumulate(microbatch, 2, gradient);
+    }
 
     void adam_step(const Real* gradient) override { adam_.step(weights_.data(), gradient); }
 
@@ -110,7 +112,7 @@ class PlainTiles : public Engine<Real> {
     virtual void run(const Real* x, std::size_t rows) = 0;
     virtual Real output_of(std::size_t r) const = 0;
     /// Weighted squared errors of all rows, and scale times half their gradient into gradient (K).
-    virtual Real accumulate(const Slice<Real>& slice, Real scale, Real* gradient) = 0;
+    virtual Real accumulate(const Microbatch<Real>& microbatch, Real scale, Real* gradient) = 0;
     /// y and dy/dx in physical units of the tile's rows.
     virtual void append_prediction(std::size_t rows, Prediction& prediction) = 0;
 

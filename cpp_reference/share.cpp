@@ -34,7 +34,9 @@ Share<Real> standard_share(const MpiSession& mpi, const Options& options, const 
     Share<Real> share;
     share.order = mpi.together([&] {
         if (options.batch_order.empty()) {
-            return full_batch_order(points, options.virtual_ranks.value_or(8), mpi.world_size(), mpi.rank());
+            return full_batch_order(
+                points, options.virtual_ranks.value_or(microbatches_of(static_cast<std::int64_t>(points.size()))),
+                mpi.world_size(), mpi.rank());
         }
         return read_batch_order(options.batch_order, points, options.virtual_ranks, mpi.world_size(), mpi.rank());
     });

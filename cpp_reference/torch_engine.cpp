@@ -75,16 +75,17 @@ class TorchEngine final : public Engine<Real> {
         return all;
     }
 
-    Real mean_loss(const Slice<Real>& slice, Real* gradient) override {
-        const torch::Tensor output = run(matrix(slice.x, slice.rows)).view(-1);
-        const torch::Tensor loss = torch::mse_loss(output, vector(slice.y, slice.rows));
+    Real mean_loss(const Microbatch<Real>& microbatch, Real* gradient) override {
+        const torch::Tensor output = run(matrix(microbatch.x, microbatch.rows)).view(-1);
+        const torch::Tensor loss = torch::mse_loss(output, vector(microbatch.y, microbatch.rows));
         return differentiate(loss, gradient);
     }
 
-    Real summed_loss(const Slice<Real>& slice, Real* gradient) override {
-        const torch::Tensor output = run(matrix(slice.x, slice.rows)).view(-1);
-        const torch::Tensor losses = torch::mse_loss(output, vector(slice.y, slice.rows), at::Reduction::None);
-        return differentiate((losses * vector(slice.weight, slice.rows)).sum(), gradient);
+    Real summed_loss(const Microbatch<Real>& microbatch, Real* gradient) override {
+        const torch::Tensor output = run(matrix(microbatch.x, microbatch.rows)).view(-1);
+        const torch::Tensor losses =
+            torch::mse_loss(output, vector(microbatch.y, microbatch.rows), at::Reduction::None);
+        return differentiate((losses * vector(microbatch.weight, microbatch.rows)).sum(), gradient);
     }
 
     void adam_step(const Real* gradient) override {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "slice_buffer.hpp"
+#include "microbatch_buffer.hpp"
 #include "virtual_ranks.hpp"
 
 namespace {
@@ -24,7 +24,7 @@ TrainingRecord train_reference(const MpiSession& mpi, Engine<Real>& engine, cons
                                const std::vector<std::int64_t>& trace_steps) {
     const auto parameters = parameters_of(sizes);
     std::vector<Real> gradient(num_parameters(sizes));
-    const Slice<Real> all = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
+    const Microbatch<Real> all = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
     // The original meant the number of samples here and took the number of features.
     const auto divisor = static_cast<Real>(static_cast<int>(num_features) * mpi.world_size());
     TrainingRecord record;
@@ -48,18 +48,19 @@ TrainingRecord train_standard(const MpiSession& mpi, Engine<Real>& engine, const
                               const BatchOrder& order, const Sizes& sizes, std::int64_t num_steps,
                               const std::vector<std::int64_t>& trace_steps) {
     const std::size_t num_weights = num_parameters(sizes);
-    const auto rows = static_cast<std::size_t>(order.slice_size);
-    // Behind each partial gradient travel the slice's summed loss and its summed weight.
+    const auto rows = static_cast<std::size_t>(order.microbatch_size);
+    // Behind each partial gradient travel the microbatch's summed loss and its summed weight.
     VirtualRanks<Real> virtual_ranks(mpi, order.num_virtual_ranks, num_weights + 2);
-    SliceBuffer<Real> buffer(rows);
+    MicrobatchBuffer<Real> buffer(rows);
     TrainingRecord record;
     for (std::int64_t step = 1; step <= num_steps; ++step) {
         const double start = MPI_Wtime();
         const auto entry = static_cast<std::size_t>((step - 1) % order.num_steps);
         for (std::size_t s = 0; s < samples.size(); ++s) {
-            const Slice<Real> slice = buffer.fill(samples[s], &order.slots[(entry * samples.size() + s) * rows]);
+            const Microbatch<Real> microbatch =
+                buffer.fill(samples[s], &order.slots[(entry * samples.size() + s) * rows]);
             Real* partial = virtual_ranks.partial(order.owned.start + static_cast<std::int64_t>(s));
-            partial[num_weights] = engine.summed_loss(slice, partial);
+            partial[num_weights] = engine.summed_loss(microbatch, partial);
             partial[num_weights + 1] = buffer.weight_sum();
         }
         Real* total = virtual_ranks.all_reduce();

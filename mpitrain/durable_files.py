@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+PASSING_FOLDER = "mpitrain-"
+"""How the names of folders begin that are removed after the command that they were made for."""
+HANDED_OVER = (
+    "the run's data were given in memory by a Python program and are not kept; give them again from Python, or a file "
+    "by --data"
+)
+
+
+def is_in_passing_folder(path: Path) -> bool:
+    """Tell whether a file holds data in memory of a Python program, and is removed after the command that reads it."""
+    return path.parent.name.startswith(PASSING_FOLDER) and path.is_absolute()
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
@@ -28,11 +41,17 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
     sync_folder(path.parent)
 
 
+def temporary_name(path: Path) -> Path:
+    """Return where to write what takes the place of `path` later: a name that nobody can guess."""
+    # The same folder: a rename never crosses file systems. The random part: two writers never share a temporary, and
+    # nobody can have put a link in its place.
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield where to write what takes the place of `path` at the end of the block; an error leaves all as it was."""
-    # The same folder: a rename never crosses file systems. The process number: two writers never share a temporary.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = temporary_name(path)
     try:
         yield temporary
         temporary.replace(path)

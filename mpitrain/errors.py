@@ -4,6 +4,7 @@ MpitrainError             1  our bug, unless a subclass says otherwise
 ├── UserError             2  the user's input is wrong
 │   ├── ConfigError          a key, a value or a file of settings
 │   ├── DataError            a data file, or what is in it
+│   │   └── MissingVariableError  a name in the settings that the data lacks; a ConfigError too
 │   ├── OutputError          the run folder
 │   ├── CheckpointError      a damaged or unfitting checkpoint
 │   └── MissingDependencyError  an optional package; the message holds the pip command
@@ -14,8 +15,17 @@ MpitrainError             1  our bug, unless a subclass says otherwise
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+ERROR_FILE = "MPITRAIN_ERROR_FILE"
+"""Variable that names a file, which is to receive the error that ends a command: for a caller in another process."""
 
 
 def one_line(text: str) -> str:
@@ -30,15 +40,19 @@ def reason_of(error: BaseException) -> str:
 
 
 class MpitrainError(Exception):
-    """Base of all errors that are shown to a user as one line.
+    """Base of all errors that are shown to a user: one line, and below it those of a table, where there is one.
 
-    What a message quotes may come from a file that somebody else made: control characters become escapes.
+    What a message quotes may come from a file that somebody else made, or be its name: newlines and control characters
+    become escapes. `args` are the lines: what is made again from them, by pickle or by hand, is the same.
     """
 
     exit_code = 1
 
-    def __init__(self, message: object = "") -> None:
-        super().__init__("\n".join(map(one_line, str(message).split("\n"))))
+    def __init__(self, message: object = "", *table: str) -> None:
+        super().__init__(*(one_line(str(line)) for line in (message, *table)))
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class UserError(MpitrainError):
@@ -53,6 +67,10 @@ class ConfigError(UserError):
 
 class DataError(UserError):
     """A data file, or what is in it."""
+
+
+class MissingVariableError(ConfigError, DataError):
+    """A name in the settings that the data lacks: either of them may be what to change."""
 
 
 class OutputError(UserError):
@@ -95,3 +113,64 @@ def writing(what: object, advice: str, refusals: tuple[type[Exception], ...] = (
         yield
     except refusals as error:
         raise OutputError(f"{what}: cannot be written ({reason_of(error)}); {advice}") from error
+
+
+_KEPT: ContextVar[list[MpitrainError] | None] = ContextVar("kept_errors", default=None)
+
+
+@contextmanager
+def keeping_errors() -> Iterator[list[MpitrainError]]:
+    """Collect the errors that end commands inside the block; they are not printed, since the caller raises them."""
+    kept: list[MpitrainError] = []
+    token = _KEPT.set(kept)
+    try:
+        yield kept
+    finally:
+        _KEPT.reset(token)
+
+
+def read_error(path: Path) -> MpitrainError | None:
+    """Return the error that `tell_caller` has left in a file; None where there is none."""
+    if not path.is_file():
+        return None
+    left = json.loads(path.read_text(encoding="utf-8"))
+    kind = globals().get(left["kind"], MpitrainError)
+    error: MpitrainError = kind(*left["message"].split("\n"))
+    return error
+
+
+def tell_caller(error: MpitrainError, environ: Mapping[str, str] = os.environ) -> bool:
+    """Give an error that ends a command to the caller in Python; return whether it need not be printed.
+
+    A caller in another process finds the first error in the file that ERROR_FILE names, and sees the printed line too.
+    """
+    kept = _KEPT.get()
+    if kept is not None:
+        kept.append(error)
+        return True
+    path = environ.get(ERROR_FILE)
+    if path:
+        with suppress(OSError), open(path, "x", encoding="utf-8") as file:
+            json.dump({"kind": type(error).__name__, "message": str(error)}, file)
+    return False
+
+
+@functools.cache
+def installed_version(package: str) -> str:
+    """Return the version of an installed package without loading it; "" where it is not installed."""
+    # By the names of folders, which the standard of installed packages fixes. importlib.metadata opens a file of each
+    # package and parses it as an e-mail: a dozen files and 600 questions to the file system more on every rank.
+    name = package.lower().replace("-", "_")
+    for folder in sys.path:
+        with suppress(OSError):
+            for entry in os.listdir(folder or "."):
+                stem, _, kind = entry.rpartition(".")
+                found, _, version = stem.partition("-")
+                if kind == "dist-info" and found.lower() == name and version:
+                    return version
+    import importlib.metadata  # older layouts
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

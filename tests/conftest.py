@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,16 +43,34 @@ LAB = TESTS / "lab"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="many tries where three are the rule")
-    parser.addoption("--lab", action="store_true", help="also the tests below tests/lab")
+    parser.addoption("--lab", action="store_true", help="also the tests below tests/lab and those marked lab")
+
+
+def pytest_configure() -> None:
+    # A shell starts what it runs in the background with SIGINT ignored, and programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # pip compiles what it installs. A checkout is compiled at its first import, unless this forbids it: then every
+    # rank of every launch would compile it again, for a third of its time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return "tier: default and lab" if config.getoption("--lab") else "tier: default; --lab adds tests/lab"
+    return "tier: default and lab" if config.getoption("--lab") else "tier: default; --lab adds the rest"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the lab out, also where the command line names a part of it."""
     return True if collection_path.is_relative_to(LAB) and not config.getoption("--lab") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the single tests and cases that are marked lab."""
+    if config.getoption("--lab"):
+        return
+    left_out = {item for item in items if item.get_closest_marker("lab")}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +133,11 @@ def launch(
         timeout=timeout_s, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def without_notes_on_cores(lines: Iterable[str]) -> list[str]:
+    """Leave out the note that ranks share cores, which is right where the machine has one."""
+    return [line for line in lines if " with 1 thread(s) each share " not in line]
 
 
 def train(num_ranks: int | None, folder: Path, *settings: str, cwd: Path | None = None, **options: object) -> Finished:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from conftest import TIMEOUT_S, need_program
 
-from mpitrain.config.model import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.export.source.c import c_files, cpp_files
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.export.source.fortran import fortran_files
@@ -25,7 +25,17 @@ UNITS = ("C", "C", "C", "ppt", "m", "m", "ppt")
 STD = np.array([6.5, 5.3, 1.3, 0.7, 0.2, 0.7, 1.0])
 WRITERS = {"c": c_files, "c++": cpp_files, "fortran": fortran_files}
 ENDINGS = {"c": ".c", "c++": ".cpp", "fortran": ".f90"}
-FLANG = next(filter(shutil.which, ("flang", "flang-new", *(f"flang-{one}" for one in range(40, 18, -1)))), "flang")
+FLANG = next(
+    filter(
+        shutil.which,
+        ("flang", "flang-new", *(f"{name}-{one}" for one in range(40, 18, -1) for name in ("flang", "flang-new"))),
+    ),
+    "flang",
+)
+# Its self-test needs IEEE's exceptions, which these lack; they compile the module, and all else of a model.
+OLDER_FLANG = next(filter(shutil.which, (f"flang-new-{number}" for number in (18, 17, 16))), "flang-new-16")
+# Debian's link in /usr/bin does not find its own runtime.
+OF_OLDER_FLANG = f"-L{Path(shutil.which(OLDER_FLANG) or '/bin/none').resolve().parents[1] / 'lib'}"
 COMPILERS = {"gcc": "c", "clang": "c", "g++": "c++", "clang++": "c++", "gfortran": "fortran", FLANG: "fortran"}
 # The standard, and all warnings as errors; Fortran's compilers are told not to fuse, and flang knows one standard only.
 _STRICT = {
@@ -77,36 +87,45 @@ end program driver
 
 
 def networks(
-    num_members: int = 1, num_outputs: int = 1, dtype: torch.dtype = torch.float32, **settings: Any
+    num_members: int = 1,
+    num_outputs: int = 1,
+    num_inputs: int = 7,
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
 ) -> list[PortableNetwork]:
     """Networks with drawn weights and the statistics of sea ice."""
     found = []
     for seed in range(num_members):
-        model: Any = build_model(ModelSection(**settings), 7, num_outputs, seed=seed, dtype=dtype).eval()
+        settings_of_network = network_settings(**settings)
+        model: Any = build_model(settings_of_network, num_inputs, num_outputs, seed=seed, dtype=dtype).eval()
         outputs = torch.linspace(1, 2, num_outputs)
         for norm in (module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)):
             for parameter in norm.parameters():  # which begin with ones and zeros
                 parameter.data += torch.linspace(-0.4, 0.3 + seed, len(parameter))
-        model.set_normalization(torch.from_numpy(MEAN), torch.from_numpy(STD), outputs, 3 * outputs)
+        mean, std = (torch.from_numpy(np.resize(one, num_inputs)) for one in (MEAN, STD))
+        model.set_normalization(mean, std, outputs, 3 * outputs)
         network = portable_network_of(model)
         assert network is not None
         found.append(network)
     return found
 
 
-def samples(count: int, dtype: str, seed: int = 0) -> np.ndarray:
-    """Inputs (count, 7) of the kind that the networks were trained on, some far out."""
-    spread = np.random.default_rng(seed).standard_t(4, size=(count, 7))
-    return (MEAN + STD * spread).astype(dtype)
+def samples(count: int, dtype: str, seed: int = 0, num_inputs: int = 7) -> np.ndarray:
+    """Inputs (count, num_inputs) of the kind that the networks were trained on, some far out."""
+    spread = np.random.default_rng(seed).standard_t(4, size=(count, num_inputs))
+    return (np.resize(MEAN, num_inputs) + np.resize(STD, num_inputs) * spread).astype(dtype)
 
 
 def emulator_of(found: list[PortableNetwork], name: str = "emulator", units: Sequence[str] = UNITS) -> Emulator:
     """The networks with names, units and samples, one of which is outside the range that is known."""
-    inputs = samples(24, found[0].dtype)
+    num_inputs = found[0].sizes[0]
+    inputs = samples(24, found[0].dtype, num_inputs=num_inputs)
+    names = [*NAMES, *(f"x{number}" for number in range(len(NAMES), num_inputs))]
+    units, mean, std = (np.resize(one, num_inputs) for one in (units, MEAN, STD))
     known = inputs[np.argsort(inputs[:, 0])[:-1]]
     variables = [
-        Variable(one, unit, float(low), float(high), float(mean), float(std))
-        for one, unit, low, high, mean, std in zip(NAMES, units, known.min(0), known.max(0), MEAN, STD, strict=True)
+        Variable(one, str(unit), float(low), float(high), float(mean), float(std))
+        for one, unit, low, high, mean, std in zip(names, units, known.min(0), known.max(0), mean, std, strict=True)
     ]
     outputs = [Variable(f"aice{number}", "1", 0, 1, 0.5, 0.3) for number in range(found[0].sizes[-1])]
     return make_emulator(name, found, variables, outputs, ["drawn weights"], inputs)
@@ -127,7 +146,7 @@ def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def compiled(compiler: str, folder: Path, sources: list[str], *flags: str, program: str = "program") -> None:
-    """Compile with no warning allowed; a `program` that ends in .o is an object file. Skips without the compiler."""
+    """Compile with no warning allowed; a `program` that ends in .o is an object file."""
     need_program(compiler)
     strict = _STRICT.get(compiler, _STRICT[COMPILERS[compiler]])
     kind = ["-c"] if program.endswith(".o") else ["-lm"]

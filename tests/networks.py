@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mpitrain.config.model import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 
 
@@ -14,4 +14,4 @@ def build_icenet(
 ) -> nn.Module:
     """Return the IceNet of one output that a run with these settings begins with."""
     settings = {"name": "icenet", "hidden_size": hidden_size, "hidden_activation": hidden_activation}
-    return build_model(ModelSection.model_validate(settings), num_inputs, 1, seed, dtype)
+    return build_model(network_settings(**settings), num_inputs, 1, seed, dtype)

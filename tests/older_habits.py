@@ -1,54 +1,44 @@
 """What users of five other trainers bring along, key by key, flag by flag, variable by variable, and what happens now.
 
-A row is where it stands, what is given, and the outcome:
-
-* `Sets`: it takes effect, and is seen there;
-* `Says`: it is taken, has no effect, and one line says so;
-* `Names`: it is refused, in one line that names what to use.
+The rows that users of the HPC guides met first, and what an outcome is, are in `guides`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from guides import CLIP, RANKS, RATE, SAVE, Cases, Names, Says, Sets
 
+WARM_UP = "training.scheduler.warmup_epochs"
+SAMPLES = "data.num_samples"
 
-@dataclass(frozen=True)
-class Sets:
-    """The setting, option or word of the script that it becomes, and its value."""
+# What is suggested for a key that is no key here, and for which keys; `allowed: ` suggests none.
+MEANT: dict[str, tuple[str, ...]] = {
+    "did you mean 'distributed.timeout_s'": ("timeout",),
+    "did you mean 'training.batch_size'": ("train_batch_size", "data.batch_size"),
+    "did you mean 'training.early_stopping_patience'": ("patience",),
+    "did you mean 'training.scheduler.min_learning_rate'": ("min_lr",),
+    "did you mean 'training.shuffle'": ("data.shuffle",),
+    "did you mean 'training.max_steps'": ("steps", "num_steps"),
+    "did you mean 'training.optimizer.beta1'": ("betas",),
+    "did you mean 'model.hidden_layers'": ("num_layers",),
+    "did you mean 'hidden_layers'": ("model.num_layers",),
+    "did you mean 'model.name'": ("model_name",),
+    "did you mean 'data.data_path'": ("data_dir", "dataset"),
+    "did you mean 'compute.device'": ("use_gpu", "cuda"),
+    "leave it out: an epoch's last batch": ("drop_last", "training.drop_last"),
+    "leave it out, it is no choice here": ("pin_memory", "persistent_workers", "prefetch_factor", "init_method"),
+    "give distributed.strategy: every rank holds the whole network": ("use_fsdp", "distributed.fsdp"),
+    "give training.save_interval": ("checkpoint", "output.checkpoint"),
+    "model has input_size, ": ("model.depth",),
+    "allowed: ": ("checkpoint_path", "lr_decay", "task", "output.path", "logging"),
+}
 
-    key: str
-    value: object = None
-
-
-@dataclass(frozen=True)
-class Says:
-    """How the line begins that says that it has no effect."""
-
-    words: str
-
-
-@dataclass(frozen=True)
-class Names:
-    """Words of the line that names what to use."""
-
-    words: str
-
-
-Outcome = Sets | Says | Names
-RATE, CLIP, WARM_UP = (
-    "training.optimizer.learning_rate",
-    "training.gradient_clip_norm",
-    "training.scheduler.warmup_epochs",
-)
-RANKS, PER_NODE = "the number of ranks is the launcher's: mpirun -np N", "`mpitrain launch` --gpus-per-node"
-SAMPLES, SAVE = "data.num_samples", "training.save_interval, in epochs"
-
-IN_FILES: tuple[tuple[str, Outcome], ...] = (
+IN_FILES: Cases = (
     ("training: {learning_rate: 0.01}", Sets(RATE, 0.01)),
     ("training: {lr: 0.01}", Sets(RATE, 0.01)),
-    ("learning_rate: 0.01", Sets(RATE, 0.01)),
     ("train: {learning_rate: 0.01}", Sets(RATE, 0.01)),
     ("optimizer: {learning_rate: 0.01}", Sets(RATE, 0.01)),
+    *((f"{'.'.join(above) and above[0] + ': {'}{name}: 3{'}' if above else ''}", Names(words))
+      for words, keys in MEANT.items() for *above, name in (key.split(".") for key in keys)),
     ("training: {optimizer: {type: adam, lr: 0.01}}", Sets(RATE, 0.01)),
     ("training: {optimizer: AdamW, learning_rate: 0.01}", Sets("training.optimizer.type", "adamw")),
     ("training: {optimizer: AdamW, learning_rate: 0.01}", Sets(RATE, 0.01)),
@@ -59,7 +49,6 @@ IN_FILES: tuple[tuple[str, Outcome], ...] = (
     ("training: {warmup_epochs: 5}", Sets(WARM_UP, 5)),
     ("training: {warmup_epochs: 5}", Sets("training.scheduler.type", "none")),
     ("training: {warmup_epochs: 5, scheduler: {type: cosine}}", Sets("training.scheduler.type", "cosine")),
-    ("max_grad_norm: 1.0", Sets(CLIP, 1.0)),
     ("training: {max_grad_norm: 1.0}", Sets(CLIP, 1.0)),
     ("training: {gradient_clip_val: 1.0}", Sets(CLIP, 1.0)),
     ("distributed_backend: nccl", Sets("compute.backend", "nccl_if_available")),
@@ -87,7 +76,6 @@ IN_FILES: tuple[tuple[str, Outcome], ...] = (
     ("gpus: 4", Names("--gpus-per-node")),
     ("data: {train_samples: 1000}", Names(SAMPLES)),
     ("data: {val_samples: 100}", Names("data.validation_split")),
-    ("data: {data_type: synthetic}", Names("data.samples")),
     ("training: {save_every: 5}", Names(SAVE)),
     ("training: {warmup_steps: 5}", Names("training.scheduler.warmup_epochs")),
     ("training: {precision: bf16}", Names("training.amp_dtype")),
@@ -119,7 +107,7 @@ IN_FILES: tuple[tuple[str, Outcome], ...] = (
     ("data: {validation_split: 0}\noutput: {weights: best}", Says("output.weights=best: of no effect")),
 )  # fmt: skip
 
-OF_TRAIN: tuple[tuple[str, Outcome], ...] = (
+OF_TRAIN: Cases = (
     ("--config run.yaml", Sets("seed", 11)),
     ("-c run.yaml", Sets("seed", 11)),
     ("--config=run.yaml", Sets("seed", 11)),
@@ -137,7 +125,6 @@ OF_TRAIN: tuple[tuple[str, Outcome], ...] = (
     ("--checkpoint-dir run", Sets("output.model_dir", "run")),
     ("--log_level debug", Sets("option log_level", "debug")),
     ("--log-level DEBUG", Sets("option log_level", "debug")),
-    ("--debug", Sets("option log_level", "debug")),
     ("--backend nccl", Sets("compute.backend", "nccl_if_available")),
     ("--backend gloo", Sets("compute.backend", "gloo")),
     ("--batch_size 3", Sets("training.batch_size", 3)),
@@ -150,58 +137,59 @@ OF_TRAIN: tuple[tuple[str, Outcome], ...] = (
     ("--profile", Sets("training.profile_training", True)),
     ("--resume-from run", Sets("option resume_from", "run")),
     ("--resume checkpoints/step-3", Sets("option resume_from", "checkpoints/step-3")),
-    ("--world-size 4", Names(f"--world-size: no flag of train; {RANKS}")),
     ("--time-limit 1", Names("--time-limit: no flag of train; it belongs to the job, not to the run: ")),
     ("--train-samples 9", Names(f"--train-samples: no flag of train; give {SAMPLES}")),
     ("--val_samples=9", Names("data.validation_split")),
-    ("--data-type synthetic", Names("--data-type: no flag of train; give data.samples")),
     ("--nproc-per-node 2", Names("--tasks-per-node")),
     ("--num-workers", Names("--num-workers: needs a value")),
     ("--num-workers --debug", Names("--num-workers: needs a value")),
 )
 
-# Of the script that is written: a line that it holds.
-OF_LAUNCH: tuple[tuple[str, Outcome], ...] = (
+# Of the script that is written: a line that it holds, or a word of its command.
+OF_LAUNCH: Cases = (
     ("--time-limit 02:00:00", Sets("#SBATCH --time=02:00:00")),
     ("--time_limit=02:00:00", Sets("#SBATCH --time=02:00:00")),
     ("--nproc_per_node 2", Sets("#SBATCH --ntasks-per-node=2")),
     ("--world-size 5 --nodes 2 --tasks-per-node 3", Sets("#SBATCH --ntasks=5")),
     ("--num-nodes 2", Sets("#SBATCH --nodes=2")),
     ("--gpus 1", Sets("#SBATCH --gpus-per-node=1")),
-    ("--debug", Sets("#SBATCH --time=00:10:00")),
     ("--dry-run", Sets("#SBATCH --nodes=1")),
-    ("--epochs 3", Sets("command+=(training.epochs=3)")),
-    ("--num-workers 3", Sets("command+=(data.num_workers=3)")),
-    ("--learning-rate 0.1", Sets(f"command+=({RATE}=0.1)")),
-    ("-c run.yaml", Sets("command+=(run.yaml)")),
-    ("training.epochs=3 --nodes 2 run.yaml", Sets("command+=(run.yaml)")),
-    ("--log_level DEBUG", Sets("log_level=${LOG_LEVEL:-debug}")),
+    ("--epochs 3", Sets("training.epochs=3")),
+    ("--num-workers 3", Sets("data.num_workers=3")),
+    ("--learning-rate 0.1", Sets(f"{RATE}=0.1")),
+    ("-c run.yaml", Sets("run.yaml")),
+    ("training.epochs=3 --nodes 2 run.yaml", Sets("run.yaml")),
+    ("--log_level DEBUG", Sets("--log-level=debug")),
     ("--train-samples 9", Names(f"--train-samples: no flag of launch; give {SAMPLES}")),
-    ("--data-type points", Names("--data-type: no flag of launch; give data.samples")),
+)
+
+# Of the other commands, which have no flags of other trainers: the words after "unrecognized arguments: ...; ".
+OF_OTHER_COMMANDS: Cases = (
+    ("predict run --batch_size 3", Names("--batch_size: write training.batch_size=VALUE")),
+    ("report run --batch_size 3", Names("--batch_size: a flag of mpitrain train")),
+    ("predict run --resume x", Names("--resume: a flag of mpitrain train")),
+    ("ensemble --fp16", Names("--fp16: write training.use_amp=true training.amp_dtype=float16")),
+    ("predict run --nonsense", Names("see mpitrain --help")),
 )
 
 # Of job scripts: a word that the training gets.
-OF_JOBS: tuple[tuple[str, Outcome], ...] = (
+OF_JOBS: Cases = (
     ("EPOCHS=3", Sets("training.epochs=3")),
     ("LR=1e-4", Sets(f"{RATE}=1e-4")),
     ("BATCH_SIZE=32", Sets("training.batch_size=32")),
     ("DATA=a.nc", Sets("data.data_path=a.nc")),
     ("SEED=5", Sets("seed=5")),
     ("BACKEND=gloo", Sets("compute.backend=gloo")),
-    ("NCCL_TIMEOUT=1800", Sets("distributed.timeout_s=1800")),
     ("LOG_LEVEL=debug", Sets("debug")),
     ("LOG_LEVEL=DEBUG", Sets("DEBUG")),
     ("RESUME=1", Sets("--resume")),
     ("TRAIN_SAMPLES=1000", Says("TRAIN_SAMPLES=1000: not read by this script; set data.num_samples")),
     ("VAL_SAMPLES=100", Says("VAL_SAMPLES=100: not read by this script; set data.validation_split")),
-    ("DATA_TYPE=synthetic", Says("DATA_TYPE=synthetic: not read by this script; set data.samples")),
     ("GPUS=4", Says("GPUS=4: not read by this script; write the script with --gpus-per-node")),
-    ("NCCL_TIMEOUT=x", Names("NCCL_TIMEOUT=x: not of the form")),
-    ("CONDA_ENV=/nowhere", Names("/nowhere/bin/python: not found")),
 )
 
 # Only the devices, the engine or the network can tell: said when the run begins.
-OF_RUNS: tuple[tuple[str, Outcome], ...] = (
+OF_RUNS: Cases = (
     ("training.log_gpu_memory=true", Says("training.log_gpu_memory=true: of no effect, this run is on CPUs")),
     ("training.allow_tf32=true", Says("training.allow_tf32=true: of no effect, this run is on CPUs")),
     ("data.shared_memory=true", Says("data.shared_memory: each sample is held on one rank")),

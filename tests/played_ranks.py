@@ -7,15 +7,29 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from conftest import TIMEOUT_S
 
 from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.comm.agent.position import CollectiveNotes
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tcp.plain_data import decode, encode
-from mpitrain.comm.watch.notes import CollectiveNotes
 
 Result = TypeVar("Result")
+_PATIENCE_S = 60.0
+
+
+def copied(array):
+    return array.copy() if isinstance(array, np.ndarray) else array.clone()
+
+
+def joined(parts):
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(parts)
+
+
+def split(array, counts):
+    ends = np.cumsum(counts)
+    return [array[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
 class PlayedCommunicator:
@@ -28,32 +42,33 @@ class PlayedCommunicator:
 
     def _share(self, value: Any) -> list[Any]:
         self._board[self.rank] = value
-        self._barrier.wait(TIMEOUT_S)
+        self._barrier.wait(_PATIENCE_S)
         values = list(self._board)
-        self._barrier.wait(TIMEOUT_S)
+        self._barrier.wait(_PATIENCE_S)
         return values
 
     def all_reduce(self, tensor: torch.Tensor, operation: str = "sum") -> None:
-        combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}[operation]
-        total, *others = self._share(tensor.clone())
+        kind = np if isinstance(tensor, np.ndarray) else torch
+        combine = {"sum": kind.add, "min": kind.minimum, "max": kind.maximum}[operation]
+        total, *others = self._share(copied(tensor))
         for other in others:
             total = combine(total, other)
-        tensor.copy_(total)
+        tensor[...] = total
 
     def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
-        parts = self._share(tensor.clone())
+        parts = self._share(copied(tensor))
         assert [len(part) for part in parts] == list(row_counts)
-        return torch.cat(parts)
+        return joined(parts)
 
     def all_to_all_rows(
         self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
     ) -> torch.Tensor:
-        received = [parts[self.rank] for parts in self._share(list(tensor.clone().split(list(send_counts))))]
+        received = [parts[self.rank] for parts in self._share(split(copied(tensor), send_counts))]
         assert [len(part) for part in received] == list(receive_counts)
-        return torch.cat(received)
+        return joined(received)
 
     def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
-        return self._share(tensor.clone())[partner]
+        return self._share(copied(tensor))[partner]
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         return decode(self._share(encode(value))[root])

@@ -26,6 +26,7 @@ PORTS_OF_NO_CONNECTION = (15000, 32000)  # Linux gives those from 32768 on
 KINDS = ("SIGKILL", "SIGSTOP", "hang", "hang with lock", "exception", "sys.exit(0)", "sys.exit(3)", "os._exit(0)")
 PHASES = ("before", "import torch", "import mpi4py", "MPI_Init", "meeting", "settings", "transport")
 LAUNCHERS = ("mpirun", "by hand", "torchrun")
+SECONDS_TO_END = 6.0  # after the time limit: grace, signals, the launcher's own end
 # How each kind shows: the rank that stays is named after the limit, the others at once.
 STAYS = ("SIGSTOP", "hang", "hang with lock")
 
@@ -43,13 +44,19 @@ class Cell:
         """Whether the rank's process lives on."""
         return self.kind in STAYS
 
+    @property
+    def is_known_to_nobody(self) -> bool:
+        """Whether the process stays and no program knows of it: started by hand, it has run no line of the package."""
+        return self.stays and self.phase == "before" and self.launcher == "by hand"
+
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a launch: exit codes (the launcher's, or each rank's) and all error output."""
+    """What became of a launch: exit codes (the launcher's, or each rank's), all error output, how long it took."""
 
     codes: list[int]
     stderr: str
+    seconds: float
 
     @property
     def our_lines(self) -> list[str]:
@@ -83,17 +90,22 @@ def run_cell(
     if cell.launcher == "by hand":
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(NUM_RANKS)}
         environs = [{**environ, **meeting, "RANK": str(rank)} for rank in range(NUM_RANKS)]
+    started_s = time.monotonic()
     command = command_of(cell, arguments, python, mpirun)
     running = [_start(command, environ) for environ in environs]
     try:
-        # By hand nobody but the package itself ends the ranks: the faulty one is waited for as well.
-        texts = [process.communicate(timeout=TIMEOUT_S)[1] for process in running]
+        texts = []
+        for rank, process in enumerate(running):
+            # By hand nobody but the package itself ends the ranks: the faulty one is waited for as well.
+            if rank == FAULTY_RANK and cell.is_known_to_nobody:
+                os.killpg(process.pid, signal.SIGKILL)
+            texts.append(process.communicate(timeout=TIMEOUT_S)[1])
     finally:
         for process in running:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return Ended([process.returncode for process in running], "".join(texts))
+    return Ended([process.returncode for process in running], "".join(texts), time.monotonic() - started_s)
 
 
 def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[str]:
@@ -127,6 +139,11 @@ def expected_words(cell: Cell) -> str:
     if cell.kind == "exception":
         return rf"{rank}( could not start)?: (ImportError|ZeroDivisionError): injected"
     return rf"{rank}: SystemExit: \d"
+
+
+def expected_code(cell: Cell, code_of_faulty: int) -> int:
+    """The exit code of the other ranks: a wrong launch, but for a bug once the ranks have met, which all report."""
+    return 1 if code_of_faulty == 1 and cell.phase in ("settings", "transport") else 3
 
 
 def is_named_by_launcher(cell: Cell) -> bool:
@@ -183,7 +200,7 @@ def _inject(kind: str, phase: str) -> None:
         places: dict[str, tuple[Any, str]] = {
             "meeting": (start, "_decide_together"),
             "settings": (train_run, "load_settings"),
-            "transport": (tensors, "_start_torch_group"),
+            "transport": (tensors, "_start_group"),
         }
         _replace(*places[phase], kind)
 

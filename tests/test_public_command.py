@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TESTS, TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment, losses_of
+from conftest import PROJECT, TESTS, TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment, losses_of
 from history_samples import read_samples
 
 from mpitrain.config import load_run_config
@@ -66,6 +66,7 @@ def test_default_run_leaves_the_whole_run_folder(default_run: DefaultRun) -> Non
         "config.yaml",
         "metrics.jsonl",
         "model.pt",
+        "model.safetensors",
         "normalization.model.pt",
         "report.html",
         "run_record.json",
@@ -74,6 +75,17 @@ def test_default_run_leaves_the_whole_run_folder(default_run: DefaultRun) -> Non
     }
     for rank in range(NUM_RANKS):
         assert f"rank {rank} of {NUM_RANKS}" in (default_run.folder / f"logs/rank-{rank:04d}.log").read_text()
+
+
+def test_the_last_lines_of_the_default_run_are_those_of_readme(default_run: DefaultRun) -> None:
+    """But for what depends on the machine: its times, which README leaves out, and memory, which has a bound."""
+    shown = re.search(r"^```text\n(Skill.*?)^```$", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert shown
+    pattern = re.escape(shown[1]).replace(re.escape("..."), ".+")
+    (mebibytes,) = re.findall(r"at most (\d+) MiB a rank", shown[1])
+    found = re.search(pattern.replace(f"most\\ {mebibytes}", r"most\ (\d+)"), default_run.done.stdout)
+    assert found, default_run.done.stdout
+    assert int(found[1]) < 1.5 * int(mebibytes)
 
 
 def test_config_metrics_and_summary_tell_of_this_run(default_run: DefaultRun) -> None:
@@ -121,6 +133,7 @@ def test_second_run_takes_the_next_folder_and_one_process_gives_the_same_weights
     assert weights_sha256(first_weights) == weights_sha256(second_weights)
 
 
+@pytest.mark.lab
 def test_commands_printed_as_next_work(default_run: DefaultRun, small_history: Path) -> None:
     commands = re.findall(r"^Next +(mpitrain .*?) *#", default_run.done.stdout, flags=re.MULTILINE)
     own_data, go_on = (shlex.split(command)[1:] for command in commands)
@@ -156,6 +169,7 @@ def older_data(tmp_path_factory: pytest.TempPathFactory, small_history: Path) ->
     return {path.stem: path for path in folder.iterdir()}
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("name", OLDER_NOTICES)
 def test_older_configurations_train(
     name: str, tmp_path: Path, small_history: Path, older_data: dict[str, Path]
@@ -208,6 +222,7 @@ def test_flags_are_settings_and_an_existing_run_is_protected(tmp_path: Path, sma
     assert (run / "model.pt").read_bytes() != before["model.pt"]
 
 
+@pytest.mark.lab
 def test_bar_on_a_terminal(tmp_path: Path, small_history: Path) -> None:
     arguments = ["-m", "mpitrain", "--data", str(small_history), "--epochs", "1"]
     command = [find_mpirun(), "-np", "2", sys.executable, *arguments]

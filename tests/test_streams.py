@@ -31,6 +31,7 @@ UNHEARD = {
 LONG = tuple(UNHEARD)[1:]
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("name", UNHEARD)
 def test_a_run_that_nobody_hears_goes_on_and_ends_with_0(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -44,7 +45,7 @@ def test_a_run_that_nobody_hears_goes_on_and_ends_with_0(
     assert (folder / "report.html").exists()
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 def test_ranks_that_nobody_hears_go_on(tmp_path: Path) -> None:
     # What the launcher does with its own output is the launcher's: here the ranks' own pipes have no reader.
     ranks = f"sh -c {shlex.quote(TRAINING + ' 2>&1 | true')}"
@@ -60,6 +61,7 @@ def test_an_error_that_nobody_hears_has_its_exit_code(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.lab
 def test_what_is_printed_as_a_product_is_whole_or_an_error(tmp_path: Path) -> None:
     code, stderr = run_in_shell(f"{COMMAND} config schema >/dev/full", tmp_path)
     assert (code, stderr) == (2, "mpitrain: error: standard output: cannot be written (No space left on device)\n")

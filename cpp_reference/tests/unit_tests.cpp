@@ -52,6 +52,13 @@ void test_partition(const MpiSession& mpi) {
     check(points_of_virtual_rank({5}, 4, 3).empty(), "a virtual rank may own nothing", r);
 }
 
+void test_microbatches() {
+    // The same table as in tests/comm/test_comm_virtual_ranks.py.
+    const std::vector<std::pair<std::int64_t, std::int64_t>> known = {{1, 1},   {15, 1},    {16, 2},     {64, 8},
+                                                                      {100, 8}, {1000, 64}, {1024, 128}, {4096, 128}};
+    for (const auto& [batch, count] : known) check(microbatches_of(batch) == count, "microbatches of a batch", 0);
+}
+
 void test_tree_order() {
     // ((1e8 + 1) + (-1e8 + 1)) in float32: each 1 is lost beside 1e8; from left to right the last 1 would survive.
     std::vector<float> partials = {1e8F, 1, -1e8F, 1};
@@ -165,9 +172,9 @@ void test_selection() {
 
 void test_full_batch_order(const MpiSession& mpi) {
     const BatchOrder order = full_batch_order(numbers(9), 4, 1, 0);
-    check(order.slice_size == 3, "9 samples on 4 virtual ranks: 3 rows", mpi.rank());
+    check(order.microbatch_size == 3, "9 samples on 4 virtual ranks: 3 rows", mpi.rank());
     const std::vector<std::int64_t> expected = {0, 1, 2, 0, 1, -1, 0, 1, -1, 0, 1, -1};
-    check(order.slots == expected, "short slices are filled with -1", mpi.rank());
+    check(order.slots == expected, "short microbatches are filled with -1", mpi.rank());
 }
 
 void test_together(const MpiSession& mpi) {
@@ -204,7 +211,7 @@ struct SmallCase {
         for (std::size_t i = 0; i < 70; ++i) y.push_back(0.5 + 0.5 * std::sin(double(5 * i)));
         for (std::size_t i = 0; i < 70; ++i) weight.push_back(i % 5 == 0 ? 0 : 1);
     }
-    Slice<double> slice() const { return {70, x.data(), y.data(), weight.data()}; }
+    Microbatch<double> microbatch() const { return {70, x.data(), y.data(), weight.data()}; }
 };
 
 const std::vector<Activation> all_activations = {Activation::none, Activation::sigmoid, Activation::relu,
@@ -217,16 +224,16 @@ void test_plain_gradient(const Sizes& sizes) {
         SmallCase small(sizes);
         small.options.hidden_activation = activation;
         std::vector<double> gradient(num_parameters(small.weights.sizes)), unused(num_parameters(small.weights.sizes));
-        make_plain_engine<double>(small.weights, small.options)->summed_loss(small.slice(), gradient.data());
+        make_plain_engine<double>(small.weights, small.options)->summed_loss(small.microbatch(), gradient.data());
         for (std::size_t k = 0; k < gradient.size(); ++k) {
             constexpr double step = 1e-6;
             Weights above = small.weights, below = small.weights;
             above.values[k] += step;
             below.values[k] -= step;
             const double up =
-                make_plain_engine<double>(above, small.options)->summed_loss(small.slice(), unused.data());
+                make_plain_engine<double>(above, small.options)->summed_loss(small.microbatch(), unused.data());
             const double down =
-                make_plain_engine<double>(below, small.options)->summed_loss(small.slice(), unused.data());
+                make_plain_engine<double>(below, small.options)->summed_loss(small.microbatch(), unused.data());
             check(std::abs((up - down) / (2 * step) - gradient[k]) < 1e-7, "gradient is the loss's slope", 0);
         }
     }
@@ -286,9 +293,10 @@ void test_engines_agree(const Sizes& sizes, Activation output_activation) {
         const auto plain = make_plain_engine<double>(small.weights, small.options);
         const auto torch = make_torch_engine<double>(small.weights, small.options);
         std::vector<double> a(num_parameters(small.weights.sizes)), b(num_parameters(small.weights.sizes));
-        const Slice<double> all = {70, small.x.data(), small.y.data(), nullptr};
+        const Microbatch<double> all = {70, small.x.data(), small.y.data(), nullptr};
         check_close(plain->mean_loss(all, a.data()), torch->mean_loss(all, b.data()), a, b);
-        check_close(plain->summed_loss(small.slice(), a.data()), torch->summed_loss(small.slice(), b.data()), a, b);
+        check_close(plain->summed_loss(small.microbatch(), a.data()), torch->summed_loss(small.microbatch(), b.data()),
+                    a, b);
     }
 }
 
@@ -298,6 +306,7 @@ int main(int argc, char** argv) {
     const MpiSession mpi(argc, argv);
     test_rank_range(mpi);
     test_partition(mpi);
+    test_microbatches();
     test_virtual_ranks(mpi);
     test_moments(mpi);
     test_reference_normalization(mpi);

@@ -91,7 +91,7 @@ void write_batch_order(const std::string& path, std::int64_t num_samples, std::i
     }
     NetcdfFile file = NetcdfFile::create(path);
     file.define("training_index", NC_INT64, {{"n_train", training_index.size()}});
-    file.define("batch_order", NC_INT, {{"step", num_steps}, {"virtual_rank", v_count}, {"slice", rows}});
+    file.define("batch_order", NC_INT, {{"step", num_steps}, {"virtual_rank", v_count}, {"microbatch", rows}});
     file.end_definitions();
     file.write("training_index", training_index);
     file.write("batch_order", order);

@@ -1,98 +1,31 @@
 #!/usr/bin/env bash
-# PBS job script: qsub FILE
-# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
-# Read from its environment: NPROC_PER_NODE (ranks a host), PYTHON, CONDA_ENV.
-# the name in the queue
+# PBS job script (qsub FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
+# Variables of one job: NPROC_PER_NODE (ranks a host), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N generate_data
 # hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=1:ncpus=1:mpiprocs=1:ompthreads=1
-# the time limit
 #PBS -l walltime=00:10:00
 # one file for output and errors
 #PBS -j oe
-# the job never restarts
 #PBS -r n
 
-# a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
+cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
+export OMP_NUM_THREADS=1  # one thread a core of the rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
 
-# A value from outside is compared with its form and never run.
-check() { # NAME VALUE FORM
-    [[ $2 =~ ^($3)$ ]] && return
-    echo "$1=$2: not of the form $3; correct it or unset $1" >&2
-    exit 2
-}
-
-# PBS starts jobs in the home folder
-cd "$PBS_O_WORKDIR"
-# one name for a job and all its restarts: its number, without the server and an array's brackets
-job=${PBS_JOBID%%.*}
-job=${job//[^A-Za-z0-9_-]/_}
-# ranks on each host
-tasks_per_node=${NPROC_PER_NODE:-1}
-check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
-
-# one thread a core of the rank: without this each rank would start a thread for every core of the host
-export OMP_NUM_THREADS=1
-# Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export HDF5_USE_FILE_LOCKING=FALSE
-
-# what runs on every rank
 python=python
-# the Python of this conda environment, a name or a folder
-if [[ -n ${CONDA_ENV:-} ]]; then
-    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base)/envs/$CONDA_ENV
-    export PATH=$CONDA_ENV/bin:$PATH
-    python=$CONDA_ENV/bin/python
+if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base 2>/dev/null)/envs/$CONDA_ENV || {
+        echo "CONDA_ENV: no conda on the PATH of $(hostname); load its module, or give the environment's folder" >&2
+        exit 3
+    }
+    python=$CONDA_ENV/bin/python PATH=$CONDA_ENV/bin:$PATH
 fi
 python=${PYTHON:-$python}
-command -v "$python" >/dev/null || {
+if ! command -v "$python" >/dev/null; then
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
     exit 3
-}
-command=("$python" -m mpitrain data generate)
-# Read by other scripts, not by this one: what is set is answered.
-older() { # NAME ADVICE
-    [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
-}
-for name in EPOCHS LR BATCH_SIZE DATA SEED BACKEND NCCL_TIMEOUT OUTPUT RESUME LOG_LEVEL TRAIN_SAMPLES VAL_SAMPLES DATA_TYPE GPUS; do
-    older "$name" 'it runs mpitrain data generate, which trains nothing'
-done
-
-# each host once, in the job's order
-mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-# one log a host; latest_nodeN.log is the newest job's (of two that start at once one wins)
-mkdir -p logs
-for ((node = 0; node < ${#hosts[@]}; node++)); do
-    ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true
-done
-
-# an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own
-mpirun=$(dirname "$(command -v "$python")")/mpirun
-[[ -x $mpirun ]] || mpirun=mpirun
-mpirun=${MPIRUN:-$mpirun}
-# the file names each host once for every rank; NPROC_PER_NODE asks for another number of them
-hostfile=$PBS_NODEFILE num_tasks=$(wc -l <"$PBS_NODEFILE")
-if [[ -n ${NPROC_PER_NODE:-} ]]; then
-    hostfile=logs/${job}_hosts
-    for host in "${hosts[@]}"; do
-        for ((task = 0; task < tasks_per_node; task++)); do echo "$host"; done
-    done >"$hostfile"
-    num_tasks=$(wc -l <"$hostfile")
 fi
-launch=("$mpirun" -machinefile "$hostfile" -np "$num_tasks")
-# not every mpirun hands its environment to other hosts: env does it under all of them
-launch+=(env)
-for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING; do
-    [[ -z ${!name:-} ]] || launch+=("$name=${!name}")
-done
-# mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job
-# shellcheck disable=SC2016  # for the ranks' shells, not for this one
-launch+=(bash -c '
-    job=$1 node=0
-    for host in $2; do [[ $host == "$(hostname -s)" ]] && break; node=$((node + 1)); done
-    shift 2
-    exec "$@" >>"logs/${job}_node$node.log" 2>&1
-' rank "$job" "${hosts[*]%%.*}")
-
-"${launch[@]}" "${command[@]}"
+exec "$python" -P -m mpitrain launch --inside-job --scheduler=pbs --python="$python" '--run=data generate' \
+    --tasks-per-node=1 --log-level=debug --cpus-per-task=1 --walltime=00:10:00 --signal-seconds=60

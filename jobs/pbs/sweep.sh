@@ -1,157 +1,35 @@
 #!/usr/bin/env bash
-# PBS job script: qsub FILE
-# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
-# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and
-# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).
-# the name in the queue
+# PBS job script (qsub FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
+# Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
+# (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N sweep
 # hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=2:ncpus=4:mpiprocs=4:ompthreads=1
-# whole hosts' shares apart, not all on one host
 #PBS -l place=scatter
-# the time limit
 #PBS -l walltime=01:00:00
 # one file for output and errors
 #PBS -j oe
 # after a lost host the job starts again, and goes on
 #PBS -r y
 
-# a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
+cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
+export OMP_NUM_THREADS=1  # one thread a core of the rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: a gradient leaves at once; by default not above 4 KB
 
-# A value from outside is compared with its form and never run.
-check() { # NAME VALUE FORM
-    [[ $2 =~ ^($3)$ ]] && return
-    echo "$1=$2: not of the form $3; correct it or unset $1" >&2
-    exit 2
-}
-
-# PBS starts jobs in the home folder
-cd "$PBS_O_WORKDIR"
-# one name for a job and all its restarts: its number, without the server and an array's brackets
-job=${PBS_JOBID%%.*}
-job=${job//[^A-Za-z0-9_-]/_}
-# ranks on each host
-tasks_per_node=${NPROC_PER_NODE:-4}
-check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
-
-# one thread a core of the rank: without this each rank would start a thread for every core of the host
-export OMP_NUM_THREADS=1
-# Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export HDF5_USE_FILE_LOCKING=FALSE
-# Open MPI: a gradient of 20 KB leaves at once; by its default of 4 KB the ranks shake hands first
-export OMPI_MCA_btl_sm_eager_limit=65536
-
-# what runs on every rank
 python=python
-# the Python of this conda environment, a name or a folder
-if [[ -n ${CONDA_ENV:-} ]]; then
-    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base)/envs/$CONDA_ENV
-    export PATH=$CONDA_ENV/bin:$PATH
-    python=$CONDA_ENV/bin/python
+if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base 2>/dev/null)/envs/$CONDA_ENV || {
+        echo "CONDA_ENV: no conda on the PATH of $(hostname); load its module, or give the environment's folder" >&2
+        exit 3
+    }
+    python=$CONDA_ENV/bin/python PATH=$CONDA_ENV/bin:$PATH
 fi
 python=${PYTHON:-$python}
-command -v "$python" >/dev/null || {
+if ! command -v "$python" >/dev/null; then
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
     exit 3
-}
-command=("$python" -m mpitrain ensemble)
-command+=(jobs/configs/sweep.yaml)
-[[ -r jobs/configs/sweep.yaml ]] || {
-    echo jobs/configs/sweep.yaml": not found from $PWD; start the job from the folder that this path is relative to" >&2
-    exit 2
-}
-# A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
-take() { # NAME KEY FORM
-    local value=${!1:-}
-    [[ -n $value ]] || return 0
-    check "$1" "$value" "$3"
-    echo "$1 of the environment: $2=$value"
-    command+=("$2=$value")
-}
-take MEMBERS ensemble.members '[1-9][0-9]{0,8}'
-take EPOCHS training.epochs '[1-9][0-9]{0,8}'
-take LR training.optimizer.learning_rate '[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?'
-take BATCH_SIZE training.global_batch_size '[1-9][0-9]{0,8}|full'
-take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
-take SEED seed '0|[1-9][0-9]{0,17}'
-take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
-take NCCL_TIMEOUT distributed.timeout_s '[1-9][0-9]{0,8}'
-# Read by other scripts, not by this one: what is set is answered.
-older() { # NAME ADVICE
-    [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
-}
-older TRAIN_SAMPLES 'set data.num_samples or data.max_patterns in the settings'
-older VAL_SAMPLES 'set data.validation_split in the settings'
-older DATA_TYPE 'set data.samples in the settings'
-older GPUS 'write the script with --gpus-per-node, or set NPROC_PER_NODE to start fewer ranks'
-# the run folder: named, or one for each job
-run_folder=mpitrain_ensemble-$job
-run_folder=${OUTPUT:-$run_folder}
-[[ -z ${OUTPUT:-} ]] || check OUTPUT "$OUTPUT" '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
-# in YAML's quotes, so that a name like 123 stays text
-command+=("output.model_dir='${run_folder//\'/\'\'}'")
-# A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
-# replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-choose_go_on() {
-    go_on=()
-    if [[ ${RESUME:-} == 1 ]]; then
-        go_on=(--resume)
-    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-        if [[ -e $run_folder/config.yaml ]]; then
-            go_on=(--resume)
-        else
-            go_on=(--overwrite)
-        fi
-    fi
-}
-choose_go_on
-if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
-    mkdir -p "$run_folder"
-    echo "$job" >"$run_folder/job_id"
 fi
-
-# each host once, in the job's order
-mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-# one log a host; latest_nodeN.log is the newest job's (of two that start at once one wins)
-mkdir -p logs
-for ((node = 0; node < ${#hosts[@]}; node++)); do
-    ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true
-done
-
-# an MPI that pip installed lies next to Python, and is the one that Python loads; else the site's own
-mpirun=$(dirname "$(command -v "$python")")/mpirun
-[[ -x $mpirun ]] || mpirun=mpirun
-mpirun=${MPIRUN:-$mpirun}
-# the file names each host once for every rank; NPROC_PER_NODE asks for another number of them
-hostfile=$PBS_NODEFILE num_tasks=$(wc -l <"$PBS_NODEFILE")
-if [[ -n ${NPROC_PER_NODE:-} ]]; then
-    hostfile=logs/${job}_hosts
-    for host in "${hosts[@]}"; do
-        for ((task = 0; task < tasks_per_node; task++)); do echo "$host"; done
-    done >"$hostfile"
-    num_tasks=$(wc -l <"$hostfile")
-fi
-launch=("$mpirun" -machinefile "$hostfile" -np "$num_tasks")
-# not every mpirun hands its environment to other hosts: env does it under all of them
-launch+=(env)
-for name in PATH LD_LIBRARY_PATH PYTHONPATH MPI4PY_LIBMPI OMP_NUM_THREADS HDF5_USE_FILE_LOCKING OMPI_MCA_btl_sm_eager_limit; do
-    [[ -z ${!name:-} ]] || launch+=("$name=${!name}")
-done
-# mpirun brings all output to one place: each rank writes into its own host's log instead, numbered as in the job
-# shellcheck disable=SC2016  # for the ranks' shells, not for this one
-launch+=(bash -c '
-    job=$1 node=0
-    for host in $2; do [[ $host == "$(hostname -s)" ]] && break; node=$((node + 1)); done
-    shift 2
-    exec "$@" >>"logs/${job}_node$node.log" 2>&1
-' rank "$job" "${hosts[*]%%.*}")
-
-# PBS sends no warning before the limit: `timeout` does. mpirun hands it to the ranks, which write a checkpoint and
-# leave with exit code 5. In the foreground: mpirun alone is told, not its helpers, which would die of it.
-exit_code=0
-timeout --foreground --preserve-status --signal=USR1 3480 "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} || exit_code=$?
-if ((exit_code == 5)); then
-    echo "stopped with a checkpoint; to go on: qsub -v RESUME=1,OUTPUT=$run_folder SCRIPT"
-fi
-exit "$exit_code"
+exec "$python" -P -m mpitrain launch --inside-job --scheduler=pbs --python="$python" --run=ensemble --tasks-per-node=4 \
+    --log-level=info --cpus-per-task=1 --walltime=01:00:00 --signal-seconds=120 jobs/configs/sweep.yaml

@@ -1,193 +1,39 @@
 #!/usr/bin/env bash
-# Slurm batch script: sbatch FILE
-# Written by `mpitrain launch`. Start it from the folder that the paths in it are relative to.
-# Settings of one job, from its environment: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED, BACKEND LOG_LEVEL, and
-# NPROC_PER_NODE (ranks a host), RESUME=1 (go on in OUTPUT), PYTHON, CONDA_ENV, NCCL_TIMEOUT (s).
-# the name in the queue
+# Slurm batch script (sbatch FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
+# Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
+# (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #SBATCH --job-name=multi_gpu
-# this script's own words; the ranks' are in logs/
+# the output of this script; the ranks write to logs/
 #SBATCH --output=%x-%j.log
-# a restarted job adds to its log
 #SBATCH --open-mode=append
-# hosts
 #SBATCH --nodes=1
-# ranks on each host
 #SBATCH --ntasks-per-node=4
-# cores for each rank's threads
 #SBATCH --cpus-per-task=8
-# a GPU for each rank
 #SBATCH --gpus-per-node=4
-# the time limit
 #SBATCH --time=08:00:00
-# before the limit USR1, and to this shell only (B:): it must know why the run stopped
+# a warning before the limit, to this script alone (B:): the ranks write a checkpoint
 #SBATCH --signal=B:USR1@120
-# after a lost host or the time limit the job goes on
 #SBATCH --requeue
 
-# a failed command, an unset variable or a broken pipe ends the job at once
 set -euo pipefail
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-8}"  # one thread a core of the rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export NCCL_DEBUG=WARN  # how much NCCL tells of the network that it found
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank whose peer is gone ends, and does not wait for it
+export NCCL_IB_DISABLE=1  # one host: its GPUs reach each other without any adapter
 
-# A value from outside is compared with its form and never run.
-check() { # NAME VALUE FORM
-    [[ $2 =~ ^($3)$ ]] && return
-    echo "$1=$2: not of the form $3; correct it or unset $1" >&2
-    exit 2
-}
-# the scheduler's numbers too: bash's arithmetic runs what a number with brackets holds
-check SLURM_JOB_ID "${SLURM_JOB_ID:-}" '0|[1-9][0-9]{0,17}'
-check SLURM_JOB_NUM_NODES "${SLURM_JOB_NUM_NODES:-}" '0|[1-9][0-9]{0,17}'
-
-# one name for a job and all its restarts
-job=$SLURM_JOB_ID
-
-# ranks on each host
-tasks_per_node=${NPROC_PER_NODE:-4}
-check NPROC_PER_NODE "$tasks_per_node" '[1-9][0-9]{0,8}'
-
-# one thread a core of the rank: without this each rank would start a thread for every core of the host
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-8}"
-check SLURM_CPUS_PER_TASK "$OMP_NUM_THREADS" '[1-9][0-9]{0,8}'
-# Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export HDF5_USE_FILE_LOCKING=FALSE
-# how much NCCL tells of the network that it found
-export NCCL_DEBUG=WARN
-# a rank whose peer is gone ends, and does not wait for it
-export TORCH_NCCL_ASYNC_ERROR_HANDLING=1
-# one host: its GPUs reach each other without any adapter
-export NCCL_IB_DISABLE=1
-
-# what runs on every rank
 python=python
-# the Python of this conda environment, a name or a folder
-if [[ -n ${CONDA_ENV:-} ]]; then
-    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base)/envs/$CONDA_ENV
-    export PATH=$CONDA_ENV/bin:$PATH
-    python=$CONDA_ENV/bin/python
+if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base 2>/dev/null)/envs/$CONDA_ENV || {
+        echo "CONDA_ENV: no conda on the PATH of $(hostname); load its module, or give the environment's folder" >&2
+        exit 3
+    }
+    python=$CONDA_ENV/bin/python PATH=$CONDA_ENV/bin:$PATH
 fi
 python=${PYTHON:-$python}
-command -v "$python" >/dev/null || {
+if ! command -v "$python" >/dev/null; then
     echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
     exit 3
-}
-command=("$python" -m mpitrain train)
-command+=(jobs/configs/gpu.yaml)
-[[ -r jobs/configs/gpu.yaml ]] || {
-    echo jobs/configs/gpu.yaml": not found from $PWD; start the job from the folder that this path is relative to" >&2
-    exit 2
-}
-# how much the ranks' logs hold
-log_level=${LOG_LEVEL:-info}
-check LOG_LEVEL "$log_level" 'debug|info|warning|error|DEBUG|INFO|WARNING|ERROR'
-command+=(--log-level "$log_level")
-# A setting of this one job from its environment; printed, since a shell's own variable may have such a name.
-take() { # NAME KEY FORM
-    local value=${!1:-}
-    [[ -n $value ]] || return 0
-    check "$1" "$value" "$3"
-    echo "$1 of the environment: $2=$value"
-    command+=("$2=$value")
-}
-take EPOCHS training.epochs '[1-9][0-9]{0,8}'
-take LR training.optimizer.learning_rate '[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?'
-take BATCH_SIZE training.batch_size '[1-9][0-9]{0,8}|full'
-take DATA data.data_path '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
-take SEED seed '0|[1-9][0-9]{0,17}'
-take BACKEND compute.backend 'auto|mpi|gloo|nccl|nccl_if_available'
-take NCCL_TIMEOUT distributed.timeout_s '[1-9][0-9]{0,8}'
-# Read by other scripts, not by this one: what is set is answered.
-older() { # NAME ADVICE
-    [[ -z ${!1:-} ]] || echo "note: $1=${!1}: not read by this script; $2" >&2
-}
-older TRAIN_SAMPLES 'set data.num_samples or data.max_patterns in the settings'
-older VAL_SAMPLES 'set data.validation_split in the settings'
-older DATA_TYPE 'set data.samples in the settings'
-older GPUS 'write the script with --gpus-per-node, or set NPROC_PER_NODE to start fewer ranks'
-# the run folder: named, or one for each job
-run_folder=mpitrain_run-$job
-run_folder=${OUTPUT:-$run_folder}
-[[ -z ${OUTPUT:-} ]] || check OUTPUT "$OUTPUT" '[A-Za-z0-9_./][A-Za-z0-9_./+,@%=-]*'
-# in YAML's quotes, so that a name like 123 stays text
-command+=("output.model_dir='${run_folder//\'/\'\'}'")
-# A restarted job goes on from its newest checkpoint. The folder's job_id tells its own earlier attempt, which may be
-# replaced where it has no checkpoint yet, from a run of another job, which the training refuses to touch.
-choose_go_on() {
-    go_on=()
-    if [[ ${RESUME:-} == 1 ]]; then
-        go_on=(--resume)
-    elif [[ -f $run_folder/job_id && $(<"$run_folder/job_id") == "$job" ]]; then
-        if compgen -G "$run_folder/checkpoints/*/commit.json" >/dev/null; then
-            go_on=(--resume)
-        else
-            go_on=(--overwrite)
-        fi
-    fi
-}
-choose_go_on
-if [[ ${RESUME:-} == 1 || ! ( -e $run_folder/config.yaml || -e $run_folder/checkpoints ) ]]; then
-    mkdir -p "$run_folder"
-    echo "$job" >"$run_folder/job_id"
 fi
-
-# one log a host; latest_nodeN.log is the newest job's (of two that start at once one wins)
-mkdir -p logs
-for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
-    ln -sfn "${job}_node$node.log" "logs/latest_node$node.log" || true
-done
-
-launch=(srun)
-# without MPI: the ranks meet over TCP, at an address from Slurm's own variables
-launch+=(--mpi=none)
-# everything above: after `sbatch --export=EPOCHS=200` srun would hand on EPOCHS alone
-launch+=(--export=ALL)
-# all hosts of the job
-launch+=(--nodes="$SLURM_JOB_NUM_NODES")
-# ranks in all
-launch+=(--ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))")
-# ranks on each host
-launch+=(--ntasks-per-node="$tasks_per_node")
-# cores of each rank: since Slurm 22.05 srun does not take them over from sbatch
-launch+=(--cpus-per-task="$OMP_NUM_THREADS")
-# one rank that fails ends all: the others would wait for it until the time limit
-launch+=(--kill-on-bad-exit=1)
-# each rank keeps its cores, and with them its caches and its memory
-launch+=(--cpu-bind=cores)
-# each line begins with its rank
-launch+=(--label)
-# one log a host
-launch+=(--output="logs/${job}_node%n.log")
-# a restarted job adds to its logs
-launch+=(--open-mode=append)
-
-# The warning before the time limit comes to this shell only: srun hands it to the ranks, which write a checkpoint and
-# leave with exit code 5. TERM reaches them by itself, and is not passed on: srun would kill them.
-warned=0 interrupted=0 run=
-trap 'warned=1 interrupted=1; kill -USR1 "$run" 2>/dev/null || true' USR1
-trap 'interrupted=1' TERM
-# A rank that fails alone leaves its exit code here: MPI_Abort has srun kill the others, which makes srun's code 137.
-export MPITRAIN_EXIT_CODE_FILE=$PWD/logs/${job}_exit_code
-run_once() {
-    interrupted=0
-    rm -f "$MPITRAIN_EXIT_CODE_FILE"
-    # in the background: a shell that waits for a command in the foreground would see the warning after its end
-    "${launch[@]}" "${command[@]}" ${go_on[@]+"${go_on[@]}"} &
-    run=$!
-    # A signal ends `wait` before the run has ended: wait again, until it has.
-    while :; do
-        exit_code=0
-        wait "$run" || exit_code=$?
-        ((interrupted)) || break
-        interrupted=0
-    done
-    # Not 3: a rank that lost the others is what a lost host leaves behind, which may start again.
-    if ((exit_code > 5)) && [[ -s $MPITRAIN_EXIT_CODE_FILE && $(<"$MPITRAIN_EXIT_CODE_FILE") != 3 ]]; then
-        exit_code=$(<"$MPITRAIN_EXIT_CODE_FILE")
-    fi
-}
-run_once
-# Stopped by the warning: back into the queue, to go on from the checkpoint. 137 and 143 count too: srun ends ranks that
-# leave a moment after the first one. Without a warning (scancel, a failure) the job is over.
-if ((warned)) && ((exit_code == 5 || exit_code == 137 || exit_code == 143)); then
-    echo "stopped before the time limit; requeued to go on from the checkpoint"
-    scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$exit_code"
+exec "$python" -P -m mpitrain launch --inside-job --scheduler=slurm --python="$python" --run=train --tasks-per-node=4 \
+    --log-level=info --mpi=none --gpus-per-node=4 --requeue --restarts=0 jobs/configs/gpu.yaml

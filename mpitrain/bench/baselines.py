@@ -21,7 +21,6 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import load_run_config
 from mpitrain.data.samples import Samples
 from mpitrain.errors import UserError
-from mpitrain.models.build import plain_network
 
 _ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 _LEARNING_RATE = 1e-3
@@ -109,8 +108,9 @@ def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | st
 def model_of(network: Network) -> nn.Module:
     """Return the network; users normalise their data before, so no layer does."""
     if not network.is_chain:
-        settings = load_run_config(None, list(network.settings)).config.model
-        return plain_network(settings, FEATURES, OUTPUTS)
+        settings = load_run_config(None, list(network.settings)).config.network
+        plain: nn.Module = settings.build(FEATURES, OUTPUTS).network
+        return plain
     pairs = list(itertools.pairwise(network.sizes))
     activations = [network.hidden_activation] * (len(pairs) - 1) + [network.output_activation]
     layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""What each collective moves, what it must leave behind, and its bandwidth factor.
+"""The collectives that are measured: values sent, expected result, and bandwidth factor.
 
 P  ranks      r, q  one of them      n  values of the whole message      c = n / P  values of one rank's part
 
@@ -85,7 +85,7 @@ KINDS = {
             "all_to_all", False, False, False, lambda size: (size - 1) / size,
             lambda num_values, size, rank: _from_each(size, _part(num_values, size, rank)),
         ),
-        # Each rank's whole message to the next rank: what a pair of nodes does in the compiled engine's sums.
+        # Each rank's whole message to the next rank, as a pair of nodes exchanges it in the compiled engine's sums.
         CollectiveKind(
             "exchange", False, False, False, lambda size: 1.0,
             lambda num_values, size, rank: own_values((rank - 1) % size, torch.arange(num_values)),

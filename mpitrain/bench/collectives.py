@@ -5,6 +5,7 @@ algbw = bytes / time      busbw = algbw * factor: what the wires carry, to be co
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,8 +76,7 @@ def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
     names = choose_transports(request.transports, available_transports(ranks))
     torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
     transports = start_transports(ranks, names, _TIMEOUT_S)
-    for notice in ranks.notices:
-        ranks.say(f"note: {notice}", error=True)
+    ranks.note(*ranks.notices)
     results: list[CollectiveResult] = []
     for name in request.collectives:
         found = [
@@ -84,7 +84,7 @@ def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
             for num_values in message_sizes(KINDS[name], request, ranks.cpu.size)
             for result in measure_collective(ranks.cpu, KINDS[name], num_values, transports, request.plan)
         ]
-        ranks.say(_render(name, found, ranks))
+        ranks.say(*_render(name, found, ranks).split("\n"))
         results += found
     on_root(ranks.cpu, lambda: _write(request, results, ranks, names))
     _raise_if_wrong(results)
@@ -101,7 +101,7 @@ def _check(request: CollectivesRequest) -> None:
 
 
 def choose_transports(requested: Sequence[str] | None, available: Sequence[str]) -> list[str]:
-    """Return what to measure. Raises LaunchError, alike on all ranks, for one that this launch does not offer."""
+    """Return the transports to measure. Raises LaunchError, on all ranks, for one that this launch does not have."""
     missing = [name for name in requested or () if name not in available]
     if missing:
         needs = "one GPU for each rank" if missing[0] == "nccl" else "ranks started by mpirun or srun --mpi=pmi2"
@@ -161,7 +161,7 @@ class _Trial:
         return int(number)
 
     def clear(self) -> None:
-        """Leave zeros for the timed calls: sums in place would grow beyond all bounds."""
+        """Set the buffers to zeros for the timed calls: sums in place would overflow."""
         self._sent.zero_()
 
 
@@ -178,13 +178,14 @@ class ExchangeLoop:
         engine.close()
         if not isinstance(ranks.cpu, MpiCommunicator):
             raise mark_agreed(LaunchError("nodes exchange over MPI, which does not connect these ranks"))
-        num_values = sum(parameter.numel() for parameter in engine.parameters) + EXTRA_ENTRIES
+        trained = engine.inputs.model.named_parameters()
+        num_values = sum(math.prod(parameter.shape) for _, parameter in trained) + EXTRA_ENTRIES
         self._ranks, self._sent = ranks, torch.zeros(num_values)
         self._received = torch.zeros_like(self._sent)
         self._call = prepare_bare(ranks.cpu.mpi_comm, "exchange", self._sent, self._received)
 
     def time_steps(self, num_steps: int) -> list[float]:
-        """Return the times of samples of many messages in microseconds; `num_steps` says nothing. Collective."""
+        """Return the times of samples of many messages in microseconds; `num_steps` is ignored. Collective."""
         clock = CollectiveClock(self._ranks.barrier, lambda values: _slowest(self._ranks.cpu, values))
         return [
             sample_s * 1e6 for sample_s in measure_interleaved({"": Candidate(self._call)}, Plan(), clock)[""].samples_s

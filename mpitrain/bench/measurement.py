@@ -1,4 +1,4 @@
-"""Times of several candidates in one run: interleaved, so that whatever disturbs the machine disturbs all of them.
+"""Times of several candidates in one run, interleaved: other load on the machine then affects all of them.
 
 A sample is the mean time of a few calls in a row; a candidate's figures are the median and the 10th and 90th percentile
 of its samples, one a round. In each round another candidate goes first.

@@ -1,4 +1,4 @@
-"""Networks such as users bring as their own, for `mpitrain bench step`; built as `package.module:callable`."""
+"""Networks like those of users, for `mpitrain bench step`; built as `package.module:callable`."""
 
 from __future__ import annotations
 

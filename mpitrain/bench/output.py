@@ -20,7 +20,7 @@ def render_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
 
 
 def check_writable(path: Path | None, flag: str) -> None:
-    """Raise OutputError if `path` cannot be a file: better before an hour of measuring than after it."""
+    """Raise OutputError if `path` cannot be written, before an hour is spent on measuring."""
     if path is None:
         return
     if path.is_dir():

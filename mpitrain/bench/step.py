@@ -17,6 +17,7 @@ from typing import Any
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
 from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_peak
+from mpitrain.cache import is_trusted_program
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError, UserError
 from mpitrain.native.benchmark import time_cpp_steps
@@ -64,7 +65,7 @@ def measure_steps(
                 ours = [case for case in here if case.engine.kind != "cpp"]
                 _measure_python(words, ours, longest_s, Path(folder), recorded)
                 _measure_cpp(words, [case for case in here if case.engine.kind == "cpp"], program, recorded)
-            peak = max(peak, _peak())
+            peak = max(peak, _peak(cases[0].instruction_set if cases else "native"))
     found = ((case, recorded[case.key]) for case in cases)
     return with_shares_of_peak([summarise(case, r.rounds_us, r.error, r.spent, r.facts) for case, r in found], peak)
 
@@ -86,9 +87,9 @@ def launcher_words(launcher: str | None) -> str | list[str]:
     return words
 
 
-def _peak() -> float:
+def _peak(instruction_set: str) -> float:
     try:
-        return measure_peak()
+        return measure_peak(instruction_set)
     except MissingDependencyError:  # without a compiler all but the compiled step can be measured
         return 0.0
 
@@ -126,7 +127,7 @@ def _find_program(cases: Sequence[StepCase], build: bool, say: Say) -> Path | No
         say(f"note: the C++ engines are left out: {error}")
         return None
     program = build_program(toolchain, say) if build else program_path(toolchain)
-    if not program.exists():
+    if not is_trusted_program(program):
         say("note: the C++ engines are left out: the program is not built; give --build")
         return None
     return program

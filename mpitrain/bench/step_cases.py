@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mpitrain.errors import UserError
 
 FEATURES, OUTPUTS = 7, 1
-DEFAULT_SAMPLES, DEFAULT_VIRTUAL_RANKS = 65536, 8
+DEFAULT_SAMPLES = 65536
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
 NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 _GRID = (160, 240)
@@ -65,8 +65,8 @@ class Engine:
 
     `kind`: ours (with the trainer's settings), a loop of plain PyTorch (in baselines.py: distributed, or in a single
     process), cpp (the C++ program's engine and reduction) or exchange (no step: the message that two nodes exchange).
-    `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, their tree), any (one slice a rank, one
-    Allreduce) or original (one slice a rank, one Allreduce for each parameter, libtorch's Adam).
+    `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, their tree), any (one microbatch a rank, one
+    Allreduce) or original (one microbatch a rank, one Allreduce for each parameter, libtorch's Adam).
     """
 
     name: str
@@ -86,7 +86,7 @@ def _cpp(engine: str, reduction: str, note: str) -> Engine:
     return Engine(f"cpp-{engine}-{reduction}", "cpp", cpp_engine=engine, cpp_reduction=reduction, note=note)
 
 
-_FIXED = "8 slices, added in the fixed tree"
+_FIXED = "its microbatches, added in the fixed tree"
 _ENGINES = (
     _ours("compiled", "any"),
     _ours("compiled", "fixed"),
@@ -100,9 +100,9 @@ _ENGINES = (
         "torch-loop", "single loop", note="plain PyTorch in one process: the whole batch in one pass, the faster Adam"
     ),
     _cpp("torch", "original", "C++ on libtorch, the original's way: one Allreduce for each parameter, libtorch's Adam"),
-    _cpp("torch", "any", "C++ on libtorch, one slice a rank and one Allreduce"),
+    _cpp("torch", "any", "C++ on libtorch, one microbatch a rank and one Allreduce"),
     _cpp("torch", "fixed", f"C++ on libtorch, {_FIXED}"),
-    _cpp("plain", "any", "C++ without libraries, one slice a rank and one Allreduce"),
+    _cpp("plain", "any", "C++ without libraries, one microbatch a rank and one Allreduce"),
     _cpp("plain", "fixed", f"C++ without libraries, {_FIXED}"),
 )
 ENGINES = {engine.name: engine for engine in _ENGINES}
@@ -127,7 +127,8 @@ OTHER_BASELINE = "torch-loop"
 class StepCase:
     """One engine on one network at one batch size on one number of ranks.
 
-    `num_nodes`: on how many nodes the ranks believe to be; they are on one machine.
+    `num_nodes`: on how many nodes the ranks believe to be; they are on one machine. `instruction_set`: what our
+    compiled step is built for, as `compute.instruction_set`.
     """
 
     network: Network
@@ -138,6 +139,7 @@ class StepCase:
     num_steps: int
     num_warmup_steps: int
     num_nodes: int = 1
+    instruction_set: str = "native"
 
     @property
     def name(self) -> str:
@@ -153,6 +155,7 @@ class StepCase:
     def settings(self) -> list[str]:
         """The settings with which our trainer, or the loop's ranks, is built."""
         batch = f"training.global_batch_size={self.global_batch_size}"
+        target = f"compute.instruction_set={self.instruction_set}"
         if self.network.is_users:
             return [*self.network.settings, *self.engine.settings, batch]
         backend = "gloo" if self.engine.kind == "distributed loop" else "auto"
@@ -162,6 +165,7 @@ class StepCase:
             batch,
             *("training.threads_per_rank=1", "data.validation_split=0", "compute.device=cpu"),
             f"compute.backend={backend}",
+            *([] if self.instruction_set == "native" else [target]),
         ]
 
 
@@ -172,7 +176,7 @@ class ScaledRun:
     network: Network
     engine: Engine
     batch_size: int
-    num_virtual_ranks: int = DEFAULT_VIRTUAL_RANKS
+    num_virtual_ranks: int | None = None
 
     @property
     def name(self) -> str:

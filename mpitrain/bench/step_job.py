@@ -17,7 +17,7 @@ import numpy as np
 
 from mpitrain.bench.baselines import DistributedLoop, SingleLoop
 from mpitrain.bench.collectives import ExchangeLoop
-from mpitrain.bench.measured.engine_loop import EngineLoop
+from mpitrain.bench.engine_loop import EngineLoop
 from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Engine, Network, StepCase
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
@@ -70,13 +70,13 @@ def case_of(record: Mapping[str, Any]) -> StepCase:
 
 
 def _measure_or_tell(ranks: Ranks, case: StepCase, longest_s: float) -> dict[str, Any]:
-    """Return the times of one case, or what is in its way: raised on all ranks together. Collective."""
+    """Return the times of one case, or its error, which is raised on all ranks together. Collective."""
     try:
         path = Path(case.network.config) if case.network.config else None
         config = ranks.on_all_ranks(lambda: load_run_config(path, case.settings).config)
     except MpitrainError as error:
         return {"error": str(error)}
-    with open_tensors(ranks, config):
+    with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
         # An error inside must not pass the end of the block, which closes the group only where all went well.
         try:
             return _measure(ranks, config, case, longest_s)

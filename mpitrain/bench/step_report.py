@@ -7,11 +7,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpitrain import __version__
 from mpitrain.bench.output import render_table
 from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.version import __version__
 
 
 def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpitrain.cli.settings import add_settings, ranks_of, split_settings
 from mpitrain.cluster.starting import say_on_stderr
-from mpitrain.errors import UserError
+from mpitrain.errors import UserError, one_line
 
 
 def add_verify_command(commands: Any) -> None:
@@ -36,7 +36,7 @@ def add_verify_command(commands: Any) -> None:
         help="folder of report and traces (default: mpitrain_verify)",
     )
     verify.add_argument(
-        "--faults", action="store_true", help="also plant mistakes in Python's side and show that each is caught"
+        "--faults", action="store_true", help="also introduce errors on Python's side and check that each is found"
     )
     verify.add_argument(
         "--case",
@@ -49,7 +49,7 @@ def add_verify_command(commands: Any) -> None:
     verify.add_argument(
         "--emulate",
         metavar="COMMAND",
-        help="start every rank of both programs by this emulator of another CPU, such as 'qemu-x86_64 -cpu EPYC'",
+        help="start every rank of both programs under this emulator of another CPU, such as 'qemu-x86_64 -cpu EPYC'",
     )
     verify.add_argument(
         "--invariance",
@@ -78,7 +78,9 @@ def add_doctor_command(commands: Any) -> None:
         default=60.0,
         help="seconds that a step may take before the missing rank is named (default: 60)",
     )
-    doctor.add_argument("--static", action="store_true", help="only what needs neither MPI nor other ranks")
+    doctor.add_argument(
+        "--static", action="store_true", help="run only the checks that need neither MPI nor other ranks"
+    )
     doctor.set_defaults(handler=_run_doctor)
 
 
@@ -106,7 +108,7 @@ def _run_verify(options: argparse.Namespace) -> int:
     )
     verification = verify(request, say_on_stderr)
     _, page = write_reports(verification, request.output)
-    sys.stdout.write(f"{render_table(verification)}\nreport: {page}\n")
+    sys.stdout.write(f"{render_table(verification)}\nreport: {one_line(str(page))}\n")
     return 0 if verification.passed else 1
 
 
@@ -128,7 +130,7 @@ def _run_invariance(options: argparse.Namespace) -> int:
     )
     invariance = check_invariance(request, say_on_stderr)
     _, page = write_reports(invariance, request.output)
-    sys.stdout.write(f"{render_table(invariance)}\nreport: {page}\n")
+    sys.stdout.write(f"{render_table(invariance)}\nreport: {one_line(str(page))}\n")
     return 0 if invariance.passed else 1
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.loading import load_once_a_node, open_files_early
 from mpitrain.cli.settings import split_words
-from mpitrain.errors import UserError
+from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
@@ -30,12 +28,15 @@ _GENERATE_NUMBERS = (
 
 def add_data_command(commands: Any) -> None:
     """Add `data` and its actions to argparse's subparsers."""
-    data = commands.add_parser("data", help="write data files, or say what is in them", description="Data files.")
+    data = commands.add_parser(
+        "data", help="generate, inspect, measure and convert data files", description="Data files."
+    )
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_generate(actions)
     _add_inspect(actions)
     _add_stats(actions)
     _add_convert(actions)
+    _add_collection(actions)
 
 
 def _add_generate(actions: Any) -> None:
@@ -51,25 +52,25 @@ def _add_generate(actions: Any) -> None:
     generate.add_argument(
         "--chunks", metavar="T,J,I", help="store in blocks of so many times, rows, columns (default: without blocks)"
     )
-    generate.set_defaults(handler=_run_generate)
+    generate.set_defaults(handler=_run_generate, one_process=True)
 
 
 def _add_inspect(actions: Any) -> None:
-    text = "say what is in data files, and what the settings would select"
+    text = "show the content of data files, and what the settings select from them"
     inspect = actions.add_parser("inspect", help=text, description=text)
     _add_words(inspect)
     inspect.add_argument(
-        "--full", action="store_true", help="minimum, maximum and mean over all values, not a first part"
+        "--full", action="store_true", help="minimum, maximum and mean over all values instead of a first part"
     )
     inspect.add_argument(
         "--maps", metavar="FOLDER", help="draw each variable's first time level, with the selected points"
     )
     inspect.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    inspect.set_defaults(handler=_run_inspect)
+    inspect.set_defaults(handler=_run_inspect, one_process=True)
 
 
 def _add_stats(actions: Any) -> None:
-    text = "measure every variable over the samples that the settings train on; all ranks of mpirun share the work"
+    text = "print statistics of every variable over the training samples; the ranks of mpirun share the work"
     more = "Values are read as float64. Output is the same for any number of ranks."
     stats = actions.add_parser("stats", help=text, description=f"{text}. {more}")
     _add_words(stats)
@@ -78,9 +79,7 @@ def _add_stats(actions: Any) -> None:
 
 
 def _add_convert(actions: Any) -> None:
-    text = (
-        "write the samples that the settings select to files that are quick to read; all ranks of mpirun share the work"
-    )
+    text = "write the selected samples to files that read quickly; the ranks of mpirun share the work"
     convert = actions.add_parser("convert", help=text, description=text)
     _add_words(convert)
     convert.add_argument(
@@ -88,6 +87,13 @@ def _add_convert(actions: Any) -> None:
     )
     convert.add_argument("--gzip", type=int, default=0, metavar="N", help="HDF5: deflate level, 0 (none, default) to 9")
     convert.set_defaults(handler=_run_convert)
+
+
+def _add_collection(actions: Any) -> None:
+    text = "write the C and Fortran sources that collect training samples in a running model"
+    collection = actions.add_parser("collection", help=text, description=f"{text} (`mpitrain help collection`)")
+    collection.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="default: the current one")
+    collection.set_defaults(handler=_run_collection, one_process=True)
 
 
 def _add_words(parser: argparse.ArgumentParser) -> None:
@@ -114,33 +120,32 @@ def _run_generate(options: argparse.Namespace) -> int:
     )
     for summary in summaries:
         counts = f"{summary.num_samples_north} samples north, {summary.num_samples_south} south"
-        sys.stdout.write(f"{summary.path}: {counts}\n")
+        sys.stdout.write(f"{one_line(str(summary.path))}: {counts}\n")
     return 0
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
-    open_files_early(os.environ)
     from mpitrain.datatools.inspect import inspect_data
 
     config, notices = _load(options.settings, "inspect")
     for line in notices:
-        sys.stderr.write(f"note: {line}\n")
+        sys.stderr.write(f"note: {one_line(line)}\n")
     inspection = inspect_data(config, options.full)
     sys.stdout.write((inspection.render_json() if options.json else inspection.render_table()) + "\n")
     if options.maps is not None:
         from mpitrain.datatools.maps import draw_maps
 
         for path in draw_maps(inspection, Path(options.maps)):
-            sys.stderr.write(f"{path}\n")
+            sys.stderr.write(f"{one_line(str(path))}\n")
     return 0
 
 
 def _run_stats(options: argparse.Namespace) -> int:
     from mpitrain.datatools.statistics import measure, render_table
 
-    def body(config: RunConfig, ranks: Ranks) -> str:
+    def body(config: RunConfig, ranks: Ranks) -> list[str]:
         record = measure(config, ranks)
-        return json.dumps(record, indent=1) if options.json else render_table(record)
+        return (json.dumps(record, indent=1) if options.json else render_table(record)).split("\n")
 
     return _on_all_ranks(options.settings, "stats", body)
 
@@ -148,32 +153,37 @@ def _run_stats(options: argparse.Namespace) -> int:
 def _run_convert(options: argparse.Namespace) -> int:
     if not 0 <= options.gzip <= 9:
         raise UserError(f"--gzip {options.gzip}: give 0 (none) to 9 (smallest)")
+    from mpitrain.data.selection.settings import selection_of
     from mpitrain.datatools.convert import convert
 
-    def body(config: RunConfig, ranks: Ranks) -> str:
-        converted = convert(config, Path(options.output), ranks, options.gzip)
+    def body(config: RunConfig, ranks: Ranks) -> list[str]:
+        converted = convert(selection_of(config), Path(options.output), ranks, options.gzip)
         files = f" in {len(converted.files)} files" if Path(options.output).is_dir() else ""
-        return f"{options.output}: {converted.num_samples} samples{files}"
+        return [f"{options.output}: {converted.num_samples} samples{files}"]
 
     return _on_all_ranks(options.settings, "convert", body)
 
 
-def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], str]) -> int:
-    """Run `body` on all ranks, and let the root print what it returns."""
-    from mpitrain.comm.supervision.node_watch import watching_start
+def _run_collection(options: argparse.Namespace) -> int:
+    from mpitrain.datatools.collection import write_collection
+
+    sys.stdout.writelines(f"{one_line(str(path))}\n" for path in write_collection(Path(options.folder)))
+    return 0
+
+
+def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], list[str]]) -> int:
+    """Run `body` on all ranks, and let the root print the lines that it returns."""
+    from mpitrain.comm.agent.arrival import watching_start
 
     with watching_start(overrides=split_words(words)[2]) as watch:
-        load_once_a_node(watch, ("mpitrain.comm.start", "mpitrain.comm.tensors"))
-        open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.comm.tensors import open_tensors
 
     def run(ranks: Ranks) -> int:
         config, notices = ranks.on_all_ranks(lambda: _load(words, action))
-        with open_tensors(ranks, config):
-            for line in (*notices, *ranks.notices):
-                ranks.say(f"note: {line}", error=True)
-            ranks.say(body(config, ranks))
+        with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
+            ranks.note(*notices, *ranks.notices)
+            ranks.say(*body(config, ranks))
         return 0
 
     return run_on_all_ranks(run, watch)
@@ -182,6 +192,7 @@ def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Rank
 def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the settings with the data files among `words`, and the notices about them."""
     from mpitrain.config import load_run_config
+    from mpitrain.data.selection.settings import with_names_of_file
 
     files, yaml_files, overrides = split_words(words)
     if len(yaml_files) > 1:
@@ -191,6 +202,7 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
     if not loaded.config.data.entries:
         raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")
+    loaded = with_names_of_file(loaded)
     return loaded.config, tuple(loaded.notices)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
-from mpitrain.cli.loading import load_once_a_node, open_files_early
-from mpitrain.cli.settings import add_settings, split_settings
+from mpitrain.cli.settings import add_settings, add_trust_flag, split_settings
 
-_MODULES = ("mpitrain.comm.start", "mpitrain.ensemble.beginning", "mpitrain.ensemble.run_ensemble")
 _FLAGS = {
     "members": ("ensemble.members", "N", "number of seeds"),
-    "folds": ("ensemble.folds", "K", "train on K parts of the samples, each held out once"),
-    "ranks_per_member": ("ensemble.ranks_per_member", "N", "ranks that train one member (default: as few as serve)"),
+    "folds": ("ensemble.folds", "K", "number of folds: each part of the samples is held out once"),
+    "ranks_per_member": (
+        "ensemble.ranks_per_member",
+        "N",
+        "ranks that train one member (default: as few as keep all ranks busy)",
+    ),
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
     "data": ("data.data_path", "FILE", "data file; without it, a synthetic one is written"),
     "output": ("output.model_dir", "FOLDER", "the ensemble's folder (default: mpitrain_ensemble)"),
@@ -24,36 +25,38 @@ def add_ensemble_command(commands: Any) -> None:
     """Add `ensemble` to argparse's subparsers."""
     ensemble = commands.add_parser(
         "ensemble",
-        help="train many networks in one world: seeds, folds, settings",
-        description="Train an ensemble: every member is a run of its own, with the same weights as if it was trained "
-        "alone. The section `ensemble` of the settings says what the members are.",
+        help="train many networks in one launch: seeds, folds, settings",
+        description="Train an ensemble. Each member is a run with its own folder, and has the weights that it would "
+        "have if it was trained alone. The section `ensemble` of the settings defines the members.",
     )
     add_settings(ensemble)
     for name, (key, metavar, text) in _FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
         ensemble.add_argument(flag, metavar=metavar, help=f"{text}; the same as {key}={metavar}")
-    ensemble.add_argument("--dry-run", action="store_true", help="list the members with their cost, and train nothing")
+    ensemble.add_argument(
+        "--dry-run", action="store_true", help="list the members with their estimated cost; train nothing"
+    )
     existing = ensemble.add_mutually_exclusive_group()
     existing.add_argument(
-        "--resume", action="store_true", help="train what is left of the ensemble in the folder, or more members"
+        "--resume", action="store_true", help="train the members that are missing in the folder, also additional ones"
     )
     existing.add_argument("--overwrite", action="store_true", help="replace the ensemble in the folder")
+    add_trust_flag(ensemble)
     ensemble.set_defaults(handler=_run_ensemble)
 
 
 def _run_ensemble(options: argparse.Namespace) -> int:
-    from mpitrain.comm.supervision.node_watch import watching_start
+    from mpitrain.comm.agent.arrival import watching_start
 
     path, overrides = split_settings(options.settings)
     overrides += [
         f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
     ]
     with watching_start(config_path=path, overrides=overrides) as watch:
-        load_once_a_node(watch, _MODULES)
-        if options.settings or options.data:
-            open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.ensemble.beginning import EnsembleRequest
         from mpitrain.ensemble.run_ensemble import run_ensemble
-    request = EnsembleRequest(path, tuple(overrides), options.resume, options.overwrite, options.dry_run)
+    request = EnsembleRequest(
+        path, tuple(overrides), options.resume, options.overwrite, options.dry_run, options.trust_code
+    )
     return run_on_all_ranks(lambda ranks: run_ensemble(ranks, request), watch)

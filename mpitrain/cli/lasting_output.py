@@ -1,4 +1,4 @@
-"""Standard output and error that a run outlives: a pipe whose reader has gone, a closed one, a full disk behind one."""
+"""Standard output and error whose failure does not end a run: a pipe without a reader, a closed stream, a full disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import io
 import os
 import sys
 from typing import Any
+
+from mpitrain.cluster.node_log import write_into_node_log
 
 
 class LastingOutput(io.FileIO):
@@ -36,6 +38,7 @@ def outlive_readers() -> LastingOutput:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    write_into_node_log(os.environ)
     outputs = [LastingOutput(number, "w", closefd=False) for number in (1, 2)]
     sys.stdout, sys.stderr = (
         _text_over(output, stream) for output, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True)

@@ -11,26 +11,17 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from mpitrain import __version__
-from mpitrain.cli.bench.command import add_bench_command
-from mpitrain.cli.checks import add_doctor_command, add_verify_command
-from mpitrain.cli.data import add_data_command
-from mpitrain.cli.ensemble import add_ensemble_command
+from mpitrain.cli.commands import COMMANDS, add_commands
 from mpitrain.cli.lasting_output import outlive_readers
-from mpitrain.cli.launch import add_launch_command
-from mpitrain.cli.older_flags import to_current_flags
-from mpitrain.cli.predict import add_export_command, add_predict_command, add_report_command
-from mpitrain.cli.settings import is_file
-from mpitrain.cli.train import add_config_command, add_reproduce_command, add_train_command
+from mpitrain.cli.older_flags import advice_for_words, to_current_flags
+from mpitrain.cli.settings import is_data, is_file, is_of_rank_0_alone
 from mpitrain.cluster.cpu.freed_memory import keep_freed_memory
-from mpitrain.errors import MpitrainError, UserError
+from mpitrain.errors import LaunchError, MpitrainError, UserError, tell_caller
+from mpitrain.version import __version__
 
 Handler = Callable[[argparse.Namespace], int]
-COMMANDS = (
-    "train", "ensemble", "config", "data", "verify", "doctor", "launch", "predict", "export", "report", "reproduce",
-    "bench",
-)  # fmt: skip
 _LEAVE_A_FOLDER = ("train", "ensemble", "reproduce")
+_ON_RANKS = (*_LEAVE_A_FOLDER, "predict", "data")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     if code == 0 and output.failure is not None and _with_command(sys.argv[1:])[0] not in _LEAVE_A_FOLDER:
-        # What a run leaves is in its folder; what the other commands leave was to be here.
+        # A run's results are in its folder; the output of the other commands was to be here.
         reason = output.failure.strerror
         print(f"mpitrain: error: standard output: cannot be written ({reason})", file=sys.stderr)  # noqa: T201
         return UserError.exit_code
@@ -52,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_command(given: Sequence[str]) -> list[str]:
-    """Return the words with the command first, wherever it stands; training where none is named."""
+    """Return the arguments with the command first, wherever it is; `train` where none is named."""
     if not _means_train(given):
         return list(given)
     for number, (before, word) in enumerate(itertools.pairwise(given), start=1):
@@ -65,20 +56,38 @@ def _with_command(given: Sequence[str]) -> list[str]:
 def _run(given: list[str]) -> int:
     options = _parse(_with_command(given))
     handler: Handler = options.handler
+    if is_of_rank_0_alone(options):
+        return 0
     keep_freed_memory(os.environ)
+    # Looking for plugins reads a file of every installed package, on every rank; none of them is meant for us.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Imports make much that lives to the end; the collector would look through it all the time (a fifth of it).
     gc.disable()
     try:
         return handler(options)
     except MpitrainError as error:
-        print(f"mpitrain: error: {error}", file=sys.stderr)  # noqa: T201
+        if not tell_caller(error):
+            is_on_ranks = _with_command(given)[0] in _ON_RANKS and not getattr(options, "one_process", False)
+            (_print_once if is_on_ranks else _print)(error)
         return error.exit_code
     finally:
         gc.enable()
 
 
+def _print(error: MpitrainError) -> None:
+    print(f"mpitrain: error: {error}", file=sys.stderr)  # noqa: T201
+
+
+def _print_once(error: MpitrainError) -> None:
+    """Print an error's line from one rank: before the ranks have met, all of them may have the same one."""
+    from mpitrain.comm.agent.arrival import begin_watch, end_start
+
+    # Where one rank alone has other words, the others are on their way to wait for it.
+    end_start(begin_watch(), error, os.environ)
+
+
 def _means_train(given: Sequence[str]) -> bool:
-    """Tell whether no command is named: training is what the package is for, so flags, settings or a file mean it."""
+    """Return whether no command is named: then flags, settings or a file are those of `train`."""
     if not given:
         return True
     first = given[0]
@@ -86,57 +95,53 @@ def _means_train(given: Sequence[str]) -> bool:
 
 
 class _OneVoiceParser(argparse.ArgumentParser):
-    """A parser whose complaint appears once, however many ranks have the same wrong words."""
+    """A parser that prints an error once, though all ranks have the same wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line from one rank and leave with exit code 2."""
-        from mpitrain.comm.supervision.node_watch import begin_watch, end_start
+        self.leave(UserError(f"{message}; see {self.prog} --help"))
 
-        # Where one rank alone has other words, the others are on their way to wait for it.
-        end_start(begin_watch(), UserError(f"{message}; see {self.prog} --help"), os.environ)
-        raise SystemExit(UserError.exit_code)
+    def leave(self, error: MpitrainError) -> NoReturn:
+        """Print an error's line from one rank and leave with its exit code."""
+        _print_once(error)
+        raise SystemExit(error.exit_code)
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
-    parser = _build_parser()
+    parser = _build_parser(given)
     try:
         words = to_current_flags(given)
         options, rest = parser.parse_known_args(words, argparse.Namespace(given=words))
     except UserError as error:
         parser.error(str(error))
+    except LaunchError as error:
+        parser.leave(error)
     # argparse takes positional words from one place only: settings and a file after a flag come back as unknown.
     takes_file = "settings" in options and not hasattr(options, "model")
     unknown = [
         word
         for word in rest
-        if word.startswith("-") or "settings" not in options or ("=" not in word and not (takes_file and is_file(word)))
+        if word.startswith("-")
+        or "settings" not in options
+        or ("=" not in word and not (takes_file and (is_file(word) or is_data(word))))
     ]
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        advice = advice_for_words(given[0], unknown, "settings" in options, takes_file)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice and '; '}{advice}")
     if rest:
         options.settings += rest
     return options
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _build_parser(given: Sequence[str] = ()) -> _OneVoiceParser:
+    """Return the parser of the command that the words name; of all commands where they name none."""
     parser = _OneVoiceParser(
         prog="mpitrain",
         description="Train networks on scientific data under MPI: mpirun -np 8 python -m mpitrain",
-        epilog="Exit codes: 0 done, 2 wrong input, 3 wrong launch, 4 training failed, 5 stopped with a "
-        "checkpoint, 1 our bug.",
+        epilog="`mpitrain help` lists the topics that it explains. Exit codes: 0 done, 2 wrong input, 3 wrong launch, "
+        "4 training failed, 5 stopped with a checkpoint, 1 our bug.",
     )
     parser.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_train_command(commands)
-    add_ensemble_command(commands)
-    add_config_command(commands)
-    add_data_command(commands)
-    add_verify_command(commands)
-    add_doctor_command(commands)
-    add_launch_command(commands)
-    add_predict_command(commands)
-    add_export_command(commands)
-    add_report_command(commands)
-    add_reproduce_command(commands)
-    add_bench_command(commands)
+    add_commands(commands, given)
     return parser

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.loading import load_once_a_node, open_files_early
+from mpitrain.cli.settings import add_trust_flag
+from mpitrain.errors import one_line
 
 _SETTINGS = "settings that differ from the run's, such as domain.pole=south"
 
@@ -41,13 +41,13 @@ def add_predict_command(commands: Any) -> None:
     )
     predict.add_argument(
         "--layout",
-        choices=("auto", "grid", "rows"),
+        choices=("auto", "data", "grid", "rows"),
         default="auto",
-        help="grid: points come back on the grid of the data; rows: one after the other; auto: a grid where the data "
-        "has one, but rows for the original C++ program's own network and data, as it writes them",
+        help="grid: points on the grid of the data; rows: one after the other; data: a grid where the data has one; "
+        "auto: the same, but rows for the original C++ program's own network and data, as it writes them",
     )
     predict.add_argument("--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG")
-    _add_trust_flag(predict)
+    add_trust_flag(predict)
     predict.set_defaults(handler=_run_predict)
 
 
@@ -59,7 +59,9 @@ def add_export_command(commands: Any) -> None:
         description="Write a run's network for other programs, and check what was written. c, c++ and fortran: source "
         "code without dependencies, with tangent linear, adjoint, Jacobian and a self-test. torchscript: with its "
         "derivatives, names, units and statistics inside, and the C++ program's normalization file next to it. "
-        "pt2: torch.export's format. onnx: for onnxruntime and others. Of an ensemble each has mean and spread.",
+        "saber: TorchScript as the TorchBalance blocks of JEDI's SABER load it. "
+        "pt2: torch.export's format. onnx: for onnxruntime and others. All give an ensemble's mean and spread. "
+        "trainer: C++ that trains the network of a settings file, given in the place of FOLDER, in a running model.",
     )
     export.add_argument(
         "runs",
@@ -68,26 +70,41 @@ def add_export_command(commands: Any) -> None:
         help="folder of a run or an ensemble; of several runs: their mean and spread",
     )
     export.add_argument("--output", metavar="FILE", help="file to write (default: emulator.f90, .c, .hpp, or model.pt)")
-    export.add_argument("--weights", choices=("best", "final"), help="which weights (default: as output.weights says)")
+    export.add_argument(
+        "--weights", choices=("best", "final"), help="weights to export (default: those of output.weights)"
+    )
     export.add_argument(
         "--checkpoint", metavar="latest|best|FOLDER", help="take the weights of this checkpoint (default: latest)"
     )
     export.add_argument(
         "--format",
-        choices=("torchscript", "pt2", "onnx", "c", "c++", "fortran"),
+        metavar="FORMAT",
         default="torchscript",
-        help="default: torchscript",
+        help="torchscript (default), saber, pt2, onnx, c, c++, fortran, trainer, or a function of your own as "
+        "package.module:name",
+    )
+    export.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="DATA_NAME=MODEL_NAME",
+        help="with --format saber: what SABER calls a variable of the data (default: its standard_name); repeatable",
+    )
+    export.add_argument(
+        "--collection",
+        metavar="FILE",
+        help="with --format trainer: the settings of the collection whose samples it keeps, such as collect.yaml",
     )
     export.add_argument(
         "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
     )
-    _add_trust_flag(export)
+    add_trust_flag(export)
     export.set_defaults(handler=_run_export)
 
 
 def add_report_command(commands: Any) -> None:
     """Add `report` to argparse's subparsers."""
-    text = "make a run's report.html anew, also while it goes on or after it was killed"
+    text = "write a run's report.html again, also of a run that is going on or was killed"
     report = commands.add_parser("report", help=text, description=f"{text[0].upper()}{text[1:]}.")
     report.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
     report.add_argument(
@@ -95,25 +112,14 @@ def add_report_command(commands: Any) -> None:
         action="store_true",
         help="make the folder an RO-Crate instead: write ro-crate-metadata.json from the run's record (needs rocrate)",
     )
-    _add_trust_flag(report)
-    report.set_defaults(handler=_run_report)
-
-
-def _add_trust_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust-code",
-        action="store_true",
-        help="run a network that is code, a model.pt of another program or model.name=package.module:callable; only "
-        "for sources that you trust (the package's own networks run no code of the file)",
-    )
+    add_trust_flag(report)
+    report.set_defaults(handler=_run_report, one_process=True)
 
 
 def _run_predict(options: argparse.Namespace) -> int:
-    from mpitrain.comm.supervision.node_watch import watching_start
+    from mpitrain.comm.agent.arrival import watching_start
 
     with watching_start(overrides=options.settings) as watch:
-        load_once_a_node(watch, ("mpitrain.comm.start", "mpitrain.inference.predict"))
-        open_files_early(os.environ)
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.inference.predict import PredictRequest, predict
     # `--data a.nc b.nc seed=1`: argparse gives the flag all words after it.
@@ -146,8 +152,10 @@ def _run_export(options: argparse.Namespace) -> int:
         checkpoint=options.checkpoint,
         build=options.build,
         trust_code=options.trust_code,
+        names=tuple(options.name),
+        collection=Path(options.collection) if options.collection else None,
     )
-    run_export(request, lambda line: print(line, flush=True))  # noqa: T201
+    run_export(request, _say)
     return 0
 
 
@@ -155,9 +163,13 @@ def _run_report(options: argparse.Namespace) -> int:
     if options.ro_crate:
         from mpitrain.runs.reproduction.crate import write_crate
 
-        print(f"RO-Crate: {write_crate(Path(options.run))}", flush=True)  # noqa: T201
+        _say(f"RO-Crate: {write_crate(Path(options.run))}")
         return 0
     from mpitrain.inference.report import report
 
-    print(f"report: {report(Path(options.run), options.trust_code)}", flush=True)  # noqa: T201
+    _say(f"report: {report(Path(options.run), options.trust_code)}")
     return 0
+
+
+def _say(line: str) -> None:
+    print(one_line(line), flush=True)  # noqa: T201

@@ -1,15 +1,17 @@
-"""Words that several commands read alike: a YAML file and single settings, numbers of ranks. Loads only argparse."""
+"""Arguments that several commands share: a YAML file and single settings, numbers of ranks. Loads only argparse."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from mpitrain.errors import UserError
 
 _YAML = (".yaml", ".yml")
+_DATA = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".npz", ".csv", ".parquet")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +21,31 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust-code`, for commands that read files which others may have written."""
+    parser.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="run the code that a run folder's settings name as package.module:name, or that a model.pt of another "
+        "program holds; only for sources that you trust (the package's own components need no such flag)",
+    )
+
+
+def is_of_rank_0_alone(options: argparse.Namespace) -> bool:
+    """Return whether this process is a rank other than 0 of a command that runs in one process."""
+    from mpitrain.cluster.launchers import claimed_rank
+
+    return getattr(options, "one_process", False) and claimed_rank(os.environ) > 0
+
+
 def is_file(word: str) -> bool:
-    """Tell whether a word names a file of settings, there or not."""
+    """Return whether a word is the name of a settings file, which need not exist."""
     return "=" not in word and word.endswith(_YAML)
+
+
+def is_data(word: str) -> bool:
+    """Return whether a word is a name or pattern of data files, which need not exist."""
+    return "=" not in word and word.endswith(_DATA)
 
 
 def split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -44,7 +68,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 def in_order(words: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the words as they follow one another in the command line: of two for one key the last counts."""
+    """Return the words in the order of the command line: of two for one key the last counts."""
     places = {word: number for number, word in enumerate(given)}
     return sorted(words, key=lambda word: places.get(word, len(given)))
 

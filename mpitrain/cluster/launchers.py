@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,12 @@ PBS_JOB = "PBS job"
 
 # Ids of steps that are shells around a launch, not launches: interactive, batch, external.
 SHELL_STEP_IDS = ("4294967290", "4294967291", "4294967292")
+
+_OF_A_RANK = re.compile(
+    r"PMI_|PMIX_|OMPI_|PRTE_|OPAL_|MPI_LOCAL|MPIEXEC_|HYD|PALS_|MV2_COMM_|SLURM_|FLUX_|PBS_|TORCHELASTIC_"
+    r"|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_ADDR|MASTER_PORT)$"
+)
+_SETTING = re.compile(r"(OMPI|PRTE|PMIX)_MCA_(?!ess|orte_|prte_ess|pmix_server)|OMPI_ALLOW_RUN_AS_ROOT")
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,14 @@ def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
         if claim.source in OVER_TCP and not rank_is_told:
             _check_torchrun_alone(claim, environ)
     return claims
+
+
+def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that make a process a rank, or part of a job: for a launch of its own.
+
+    Settings of the MPI libraries stay (`OMPI_MCA_...`, `MPIR_CVAR_...`).
+    """
+    return {name: value for name, value in environ.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
 
 
 def claimed_rank(environ: Mapping[str, str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -23,27 +22,6 @@ class Place:
     is_launched: bool
     is_one_node: bool
     problem: str = ""
-
-
-@dataclass
-class Origin:
-    """Where this process comes from, if a fork server made it in place of the one that the launcher started.
-
-    `parent` is that one's parent; `begun_s` is when it began to wait for this one, on the monotonic clock. `refusal` is
-    why there is no such process, where a fork server could have made one.
-    """
-
-    parent: int | None = None
-    begun_s: float = 0.0
-    refusal: str = ""
-
-
-ORIGIN = Origin()
-
-
-def parent_process() -> int:
-    """Return the process that started this command."""
-    return os.getppid() if ORIGIN.parent is None else ORIGIN.parent
 
 
 def read_place(environ: Mapping[str, str]) -> Place:

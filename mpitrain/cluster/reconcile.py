@@ -6,8 +6,10 @@ and would train and overwrite the others' files; so a contradiction is an error,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, NoReturn
 
 from mpitrain.cluster.fixes import fix_missing_library, fix_one_launcher, fix_unused_pmi, srun_command
@@ -76,7 +78,7 @@ def _decide_for_one_process(scene: _Scene) -> LaunchDecision:
     later_ranks = [claim for claim in scene.claims if claim.world_size is None and (claim.rank or 0) > 0]
     if later_ranks:
         _raise_unused_pmi(scene, later_ranks)
-    _check_srun_not_forgotten(scene)
+    _check_launcher_not_forgotten(scene)
     claim = scene.mpi or RankClaim("one process", 0, 1)
     return LaunchDecision(
         "mpi" if scene.mpi else "torch",
@@ -120,22 +122,69 @@ def _check_torch_can_serve(scene: _Scene, starters: Sequence[RankClaim]) -> None
         _raise(scene, "mpirun was used, but there is no MPI", fix_missing_library(mpiruns[0]))
 
 
-def _check_srun_not_forgotten(scene: _Scene) -> None:
-    """Refuse a batch script that runs Python directly: it would train with one process where many were paid for."""
+def _check_launcher_not_forgotten(scene: _Scene) -> None:
+    """Refuse a job script that runs Python directly: it would train with one process where many were paid for."""
     environ = scene.environ
     in_step = is_set(environ, "SLURM_STEP_NUM_TASKS") and environ.get("SLURM_STEP_ID") not in SHELL_STEP_IDS
-    launched = in_step or any(claim.rank is not None for claim in scene.claims) or bool(offered_pmi(environ))
-    num_tasks = environ.get("SLURM_NTASKS", "")
-    if launched or not is_set(environ, "SLURM_JOB_ID") or not is_set(environ, "SLURM_NTASKS"):
+    if in_step or any(claim.rank is not None for claim in scene.claims) or offered_pmi(environ):
         return
-    if not (num_tasks.isascii() and num_tasks.isdigit()):
-        raise LaunchError(f"SLURM_NTASKS={num_tasks}: not a whole number; Slurm sets it, so `unset SLURM_NTASKS`")
-    if int(num_tasks) > 1:
+    _check_slurm_tasks(scene)
+    _check_pbs_slots(environ)
+
+
+def _check_slurm_tasks(scene: _Scene) -> None:
+    environ = scene.environ
+    names = _set_names(environ, ("SLURM_NTASKS",), ("SLURM_NPROCS",), ("SLURM_NNODES", "SLURM_NTASKS_PER_NODE"))
+    if not names or not is_set(environ, "SLURM_JOB_ID"):
+        return
+    num_tasks = _product(environ, names)
+    if num_tasks > 1:
         raise LaunchError(
-            f"SLURM_NTASKS={num_tasks} in Slurm job {environ['SLURM_JOB_ID']}, but this is the only process: nothing "
-            f"started the others; put srun before python: {srun_command(scene.mpi_library, int(num_tasks))}, or for "
-            "one process on purpose: `SLURM_NTASKS=1 python -m mpitrain`"
+            f"{_shown(environ, names)} in Slurm job {environ['SLURM_JOB_ID']}, but this is the only process: nothing "
+            f"started the others; put srun before python: {srun_command(scene.mpi_library, num_tasks)}, or for "
+            f"one process on purpose: `{names[0] if len(names) == 1 else 'SLURM_NTASKS'}=1 python -m mpitrain`"
         )
+
+
+def _check_pbs_slots(environ: Mapping[str, str]) -> None:
+    """Compare with PBS's and Torque's file of hosts, one line a slot; without it, with Torque's numbers."""
+    if not is_set(environ, "PBS_JOBID"):
+        return
+    num_slots, said = _slots_of_file(environ.get("PBS_NODEFILE", "")), "PBS_NODEFILE has {} slots"
+    if num_slots is None:
+        # No file, or one of another host: this one's launcher cannot have used it.
+        names = _set_names(environ, ("PBS_NP",), ("PBS_NUM_NODES", "PBS_NUM_PPN"), ("PBS_NUM_NODES",))
+        num_slots, said = _product(environ, names), _shown(environ, names)
+    if num_slots > 1:
+        raise LaunchError(
+            f"{said.format(num_slots)} in job {environ['PBS_JOBID']}, but this is the only process: nothing "
+            f"started the others; put mpirun before python: `mpirun -np {num_slots} python -m mpitrain`, or for one "
+            "process on purpose: `env -u PBS_JOBID python -m mpitrain`"
+        )
+
+
+def _slots_of_file(path: str) -> int | None:
+    try:
+        return len(Path(path).read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _set_names(environ: Mapping[str, str], *choices: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first of the choices whose variables are all set; empty where none is."""
+    return next((names for names in choices if all(is_set(environ, name) for name in names)), ())
+
+
+def _product(environ: Mapping[str, str], names: Sequence[str]) -> int:
+    """Return the product of the variables' numbers, 1 of none. Raises LaunchError where one is no number."""
+    for name in names:
+        if not (environ[name].isascii() and environ[name].isdigit()):
+            raise LaunchError(f"{name}={environ[name]}: not a whole number; the scheduler sets it, so `unset {name}`")
+    return math.prod(int(environ[name]) for name in names)
+
+
+def _shown(environ: Mapping[str, str], names: Sequence[str]) -> str:
+    return " and ".join(f"{name}={environ[name]}" for name in names)
 
 
 def _merge(trusted: RankClaim, others: Sequence[RankClaim]) -> RankClaim:
@@ -175,13 +224,13 @@ def _raise_unused_pmi(scene: _Scene, starters: Sequence[RankClaim]) -> NoReturn:
 
 def _raise(scene: _Scene, what: str, fix: str) -> NoReturn:
     first = scene.mpi or RankClaim("MPI", variables=("no library could be loaded",))
-    raise LaunchError(f"{what}\n{render_claims_table((first, *scene.all_claims))}\nTo fix it: {fix}")
+    raise LaunchError(what, *render_claims_table((first, *scene.all_claims)), f"To fix it: {fix}")
 
 
-def render_claims_table(claims: Sequence[RankClaim]) -> str:
-    """Render one line a source: what it says of this process and which variables say so; `-` where it says nothing."""
+def render_claims_table(claims: Sequence[RankClaim]) -> list[str]:
+    """Return one line a source: what it says of this process and which variables say so; `-` where it says nothing."""
     rows = [("source", "rank", "world_size", "local_rank", "read from")]
     for claim in claims:
         rank, size, local = ("-" if n is None else str(n) for n in (claim.rank, claim.world_size, claim.local_rank))
         rows.append((claim.source, rank, size, local, ", ".join(claim.variables) or "-"))
-    return "\n".join(aligned(rows))
+    return aligned(rows)

@@ -7,7 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from mpitrain.cluster.cpu.freed_memory import give_back_freed_memory
+from mpitrain.errors import one_line
+
 SAID_AFTER_S = 2.0
+LOADING, FINDING = "loading packages", "finding the ranks"
+BEFORE_THE_SETTINGS = (LOADING, FINDING)
 # Scripts that compare what a run prints set it higher than any start takes.
 SAID_AFTER_VARIABLE = "MPITRAIN_STARTING_AFTER_S"
 
@@ -45,6 +50,15 @@ class Starting:
             self._changed.notify()
         if thread is not None:
             thread.join()
+        give_back_freed_memory()
+
+    def phases(self, wall_time_s: float) -> tuple[tuple[str, float], ...]:
+        """Return the seconds of starting, compiling and training; `wall_time_s` begins when the settings are read."""
+        before_s = sum(seconds for what, seconds in self.times if what in BEFORE_THE_SETTINGS)
+        compiling_s = sum(seconds for what, seconds in self.times if what.startswith("compiling"))
+        starting_s = sum(seconds for _, seconds in self.times) - compiling_s
+        training_s = before_s + wall_time_s - starting_s - compiling_s
+        return ("starting", starting_s), ("compiling", compiling_s), ("training", max(training_s, 0.0))
 
     def _keep_time(self) -> None:
         now_s = time.monotonic()
@@ -77,4 +91,4 @@ def said_after_s(environ: Mapping[str, str]) -> float:
 
 def say_on_stderr(line: str) -> None:
     """Print a line on standard error."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    print(one_line(line), file=sys.stderr, flush=True)  # noqa: T201

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mpitrain.comm.communicator import Communicator
 from mpitrain.errors import MpitrainError
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
+_Outcome = tuple[tuple[type[MpitrainError], str] | None, Any]  # the failure, the result
 _AGREED = "agreed_by_all_ranks"
 
 
@@ -26,14 +28,41 @@ def on_all_ranks(communicator: Communicator, action: Callable[[], Result]) -> Re
 
 def on_root(communicator: Communicator, action: Callable[[], Result]) -> Result:
     """Run `action` on rank 0; return its (picklable) result or raise its `MpitrainError` on every rank. Collective."""
-    result, failure = _attempt(action) if communicator.rank == 0 else (None, None)
-    outcome = (None, result) if failure is None else ((type(failure), str(failure)), None)
-    failed, value = communicator.broadcast_object(outcome)
-    if failed is not None:
-        kind, message = failed
-        raise mark_agreed(kind(message))
-    agreed: Result = value
+    agreed: Result = _result_of(communicator.broadcast_object(_outcome(action) if communicator.rank == 0 else None))
     return agreed
+
+
+def on_two_ranks(
+    communicator: Communicator, is_second: bool, first: Callable[[], Result], second: Callable[[], Other]
+) -> tuple[Result, Other]:
+    """Run `first` on rank 0 and, at the same time, `second` on the rank where `is_second` is True. Collective.
+
+    `is_second` is True on one rank at most. Where no rank but 0 has it, rank 0 runs `second` after `first`. Returns
+    both (picklable) results on every rank; an `MpitrainError` of either is raised on all ranks, that of `first` first.
+    """
+    action: Callable[[], Any] | None = first if communicator.rank == 0 else second if is_second else None
+    root_outcome, *outcomes = communicator.all_gather_object(None if action is None else _outcome(action))
+    result: Result = _result_of(root_outcome)
+    other: Other
+    for outcome in outcomes:
+        if outcome is not None:
+            other = _result_of(outcome)
+            return result, other
+    return result, on_root(communicator, second)
+
+
+def _outcome(action: Callable[[], Any]) -> _Outcome:
+    """Return what `action` returned or raised, to be sent."""
+    result, failure = _attempt(action)
+    return (None, result) if failure is None else ((type(failure), str(failure)), None)
+
+
+def _result_of(outcome: _Outcome) -> Any:
+    failure, value = outcome
+    if failure is not None:
+        kind, message = failure
+        raise mark_agreed(kind(*message.split("\n")))
+    return value
 
 
 def _attempt(action: Callable[[], Result]) -> tuple[Result | None, MpitrainError | None]:
@@ -52,7 +81,7 @@ def _raise_first_failure(communicator: Communicator, failure: MpitrainError | No
     kind, message, host = reports[failed[0]]
     if len(failed) < communicator.size:
         message = f"rank {failed[0]} on {host} ({len(failed)} of {communicator.size} ranks): {message}"
-    raise mark_agreed(kind(message))
+    raise mark_agreed(kind(*message.split("\n")))
 
 
 def mark_agreed(error: MpitrainError) -> MpitrainError:

@@ -1,4 +1,4 @@
-"""Work that is claimed by whoever is free: counters and short texts that all ranks see at once, without waiting.
+"""Dynamic distribution of work: counters and short texts that all ranks share, without collectives.
 
 They live in a store in rank 0's process, which a thread in C++ serves: unlike one-sided MPI over a network it answers
 also while rank 0 computes, and unlike files it needs no file system that all nodes see at the same moment.
@@ -38,7 +38,7 @@ class Claims:
         return str(self._store.get(name).decode())
 
     def has(self, names: Sequence[str]) -> bool:
-        """Tell whether something was put under each of `names`."""
+        """Return for each of `names` whether a text was put under it."""
         return bool(self._store.check(list(names)))
 
 

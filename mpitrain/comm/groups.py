@@ -1,4 +1,4 @@
-"""Groups of ranks: parts of a world that train by themselves, each seen as a whole `Ranks` by those in it."""
+"""Groups of ranks: parts of a world that train independently; each group has `Ranks` of its own."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ def _split(world: Ranks, color: int) -> Ranks:
     info = rank_info_from_hosts(own.rank, nodes, world.info.source)
     # Its part of the node's cores, so that ranks which must take turns know it.
     cores = max(1, world.node_cores * info.local_world_size // world.local_world_size)
-    return replace(world, info=info, cpu=own, tensors=own, notices=[], watchdog=None, node_cores=cores)
+    return replace(world, info=info, cpu=own, tensors=own, notices=[], node_cores=cores)

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,18 +20,17 @@ from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.pmi import check_before_mpi_init
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
+from mpitrain.comm.agent.arrival import begin_watch, end_start, telling_failures, watch_all
+from mpitrain.comm.agent.rank_side import NodeWatch
+from mpitrain.comm.agent.words import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.supervision.node_watch import NodeWatch, begin_watch, end_start, telling_failures
-from mpitrain.comm.supervision.start_report import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
-from mpitrain.comm.watch.notes import position_in_start
-from mpitrain.errors import LaunchError, MpitrainError, one_line
+from mpitrain.errors import LaunchError, MpitrainError, StoppedError, one_line, tell_caller
 
 INTERNAL_ERROR = 1
 _SECONDS_TO_SPEAK = 2.0
-_SECONDS_TO_FORWARD = 0.1  # an abort may overtake what the launcher has not yet read of a rank's output
-_SECONDS_FOR_SUPERVISOR = 30.0
+_SECONDS_FOR_AGENT = 30.0
 _SECONDS_TO_LEARN = 1.0  # why a connection broke
 # gloo's words, for want of an error of its own.
 _BROKEN_CONNECTION = re.compile(r"[Cc]onnection|[Bb]roken pipe|[Ss]ocket|[Tt]imed out|[Nn]etwork")
@@ -53,6 +51,7 @@ def run_on_all_ranks(
         watch = watch or begin_watch(environ)
         with telling_failures(watch, environ):
             ranks = start_ranks(environ, watch)
+            watch_all(ranks)
     except LaunchError as error:
         end_start(watch or NodeWatch(), error, environ)
         return error.exit_code
@@ -61,7 +60,7 @@ def run_on_all_ranks(
         _close(ranks)
     except BaseException as error:
         fail_alone(ranks, error)
-    watch.leave()
+    ranks.watch.leave()
     gc.freeze()  # the process ends: what is left need not be sorted for it
     return exit_code
 
@@ -73,12 +72,14 @@ def _run(ranks: Ranks, body: Callable[[Ranks], int]) -> int:
     except MpitrainError as error:
         if ranks.world_size > 1 and not is_agreed(error):  # else nobody waits for this rank
             raise
-        ranks.say(f"mpitrain: error: {error}" if error.exit_code != 5 else f"mpitrain: {error}", error=True)
+        if not tell_caller(error):
+            kind = "error: " if error.exit_code != StoppedError.exit_code else ""
+            ranks.say(*f"mpitrain: {kind}{error}".split("\n"), error=True)
         return error.exit_code
 
 
 def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoReturn:
-    """Say what happened on this rank, if no other has spoken, and end every process of the job. Does not return.
+    """Print this rank's error, unless another rank has printed one, and end the job. Does not return.
 
     `details` go into the failure's file; without them, the traceback.
     """
@@ -92,15 +93,17 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     details = details or "".join(traceback.format_exception(error))
     is_said_there = is_another_ranks and not str(error)
     if not is_said_there and _is_first_failure(ranks, message + "\n\n" + details):
+        if isinstance(error, MpitrainError):
+            tell_caller(error)
         _leave_exit_code(exit_code)
-        hint = f" ({kind} in {ranks.failure_folder / 'failure.txt'})" if ranks.failure_folder else ""
+        kept = _kept_details(ranks, details)
+        hint = f" ({kind} in {kept})" if kept else ""
         is_no_bug = isinstance(error, MpitrainError | KeyboardInterrupt)
-        text = message + hint if ranks.failure_folder or is_no_bug else message + "\n" + details
+        text = message + hint if kept or is_no_bug else message + "\n" + details
         print(text, file=sys.stderr, flush=True)  # noqa: T201
-        time.sleep(_SECONDS_TO_FORWARD)
         ranks.watch.mark_said()
     else:
-        # Whoever was first ends this rank too, and must not be ended before it has spoken.
+        # The rank that failed first ends this one too; it must have printed its error before it is ended.
         ranks.watch.wait_until_said(_SECONDS_TO_SPEAK)
     sys.stdout.flush()
     if ranks.world_size > 1:
@@ -108,8 +111,17 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
 
 
+def _kept_details(ranks: Ranks, details: str) -> Path | None:
+    """Return the file that holds the failure's details; None where there is none, or a full disk took only a part."""
+    path = ranks.failure_folder / "failure.txt" if ranks.failure_folder else None
+    try:
+        return path if path and path.stat().st_size >= len(details.encode()) else None
+    except OSError:
+        return None
+
+
 def _leave_exit_code(exit_code: int) -> None:
-    """Leave it for a job script: a launcher's own code may be that of the ranks which it kills."""
+    """Write the exit code for a job script: the launcher's own may be that of the ranks that it kills."""
     path = os.environ.get("MPITRAIN_EXIT_CODE_FILE")
     if path:
         with contextlib.suppress(OSError):
@@ -117,7 +129,7 @@ def _leave_exit_code(exit_code: int) -> None:
 
 
 def _cause_of(ranks: Ranks, error: BaseException) -> BaseException:
-    """Return the error of the rank that ended first, where this one is only what a broken connection brought."""
+    """Return the error of the rank that ended first, where this rank's error only follows from a lost connection."""
     if not isinstance(error, RuntimeError) or ranks.transport != "torch" or ranks.world_size == 1:
         return error
     cause = ranks.watch.find_cause(_SECONDS_TO_LEARN)
@@ -130,7 +142,7 @@ def _cause_of(ranks: Ranks, error: BaseException) -> BaseException:
 
 
 class _OtherRanksError(MpitrainError):
-    """Another rank's failure, with its exit code; without a text where that rank says it itself."""
+    """Another rank's failure, with its exit code; without a text where that rank prints it itself."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -150,7 +162,7 @@ def _is_first_failure(ranks: Ranks, text: str) -> bool:
     if not ranks.watch.claim():
         return False
     if ranks.failure_folder is None:
-        return ranks.watchdog is None or ranks.watchdog.is_first_to_fail()
+        return True
     try:
         with (ranks.failure_folder / "failure.txt").open("x") as file:
             file.write(text)
@@ -166,21 +178,20 @@ def _close(ranks: Ranks) -> None:
     sys.stderr.flush()
     # A launcher kills the other ranks when the first exits with an error: nobody leaves before the root has spoken.
     ranks.cpu.barrier()
-    ranks.stop_watchdog()
+    ranks.watch.unfollow()
     _destroy_torch_groups()
 
 
 def _destroy_torch_groups() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
+    dist: Any = sys.modules.get("torch.distributed")  # a run that never loaded torch has none
+    if dist is not None and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def start_ranks(environ: Mapping[str, str], watch: NodeWatch | None = None) -> Ranks:
     """Find the ranks: ask MPI first, then cross-check with every launcher's variables. Collective.
 
-    `watch` is told of every step, and keeps its time. Raises LaunchError when the sources contradict each other.
+    `watch` keeps the time of every stage. Raises LaunchError when the sources contradict each other.
     """
     watch = watch or NodeWatch()
     mpi = _start_mpi(environ, watch)
@@ -189,7 +200,7 @@ def start_ranks(environ: Mapping[str, str], watch: NodeWatch | None = None) -> R
     ranks = _mpi_ranks(mpi, decision) if decision.transport == "mpi" else _torch_ranks(decision, environ, watch)
     ranks.watch = watch
     watch.enter(AGREEING)
-    watch.follow(lambda: position_in_start(ranks.cpu.notes))
+    watch.follow(ranks.cpu.notes)
     return ranks
 
 
@@ -199,17 +210,17 @@ def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, st
     try:
         decision = reconcile(claim, environ, mpi.Get_library_version() if mpi else "")
     except LaunchError as error:
-        failure = str(error)
+        failure = error.args
     # A rank number may be wrong on some ranks only: the others must not begin, nor wait in MPI_Finalize for ever.
     failures = mpi.COMM_WORLD.allgather(failure) if mpi else [failure]
     failure = next(filter(None, failures), None)
     if decision is None or failure is not None:
-        raise LaunchError(failure)
+        raise LaunchError(*(failure or ()))
     return decision
 
 
 def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
-    """Return mpi4py's MPI module, initialised; None where no MPI library is to be had."""
+    """Return mpi4py's MPI module, initialised; None where no MPI library can be loaded."""
     watch.enter(IMPORTING_MPI)
     # Some sites forbid MPI on login nodes, and importing mpi4py.MPI initialises it: only a starting run comes here.
     import mpi4py
@@ -262,8 +273,8 @@ def _torch_ranks(decision: LaunchDecision, environ: Mapping[str, str], watch: No
 
     rank, world_size = decision.claim.rank or 0, decision.claim.world_size or 1
     try:
-        # Longer than the start may take: the supervisor speaks first, since it can name the missing rank.
-        timeout = datetime.timedelta(seconds=watch.limit_s + _SECONDS_FOR_SUPERVISOR)
+        # Longer than the start may take: the agent speaks first, since it can name the missing rank.
+        timeout = datetime.timedelta(seconds=watch.limit_s + _SECONDS_FOR_AGENT)
         store = _launcher_store(environ, decision.claim, timeout, watch)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError) as error:  # torch's words for "nobody answered" and "not a port"

@@ -6,13 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
+from mpitrain.comm.agent.position import CollectiveNotes, noted
 from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.communicator import NodeSharedTensor, ReduceOperation
+from mpitrain.comm.arrays import Array
+from mpitrain.comm.communicator import NodeSharedArray, ReduceOperation
 from mpitrain.comm.tcp.plain_data import NotPlainError, decode, encode
-from mpitrain.comm.watch.notes import CollectiveNotes, noted
 from mpitrain.errors import LaunchError
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
@@ -28,14 +31,14 @@ class TorchCommunicator:
         self.size: int = dist.get_world_size(group)
 
     @noted
-    def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
+    def all_reduce(self, tensor: Array, operation: ReduceOperation = "sum") -> None:
         """See `Communicator.all_reduce`."""
-        dist.all_reduce(tensor, op=_OPERATIONS[operation], group=self._group)
+        dist.all_reduce(torch.as_tensor(tensor), op=_OPERATIONS[operation], group=self._group)
 
     @noted
-    def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
+    def all_gather(self, tensor: Array, row_counts: Sequence[int]) -> Array:
         """See `Communicator.all_gather`."""
-        return torch.cat(self._gather_parts(tensor, row_counts))
+        return _like(tensor, torch.cat(self._gather_parts(torch.as_tensor(tensor), row_counts)))
 
     def _gather_parts(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> list[torch.Tensor]:
         # Neither gloo nor nccl gathers unequal parts: all send the largest shape, and the surplus rows are dropped.
@@ -46,17 +49,16 @@ class TorchCommunicator:
         return [part[:rows] for part, rows in zip(parts, row_counts, strict=True)]
 
     @noted
-    def all_to_all_rows(
-        self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> torch.Tensor:
+    def all_to_all_rows(self, tensor: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
         """See `Communicator.all_to_all_rows`."""
-        received = tensor.new_empty((sum(receive_counts), *tensor.shape[1:]))
-        dist.all_to_all_single(received, tensor, list(receive_counts), list(send_counts), group=self._group)
-        return received
+        sent = torch.as_tensor(tensor)
+        received = sent.new_empty((sum(receive_counts), *sent.shape[1:]))
+        dist.all_to_all_single(received, sent, list(receive_counts), list(send_counts), group=self._group)
+        return _like(tensor, received)
 
     @noted
-    def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
-        """See `Communicator.node_shared_tensor`."""
+    def node_shared_array(self, shape: Sequence[int], dtype: npt.DTypeLike) -> NodeSharedArray:
+        """See `Communicator.node_shared_array`."""
         raise mark_agreed(
             LaunchError(
                 "memory shared by a node's ranks needs MPI between them; start with mpirun or srun --mpi=pmi2 (or pmix)"
@@ -64,21 +66,22 @@ class TorchCommunicator:
         )
 
     @noted
-    def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
+    def exchange(self, tensor: Array, partner: int) -> Array:
         """See `Communicator.exchange`."""
-        received = torch.empty_like(tensor)
+        sent = torch.as_tensor(tensor)
+        received = torch.empty_like(sent)
         both = [
-            dist.P2POp(dist.isend, tensor, partner, self._group),
+            dist.P2POp(dist.isend, sent, partner, self._group),
             dist.P2POp(dist.irecv, received, partner, self._group),
         ]
         for work in dist.batch_isend_irecv(both):
             work.wait()
-        return received
+        return _like(tensor, received)
 
     @noted
-    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+    def broadcast(self, tensor: Array, root: int = 0) -> None:
         """See `Communicator.broadcast`."""
-        dist.broadcast(tensor, src=root, group=self._group)
+        dist.broadcast(torch.as_tensor(tensor), src=root, group=self._group)
 
     @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
@@ -125,13 +128,17 @@ class TorchCommunicator:
         dist.destroy_process_group(self._group)
 
 
+def _like(given: Array, answer: torch.Tensor) -> Array:
+    return answer.numpy() if isinstance(given, np.ndarray) else answer
+
+
 def _as_tensor(message: bytes, device: torch.device) -> torch.Tensor:
     flat = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
     return flat.to(device)
 
 
 def _received(message: torch.Tensor) -> Any:
-    # Never a pickle, as torch.distributed's own verbs for objects send: whoever poses as a rank could run code here.
+    # Never a pickle, as torch.distributed's own object collectives send: a process that poses as a rank could run code.
     try:
         return decode(message.cpu().numpy().tobytes())
     except NotPlainError as error:

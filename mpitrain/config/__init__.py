@@ -2,15 +2,12 @@
 
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.ensemble import EnsembleSection
-from mpitrain.config.load import LoadedConfig, load_run_config
-from mpitrain.config.model import ModelSection
+from mpitrain.config.load import LoadedConfig, load_run_config, load_settings_tree, overridden_keys
 from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
 from mpitrain.config.run import RunConfig, render_schema
 from mpitrain.config.training import (
     ComputeSection,
     DistributedSection,
-    OptimizerSection,
-    SchedulerSection,
     TrainingSection,
 )
 from mpitrain.config.yaml import render_yaml
@@ -22,16 +19,15 @@ __all__ = [
     "DomainSection",
     "EnsembleSection",
     "LoadedConfig",
-    "ModelSection",
-    "OptimizerSection",
     "OutputSection",
     "PredictionSection",
     "RunConfig",
-    "SchedulerSection",
     "TrackingSection",
     "TrainingSection",
     "VariablesSection",
     "load_run_config",
+    "load_settings_tree",
+    "overridden_keys",
     "render_schema",
     "render_yaml",
 ]

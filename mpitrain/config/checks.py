@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from mpitrain.config.component import Component, Room
 from mpitrain.config.data import DataSection, VariablesSection
-from mpitrain.config.model import ModelSection, find_model_problems
-from mpitrain.config.section import Section
+from mpitrain.config.section import Problem, Section
 from mpitrain.config.training import DistributedSection, TrainingSection
 from mpitrain.config.yaml import show_value
-
-CROSS_CHECK = "cross_check"
-"""Type of the error that carries the problems found here, in pydantic's words."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Settings that do not go together: the one to name first, its value, why not, and what to do."""
-
-    key: str
-    value: object
-    what: str
-    launch: bool = False
-    """Whether it is the launch that must change."""
-
-    def __str__(self) -> str:
-        return f"{self.key}={show_value(self.value)}: {self.what}"
 
 
 def cause_of_any_reduction(training: TrainingSection, distributed: DistributedSection) -> str | None:
@@ -57,14 +39,13 @@ def training_problems(training: TrainingSection, distributed: DistributedSection
         yield Problem("training.engine", engine, f"{with_strategy}; remove one of them")
 
 
-def network_problems(model: ModelSection, variables: VariablesSection) -> Iterator[Problem]:
-    """Yield sizes of the network that are not the number of variables, and options that it does not have."""
+def size_problems(model: Any, variables: VariablesSection) -> Iterator[Problem]:
+    """Yield sizes of the network that are not the number of variables."""
     for name in ("input", "output"):
         size, names = getattr(model, f"{name}_size"), getattr(variables, f"{name}_variables")
         if names and size not in (None, len(names)):
             what = f"variables.{name}_variables names {len(names)}; remove the key or give {len(names)}"
             yield Problem(f"model.{name}_size", size, what)
-    yield from (Problem(*found) for found in find_model_problems(model))
 
 
 def fold_problems(data: DataSection) -> Iterator[Problem]:
@@ -88,70 +69,42 @@ def fold_problems(data: DataSection) -> Iterator[Problem]:
 def reference_problems(config: Section) -> Iterator[Problem]:
     """Yield every setting of a run that the C++ program does not have."""
     for key, value, allowed in _beyond_reference(config):
-        advice = " or ".join(show_value(one) for one in allowed)
-        yield Problem(key, value, f"semantics reference has no such option; give {advice} or semantics: standard")
+        yield Problem(key, value, _not_in_reference(" or ".join(show_value(one) for one in allowed)))
     backend = attrgetter("compute.backend")(config)
     if backend in ("gloo", "nccl"):
         what = "semantics reference needs MPI; give auto or mpi, or semantics: standard"
         yield Problem("compute.backend", backend, what, launch=True)
 
 
+def sections_of(config: Section) -> Iterator[tuple[str, Section]]:
+    """Yield the sections of a configuration by their names; components are none."""
+    for name in type(config).model_fields:
+        section = getattr(config, name)
+        if isinstance(section, Section) and not isinstance(section, Component):
+            yield name, section
+
+
+def component_reference_problems(room: Room, component: Component) -> Iterator[Problem]:
+    """Yield a component that the C++ program does not have, or its options that it does not have."""
+    if component.in_reference is None:
+        names = [name for name in room.table if room.component(name).in_reference is not None]
+        yield Problem(room.type_key, component.name, _not_in_reference(" or ".join(names)))
+        return
+    usual = type(component).model_validate({room.name_field: component.name})
+    for option in type(component).model_fields:
+        value, default = getattr(component, option), getattr(usual, option)
+        if option != room.name_field and option not in component.in_reference and value != default:
+            yield Problem(f"{room.key}.{option}", value, _not_in_reference(show_value(default)))
+
+
+def _not_in_reference(advice: str) -> str:
+    return f"semantics reference has no such option; give {advice} or semantics: standard"
+
+
 def _beyond_reference(config: Section) -> Iterator[tuple[str, Any, tuple[object, ...]]]:
     """Yield key, value, and the values that may be given instead."""
-    for key, allowed in _REFERENCE_TAKES.items():
-        section = attrgetter(key.rpartition(".")[0])(config)
-        value = section and getattr(section, key.rpartition(".")[2])
-        if value is not None and value not in allowed:
-            yield key, value, allowed
-    for name, keys in _REFERENCE_LACKS.items():
-        section = attrgetter(name)(config)
-        usual = type(section)()
-        for key in keys:
-            if getattr(section, key) != getattr(usual, key):
-                yield f"{name}.{key}", getattr(section, key), (getattr(usual, key),)
-
-
-# What a key may be in `reference`, where it is not null.
-_REFERENCE_TAKES: dict[str, tuple[object, ...]] = {
-    "data.validation_split": (0,),
-    "model.name": ("icenet",),
-    "domain.pole": ("north", "south"),
-    "training.scheduler.type": ("none",),
-    "training.shuffle": (False,),
-    "training.batch_size": ("full",),
-    "training.global_batch_size": ("full",),
-    "training.engine": ("auto", "eager"),
-}
-# The keys of each section that must stay at their defaults in `reference`.
-_REFERENCE_LACKS = {
-    "model": ("hidden_layers", "output_transforms"),
-    "domain": ("mask_mode", "mask", "latitude_range", "longitude_range"),
-    "data": (
-        "samples",
-        "streaming",
-        "area_weighted",
-        "area_variable",
-        "max_patterns",
-        "thin_fraction",
-        "folds",
-        "split",
-        "validation_path",
-        "test_path",
-    ),
-    "variables": ("input_variables", "output_variables"),
-    "training": (
-        "early_stopping_patience",
-        "jacobian_tolerance",
-        "reduction",
-        "loss_function",
-        "loss_weights",
-        "area_weighted_loss",
-        "gradient_clip_norm",
-        "gradient_accumulation_steps",
-        "learning_rate_scaling",
-        "use_amp",
-        "torch_compile",
-        "gradient_checkpointing",
-    ),
-    "training.optimizer": ("type", "weight_decay"),
-}
+    for name, section in sections_of(config):
+        for key, allowed in section.reference_values.items():
+            value, default = getattr(section, key), type(section).model_fields[key].default
+            if value is not None and value not in (allowed or (default,)):
+                yield f"{name}.{key}", value, allowed or (default,)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from mpitrain.config.section import Count, CountOrZero, Names, Section, Text
+from mpitrain.config.component import Room
+from mpitrain.config.section import Count, CountOrZero, Names, Needs, ReferenceValues, Section, Text
 
+READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class VariablesSection(Section):
     """Which variables of the data file are read."""
+
+    reference_values: ClassVar[ReferenceValues] = {"input_variables": (), "output_variables": ()}
 
     input_variables: Names | None = None
     """Names of the input variables, in order; null means the seven of a CICE history file."""
@@ -23,18 +27,49 @@ class VariablesSection(Section):
 class DomainSection(Section):
     """Which points of the grid are samples."""
 
-    pole: Literal["north", "south", "both"] = "north"
-    """Hemisphere of a CICE history, or both; left at its default, other files give all of their points."""
+    reference_values: ClassVar[ReferenceValues] = {
+        "pole": ("north", "south"), "mask_mode": (), "mask": (), "latitude_range": (), "longitude_range": (),
+        "min_ice_concentration": (),
+    }  # fmt: skip
+    needs: ClassVar[Needs] = {
+        "clean_data": (
+            lambda config: config.domain.mask_mode is None,
+            "of no effect with domain.mask_mode, which selects points instead",
+        ),
+        "min_ice_concentration": (
+            lambda config: config.domain.mask_mode in ("sea_ice", "ocean"),
+            "of no effect without domain.mask_mode=sea_ice or ocean",
+        ),
+    }
+
+    pole: Literal["north", "south", "both"] | None = None
+    """Hemisphere: of a CICE history poleward of 40 degrees (60 without clean_data), else of all latitudes. Null means
+    north for a CICE history, and both for other files and with mask_mode."""
     clean_data: bool = True
-    """Keep ocean points with ice only (poleward of 40 degrees); false keeps all points poleward of 60 degrees."""
-    mask_mode: Literal["sea_ice", "ocean", "all"] | None = None
-    """Rule that selects points instead of pole and clean_data: sea_ice, ocean or all, in both hemispheres."""
+    """Of a CICE history keep ocean points with ice only (poleward of 40 degrees); false keeps all points poleward of 60
+    degrees, of any file."""
+    mask_mode: Literal["sea_ice", "ocean", "both", "all"] | None = None
+    """Rule that selects points instead of clean_data, in the hemispheres that pole names: ocean points with ice
+    (sea_ice), ocean points, both (the same, whatever min_ice_concentration), or all points."""
+    min_ice_concentration: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Ice concentration that mask_mode=sea_ice keeps points above, and ocean points below; null: 0, and no limit."""
     mask: Text | None = None
     """Expression over variables of the file that a point must fulfil as well, such as "umask == 1 and sst_h > -1.5"."""
     latitude_range: Range | None = None
     """Southernmost and northernmost latitude, degrees."""
     longitude_range: Range | None = None
     """Westernmost and easternmost longitude, degrees; a range such as [350, 10] crosses the meridian."""
+
+
+class CoordinatesSection(Section):
+    """Which variables of the files say where and when values are, where their attributes do not."""
+
+    latitude: Text | None = None
+    """Name of the variable that holds latitudes, degrees north."""
+    longitude: Text | None = None
+    """Name of the variable that holds longitudes, degrees east."""
+    time: Text | None = None
+    """Name of the variable that holds the times, or of any other coordinate whose levels are taken as time levels."""
 
 
 def _listed(paths: str | list[str] | None) -> list[str]:
@@ -44,9 +79,38 @@ def _listed(paths: str | list[str] | None) -> list[str]:
 class DataSection(Section):
     """Where the samples come from."""
 
+    reference_values: ClassVar[ReferenceValues] = {
+        "validation_split": (0,), "samples": (), "streaming": (), "area_weighted": (), "area_variable": (),
+        "max_patterns": (), "thin_fraction": (), "folds": (), "split": (), "validation_path": (), "test_path": (),
+    }  # fmt: skip
+    needs: ClassVar[Needs] = {
+        "num_workers": (
+            lambda config: config.data.streaming,
+            "of no effect without data.streaming=true: the samples are held in memory and need no reader",
+        ),
+        "shuffle_buffer_samples": (
+            lambda config: config.data.streaming,
+            "of no effect without data.streaming=true",
+        ),
+        "num_samples": (
+            lambda config: config.data.data_path is None,
+            "counts synthetic samples, of no effect with data.data_path; data.max_patterns limits a file's",
+        ),
+        "area_variable": (
+            lambda config: config.data.area_weighted or config.training.area_weighted_loss,
+            "of no effect without data.area_weighted=true or training.area_weighted_loss=true",
+        ),
+        "split": (
+            lambda config: config.validation_split and not config.data.validation_path,
+            "of no effect, for no part of data.data_path is held out",
+        ),
+    }
+
     data_path: Text | list[Text] | None = None
-    """A file, a pattern such as "year_*.nc", or a list of these (NetCDF, HDF5, .npz, .pt); null trains on a synthetic
-    CICE history file that is written first."""
+    """A file, a pattern such as "year_*.nc", or a list of these (NetCDF, HDF5, Zarr, .npz, .pt, CSV, Parquet, or a
+    format of your own); null trains on a synthetic CICE history file that is written first."""
+    reader: Annotated[Any, READERS] = None
+    """Format of all data files; null tells each by the end of its name, or by its first bytes."""
 
     @property
     def entries(self) -> list[str]:
@@ -62,6 +126,17 @@ class DataSection(Section):
     def test_entries(self) -> list[str]:
         """The files and patterns of `test_path`."""
         return _listed(self.test_path)
+
+    coordinates: CoordinatesSection | None = None
+    """Names of the variables that are latitude, longitude and time, such as {latitude: XLAT, longitude: XLONG, time:
+    XTIME}; null finds them by the CF conventions (standard_name, units, axis, coordinates) and by usual names."""
+
+    @property
+    def named_coordinates(self) -> dict[str, str]:
+        """The names of `coordinates` by what they are: "lat", "lon" and "time"."""
+        named = self.coordinates or CoordinatesSection()
+        pairs = {"lat": named.latitude, "lon": named.longitude, "time": named.time}
+        return {key: name for key, name in pairs.items() if name is not None}
 
     samples: Literal["points", "fields"] = "points"
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""

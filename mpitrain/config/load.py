@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from mpitrain.config.advice.unused import unused_settings
+from mpitrain.config.advice.defaults import OpenSettings
+from mpitrain.config.advice.unused import foreign_options, unused_settings
 from mpitrain.config.checks import cause_of_any_reduction
 from mpitrain.config.messages import explain
+from mpitrain.config.older.emulators import read_as_emulator
 from mpitrain.config.older.spellings import (
     implied_scheduler,
     implied_semantics,
+    options_of_others,
     overlap,
     refuse_given_twice,
     replaced_by,
     to_current_spelling,
+    without_unasked_pole,
     without_unused,
 )
 from mpitrain.config.run import RunConfig
-from mpitrain.config.yaml import COMMAND_LINE, KeyPath, Setting, parse_settings, read_settings, shorten
+from mpitrain.config.section import stated_values
+from mpitrain.config.yaml import COMMAND_LINE, KeyPath, Setting, parse_settings, read_settings, render_tree, shorten
 from mpitrain.errors import ConfigError
 
 _TWO_BATCH_SIZES = {("training", "batch_size"), ("training", "global_batch_size")}
@@ -42,19 +47,39 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
     Raises ConfigError, one line `file:line: key: what; what to do` or `command line: key=value: ...`, for anything
     wrong in them, and LaunchError for a backend that the semantics cannot run on.
     """
-    file = to_current_spelling(read_settings(path) if path is not None else ())
+    file = without_unasked_pole(to_current_spelling(read_settings(path) if path is not None else ()))
     refuse_given_twice(file)
     settings, unused = without_unused(_override(file, overrides))
+    settings, answered = read_as_emulator(settings)
     # A C++ key names the semantics also where the command line replaces its value.
     semantics, implied = implied_semantics((*file, *settings))
     config, resolved = _resolved(_validated((*settings, *implied_scheduler(settings), *semantics)))
-    return LoadedConfig(config, (*unused, *implied, *resolved, *unused_settings(config)))
+    return LoadedConfig(
+        config, (*unused, *answered, *implied, *resolved, *unused_settings(config), *foreign_options(config, settings))
+    )
+
+
+def load_settings_tree(tree: Mapping[str, Any], name: str) -> LoadedConfig:
+    """Return the configuration of nested mappings, such as a record holds; `name` stands in messages.
+
+    A key is one name: a dotted one is unknown, as in a file. Raises as `load_run_config`.
+    """
+    settings = without_unasked_pole(to_current_spelling(parse_settings(render_tree(tree, name), name, lambda _: name)))
+    refuse_given_twice(settings)
+    config, notices = _resolved(_validated((*settings, *implied_scheduler(settings))))
+    return LoadedConfig(config, notices)
+
+
+def overridden_keys(overrides: Sequence[str]) -> frozenset[str]:
+    """Return today's dotted keys of the settings that overrides give. Raises ConfigError as `load_run_config`."""
+    return frozenset(".".join(setting.path) for setting in _override((), overrides))
 
 
 def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Setting, ...]:
     """Return the settings with the overrides in the place of the file's. Of two overrides the later wins.
 
-    An override sets its whole key: `training.optimizer={type: adam}` leaves nothing of the file's optimiser.
+    An override sets its whole key: `training.optimizer={type: adam}` leaves nothing of the file's optimiser, and
+    `training.optimizer=adam` all but the `options` of other code.
     Raises ConfigError for an override that is not KEY=VALUE, or whose value is not YAML.
     """
     from_command_line: tuple[Setting, ...] = ()
@@ -66,7 +91,7 @@ def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Sett
         # One batch size on the command line replaces both of the file's: they are two ways to say one thing.
         if any(setting.path in _TWO_BATCH_SIZES and setting.value is not None for setting in new):
             replaced |= _TWO_BATCH_SIZES
-        file = _without(file, replaced)
+        file = _without(file, replaced | options_of_others(file, new))
     return (*file, *from_command_line)
 
 
@@ -102,6 +127,7 @@ def _nested(settings: Sequence[Setting]) -> dict[str, Any]:
 
 def _resolved(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the configuration with what its settings imply written out, and a notice of it."""
+    config = OpenSettings(config).with_network().config
     cause = cause_of_any_reduction(config.training, config.distributed)
     if config.semantics == "reference":
         if config.compute.backend == "nccl_if_available":
@@ -114,5 +140,6 @@ def _resolved(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 
 
 def _with(config: RunConfig, section: str, **values: Any) -> RunConfig:
-    """Return a configuration, checked like any other, with other values in one section."""
-    return RunConfig.model_validate({**dict(config), section: {**dict(getattr(config, section)), **values}})
+    """Return a configuration, checked like any other, with other values in one section. It states no others."""
+    tree = stated_values(config)
+    return RunConfig.model_validate({**tree, section: {**tree.get(section, {}), **values}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -13,17 +13,17 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from yaml import ScalarNode
 
-from mpitrain.config.checks import CROSS_CHECK, Problem
-from mpitrain.config.older.synonyms import INSTEAD
-from mpitrain.config.run import RunConfig
+from mpitrain.config.older.synonyms import INSTEAD, NEAREST
+from mpitrain.config.run import RunConfig, rooms
+from mpitrain.config.section import CROSS_CHECK, Problem
 from mpitrain.config.yaml import KeyPath, Setting, line_of, shorten, show_value
 from mpitrain.errors import ConfigError, LaunchError, one_line
 
 _Schema = dict[str, Any]
 
 _KIND_WORDS = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
-# Other trainers' short names that no measure of likeness finds, in sections where they are not read.
-_SHORT_NAMES = {"lr": "training.optimizer.learning_rate", "batch": "training.batch_size"}
+# How alike a name must be to be suggested: a slip of the hand in its own section, more elsewhere.
+_LIKENESS, _LIKENESS_ELSEWHERE = 0.7, 0.82
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def explain(error: ValidationError, settings: Sequence[Setting]) -> ConfigError 
     first = min(findings.values(), key=lambda finding: finding.setting.order)
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     kind = LaunchError if first.problem and first.problem.launch else ConfigError
-    return kind(one_line(_text(first)) + more)
+    return kind(one_line(_text(first, settings)) + more)
 
 
 def _findings(details: ErrorDetails, settings: Sequence[Setting]) -> Iterator[_Finding]:
@@ -72,12 +72,14 @@ def _split(location: tuple[int | str, ...]) -> tuple[KeyPath, tuple[int | str, .
 
 def _setting_at(path: KeyPath, settings: Sequence[Setting]) -> Setting:
     """Return the setting at a key; at a section's, the section as it stands above its first setting."""
+    while not any(setting.path[: len(path)] == path for setting in settings):
+        path = path[:-1]  # a component that is given by its name alone
     found = next(setting for setting in settings if setting.path[: len(path)] == path)
     levels_up = len(found.path) - len(path)
     return found.section(levels_up) if levels_up else found
 
 
-def _text(finding: _Finding) -> str:
+def _text(finding: _Finding, settings: Sequence[Setting]) -> str:
     path, setting = finding.path, finding.setting
     if finding.problem:
         return _placed(setting, finding.problem.what, joint=": ")
@@ -85,10 +87,28 @@ def _text(finding: _Finding) -> str:
         return f"{setting.where}: {'.'.join(path)}: missing; give {allowed_values(path)}"
     if finding.kind == "extra_forbidden":
         noun = "section" if len(path) == 1 and isinstance(setting.value, dict) else "key"
-        return f"{setting.where}: {setting.key}: unknown {noun}; {suggestion(path)}"
+        advice = _suggestion_of_component(path, settings) or suggestion(path)
+        return f"{setting.where}: {setting.key}: unknown {noun}; {advice}"
     if finding.item is not None and isinstance(setting.value, list):
         return _refused_value(_item(setting, finding.item), _allowed_item(path))
     return _refused_value(setting, allowed_values(path))
+
+
+def _suggestion_of_component(path: KeyPath, settings: Sequence[Setting]) -> str | None:
+    """Return the advice for an option that a component does not have; None outside of components."""
+    room = next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
+    is_elsewhere = any(key[-1] == path[-1] and key[:-1] != path[:-1] for key in known_keys())
+    if room is None or is_elsewhere or path[-1] in INSTEAD or path[-1] in NEAREST:
+        return None
+    given = (setting.value for setting in settings if setting.path == (*path[:-1], room.name_field))
+    name = next(given, room.default)
+    options = [option for option in room.component(name).model_fields if option != room.name_field]
+    near = _nearest(path[-1], options, _LIKENESS) or _part_of(path[-1], options)
+    return (
+        f"did you mean '{'.'.join((*path[:-1], near))}'?"
+        if near
+        else f"{name or path[-2]} has {', '.join(options) or 'no options'}"
+    )
 
 
 def _item(setting: Setting, index: int) -> Setting:
@@ -139,14 +159,38 @@ def _as_written(setting: Setting) -> str:
 def known_keys() -> dict[KeyPath, _Schema]:
     """Return every section and key of a run with its JSON schema, and below `anyOf` what it refers to."""
     schema = RunConfig.model_json_schema()
-    return dict(_walk(schema, (), schema["$defs"]))
+    found: dict[KeyPath, _Schema] = {}
+    for path, field in _walk(schema, (), schema["$defs"]):
+        found[path] = _joined(found[path], field) if path in found else field
+    for room in rooms():
+        of_name = found[(*room.key.split("."), room.name_field)]
+        of_name |= {"default": room.default}
+        if room.default is None and not room.may_be_unnamed:
+            del of_name["default"]
+    return found
+
+
+def _joined(one: _Schema, other: _Schema) -> _Schema:
+    """Return the schema of an option that several components have."""
+    both = (*one["anyOf"], *other["anyOf"])
+    names = list(dict.fromkeys(name for option in both for name in (*option.get("enum", ()), *_constant(option))))
+    others = {describe_values(option): option for option in both if not {"const", "enum"} & set(option)}
+    rest = sorted(others.values(), key=lambda option: option.get("type") == "null")  # null last
+    texts = dict.fromkeys(schema.get("description", "") for schema in (one, other))
+    text = " ".join(text for text in texts if text)
+    return {**other, **one, "description": text, "anyOf": [*([{"enum": names}] if names else []), *rest]}
+
+
+def _constant(schema: _Schema) -> list[str]:
+    return [schema["const"]] if "const" in schema else []
 
 
 def _walk(schema: _Schema, above: KeyPath, definitions: _Schema) -> Iterator[tuple[KeyPath, _Schema]]:
     for name, field in schema.get("properties", {}).items():
         options = field.get("anyOf", [field])
         options = [definitions[one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in options]
-        yield (*above, name), {**field, "anyOf": options}
+        default: _Schema = {} if name in schema.get("required", ()) else {"default": {}}
+        yield (*above, name), {**default, **field, "anyOf": options}
         for option in options:
             yield from _walk(option, (*above, name), definitions)
 
@@ -158,15 +202,16 @@ def is_section(path: KeyPath) -> bool:
 
 def allowed_values(path: KeyPath) -> str:
     """Return what a key allows, such as `a whole number, at least 1, or null`."""
-    return ", or ".join(map(_describe, known_keys()[path]["anyOf"]))
+    return ", or ".join(map(describe_values, known_keys()[path]["anyOf"]))
 
 
 def _allowed_item(path: KeyPath) -> str:
     """Return what each item of a list must be."""
-    return next(_describe(option["items"]) for option in known_keys()[path]["anyOf"] if "items" in option)
+    return next(describe_values(option["items"]) for option in known_keys()[path]["anyOf"] if "items" in option)
 
 
-def _describe(schema: _Schema) -> str:
+def describe_values(schema: _Schema) -> str:
+    """Return what a JSON schema allows, such as `a whole number, at least 1`."""
     if "allowed" in schema:
         return str(schema["allowed"])
     if "enum" in schema:
@@ -195,7 +240,7 @@ def _bounds(schema: _Schema) -> str:
 
 
 def suggestion(path: KeyPath) -> str:
-    """Return the advice for an unknown key: the nearest name in its section, else elsewhere, else all of them."""
+    """Return the advice for an unknown key: what other trainers' users mean by it, else the nearest name, else all."""
     name, keys = path[-1], {".".join(key): key for key in known_keys()}
     siblings = [key[-1] for key in keys.values() if key[:-1] == path[:-1]]
     if name in INSTEAD:
@@ -203,15 +248,23 @@ def suggestion(path: KeyPath) -> str:
     if name in keys and "." in name:
         section, _, key = name.rpartition(".")
         return f"write '{key}' below '{section.replace('.', ': ')}:'"
-    names = [*keys, *(key[-1] for key in keys.values())]
-    # Its section's names first, then this very name in any section, then all that is like it.
-    near = _SHORT_NAMES.get(name) or _nearest(name, siblings)
-    if near is None:
-        like = name if name in names else _nearest(name, names)
-        near = next((dotted for dotted, key in keys.items() if like in (key[-1], dotted)), None)
-    return f"did you mean '{near}'?" if near else f"allowed: {', '.join(siblings)}"
+    # This very name in another section comes before one that is like it in this section.
+    elsewhere = next((dotted for dotted, key in keys.items() if name == key[-1]), None)
+    near = NEAREST.get(name) or elsewhere or _nearest(name, siblings, _LIKENESS) or _part_of(name, siblings)
+    near = near or _alike_anywhere(name, keys)
+    section = "".join(f"{above}." for above in path[:-1])
+    return f"did you mean '{near.removeprefix(section)}'?" if near else f"allowed: {', '.join(siblings)}"
 
 
-def _nearest(name: str, names: Sequence[str]) -> str | None:
-    close = difflib.get_close_matches(name.lower().replace(" ", "_").replace("-", "_"), names, n=1)
-    return close[0] if close else next((known for known in names if len(name) > 3 and name in known), None)
+def _alike_anywhere(name: str, keys: Mapping[str, KeyPath]) -> str | None:
+    like = _nearest(name, [*keys, *(key[-1] for key in keys.values())], _LIKENESS_ELSEWHERE)
+    return next((dotted for dotted, key in keys.items() if like in (key[-1], dotted)), None)
+
+
+def _nearest(name: str, names: Sequence[str], likeness: float) -> str | None:
+    spelled = name.lower().replace(" ", "_").replace("-", "_")
+    return next(iter(difflib.get_close_matches(spelled, names, n=1, cutoff=likeness)), None)
+
+
+def _part_of(name: str, names: Sequence[str]) -> str | None:
+    return next((known for known in names if len(name) > 3 and name in known), None)

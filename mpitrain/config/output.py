@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
-from mpitrain.config.section import Names, Section, Text
+from mpitrain.config.component import Room
+from mpitrain.config.section import Names, Needs, Section, Text
+
+TRACKERS = Room("tracking.tracker", "mpitrain.observe.trackers", is_name=True)
+
+
+def _of_tracker(name: str) -> tuple[Callable[[Any], Any], str]:
+    is_on = lambda config: getattr(config.tracking, name) or getattr(config.tracking.tracker, "name", "") == name  # noqa: E731
+    return is_on, f"of no effect without tracking.{name}=true"
 
 
 class PredictionSection(Section):
@@ -20,6 +29,13 @@ class PredictionSection(Section):
 class OutputSection(Section):
     """What is written, and where."""
 
+    needs: ClassVar[Needs] = {
+        "weights": (
+            lambda config: config.output.weights != "best" or config.holds_out,
+            "of no effect, for nothing is held out to tell which are best; give data.validation_split",
+        )
+    }
+
     model_dir: Text = "mpitrain_run"
     """The run folder."""
     model_file: Text = "model.pt"
@@ -34,6 +50,14 @@ class OutputSection(Section):
 
 class TrackingSection(Section):
     """Experiment trackers; each is an extra to install, and one that fails never stops a run."""
+
+    needs: ClassVar[Needs] = {
+        key: _of_tracker(key.partition("_")[0])
+        for key in (
+            "wandb_mode", "wandb_project", "wandb_entity", "wandb_name", "wandb_tags", "mlflow_uri",
+            "mlflow_experiment",
+        )
+    }  # fmt: skip
 
     tensorboard: bool = False
     """Write TensorBoard files into `tracking/tensorboard/` of the run folder (pip install 'mpitrain[tensorboard]')."""
@@ -55,11 +79,13 @@ class TrackingSection(Section):
     """Folder or address of the tracking store; null means `tracking/mlruns/` of the run folder."""
     mlflow_experiment: Text = "mpitrain"
     """Experiment that the run belongs to."""
+    tracker: Annotated[Any, TRACKERS] = None
+    """Another tracker: your own as package.module:name, or one of the three by its name."""
 
     @property
     def is_on(self) -> bool:
         """Whether any tracker is asked for."""
-        return self.tensorboard or self.wandb or self.mlflow
+        return self.tracker is not None or any(getattr(self, name) for name in TRACKERS.table)
 
     @property
     def tags(self) -> list[str]:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Literal
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mpitrain.config.checks import (
-    CROSS_CHECK,
-    Problem,
+    component_reference_problems,
     fold_problems,
-    network_problems,
     reference_problems,
+    size_problems,
     training_problems,
 )
+from mpitrain.config.component import Component, Room, cross_check, rooms_in
 from mpitrain.config.data import DataSection, DomainSection, VariablesSection
 from mpitrain.config.ensemble import EnsembleSection, ensemble_problems
-from mpitrain.config.model import ModelSection, named_for, normalizes_outputs
+from mpitrain.config.model import NETWORKS
 from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
-from mpitrain.config.section import CountOrZero, Section
+from mpitrain.config.section import CountOrZero, Problem, Section
 from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
 
 DEFAULT_VALIDATION_SPLIT = 0.1
@@ -34,7 +36,7 @@ class RunConfig(Section):
     """`standard`: the best correct training; `reference`: what the C++ program does, bit for bit."""
     seed: CountOrZero = 0
     """Seed of every random number: first weights, validation choice, shuffling."""
-    model: ModelSection = Field(default_factory=ModelSection)
+    model: Annotated[Any, NETWORKS] = Field(default_factory=lambda: NETWORKS.validate({}))
     """The network."""
     variables: VariablesSection = Field(default_factory=VariablesSection)
     """Which variables of the data file are read."""
@@ -67,9 +69,20 @@ class RunConfig(Section):
         return DEFAULT_VALIDATION_SPLIT if self.semantics == "standard" else 0.0
 
     @property
+    def holds_out(self) -> bool:
+        """Whether samples are held out for validation."""
+        return bool(self.validation_split or self.data.validation_path)
+
+    @property
     def split_seed(self) -> int:
         """Seed of which samples are kept and held out: `data.split_seed`, or the run's own."""
         return self.seed if self.data.split_seed is None else self.data.split_seed
+
+    @property
+    def split_data(self) -> DataSection:
+        """The section `data` with `validation_split` and `split_seed`, null resolved."""
+        resolved = {"validation_split": self.validation_split, "split_seed": self.split_seed}
+        return self.data.model_copy(update=resolved)
 
     @property
     def most_samples(self) -> int | None:
@@ -78,15 +91,14 @@ class RunConfig(Section):
         return min((number for number in asked if number is not None), default=None)
 
     @property
-    def network(self) -> ModelSection:
-        """The section `model` with the network's name, null resolved."""
-        targets = self.variables.output_variables
-        return named_for(self.model, targets if self.semantics == "standard" else None)
+    def network(self) -> Any:
+        """The section `model`, a `Network`, with its name, null resolved."""
+        return self.model.resolved(self.variables.output_variables if self.semantics == "standard" else None)
 
     @property
     def normalizes_outputs(self) -> bool:
         """Whether the targets' statistics go into the model; the C++ program normalises its inputs only."""
-        return self.semantics == "standard" and normalizes_outputs(self.network)
+        return self.semantics == "standard" and bool(self.network.normalizes_outputs)
 
     @property
     def exported_weights(self) -> Literal["best", "final"]:
@@ -100,21 +112,60 @@ class RunConfig(Section):
         """Whether each epoch has its own order: `training.shuffle`, or what null means in these semantics."""
         return self.semantics == "standard" if self.training.shuffle is None else self.training.shuffle
 
+    @property
+    def components(self) -> dict[str, tuple[Room, Component]]:
+        """The components of the run by their keys."""
+        found: dict[str, tuple[Room, Any]] = {room.key: (room, attrgetter(room.key)(self)) for room in rooms()}
+        found[NETWORKS.key] = (NETWORKS, self.network)
+        return {key: (room, component) for key, (room, component) in found.items() if component is not None}
+
+    @property
+    def code_names(self) -> dict[str, str]:
+        """All code that the settings name, `package.module:name` by the setting's key."""
+        names = {room.type_key: component.name for room, component in self.components.values()}
+        return {key: name for key, name in names.items() if ":" in name}
+
+    def check_code(self) -> None:
+        """Import the code that components name. Raises ConfigError where it cannot serve. Runs that code."""
+        for _, component in self.components.values():
+            component.check()
+
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
         problems = tuple(self._problems())
         if problems:
-            raise PydanticCustomError(CROSS_CHECK, "{text}", {"text": str(problems[0]), "problems": problems})
+            raise cross_check(problems)
         return self
 
     def _problems(self) -> Iterator[Problem]:
         yield from training_problems(self.training, self.distributed)
-        yield from network_problems(self.network, self.variables)
+        yield from size_problems(self.model, self.variables)
         yield from fold_problems(self.data)
         if self.ensemble is not None:
             yield from (Problem(*found) for found in ensemble_problems(self.ensemble))
         if self.semantics == "reference":
             yield from reference_problems(self)
+            for room in rooms():
+                component = attrgetter(room.key)(self)
+                if component is not None:
+                    yield from component_reference_problems(room, component)
+        yield from self._component_problems()
+
+    def _component_problems(self) -> Iterator[Problem]:
+        """Yield options of a component that do not go together, and those that the resolved network does not have."""
+        try:
+            components = self.components
+        except PydanticCustomError as error:
+            yield from (error.context or {})["problems"]
+            return
+        for key, (_, component) in components.items():
+            yield from (Problem(f"{key}.{option}", value, what) for option, value, what in component.problems())
+
+
+@cache
+def rooms() -> tuple[Room, ...]:
+    """Return the rooms of all components of a run."""
+    return tuple(rooms_in(RunConfig))
 
 
 def render_schema() -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from mpitrain.config.yaml import show_value
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -46,6 +49,26 @@ PowerOfTwo = Annotated[
 ]
 
 
+ReferenceValues = Mapping[str, tuple[object, ...]]
+Needs = Mapping[str, tuple[Callable[[Any], Any], str]]
+CROSS_CHECK = "cross_check"
+"""Type of the validation error that carries a list of `Problem`."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Settings that do not go together: the one to name first, its value, why not, and what to do."""
+
+    key: str
+    value: object
+    what: str
+    launch: bool = False
+    """Whether it is the launch that must change."""
+
+    def __str__(self) -> str:
+        return f"{self.key}={show_value(self.value)}: {self.what}"
+
+
 class Section(BaseModel):
     """What every section has in common: frozen, strict, no unknown keys, no NaN or infinity."""
 
@@ -57,6 +80,11 @@ class Section(BaseModel):
         protected_namespaces=(),
         defer_build=True,
     )
+
+    reference_values: ClassVar[ReferenceValues] = {}
+    """Keys that `semantics: reference` restricts, and the values that it allows beside null; (): the default alone."""
+    needs: ClassVar[Needs] = {}
+    """Keys that have no effect beside some others: whether the whole configuration lets them act, and why not."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,13 +98,22 @@ class Section(BaseModel):
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
         for name, text in _texts_under_fields(cls):
-            if handler.resolve_ref_schema(properties[name]).get("description") != text:
+            if name in properties and handler.resolve_ref_schema(properties[name]).get("description") != text:
                 properties[name]["description"] = text
         return schema
 
 
+def stated_values(section: Section) -> dict[str, Any]:
+    """Return the values that were given, by name, and those of the sections in it as mappings; no defaults."""
+    given = {name: getattr(section, name) for name in type(section).model_fields if name in section.model_fields_set}
+    return {name: stated_values(value) if isinstance(value, Section) else value for name, value in given.items()}
+
+
 def _texts_under_fields(section: type[Section]) -> Iterator[tuple[str, str]]:
-    """Yield each field of a section's class and the text under it."""
+    """Yield each field of a section's class, inherited ones first, and the text under it."""
+    for base in section.__bases__:
+        if issubclass(base, Section) and base is not Section:
+            yield from _texts_under_fields(base)
     (definition,) = ast.parse(inspect.getsource(section)).body
     assert isinstance(definition, ast.ClassDef)
     for field, below in pairwise(definition.body):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from mpitrain.config.section import Count, CountOrZero, Momentum, NumberOrZero, PositiveNumber, PowerOfTwo, Section
+from mpitrain.config.component import Room
+from mpitrain.config.section import (
+    Count,
+    CountOrZero,
+    Needs,
+    NumberOrZero,
+    PositiveNumber,
+    PowerOfTwo,
+    ReferenceValues,
+    Section,
+)
 
 LossWeights = Annotated[
     dict[str, NumberOrZero],
@@ -14,44 +24,39 @@ LossWeights = Annotated[
 ]
 
 
-class OptimizerSection(Section):
-    """The optimiser."""
-
-    type: Literal["adam", "adamw", "sgd"] = "adam"
-    """Which optimiser."""
-    learning_rate: PositiveNumber = 0.001
-    """Step length at the start."""
-    weight_decay: NumberOrZero = 0.0
-    """L2 penalty on the weights."""
-    beta1: Momentum = 0.9
-    """Decay of Adam's mean of gradients."""
-    beta2: Momentum = 0.999
-    """Decay of Adam's mean of squared gradients."""
-    epsilon: PositiveNumber = 1e-8
-    """Added to Adam's denominator."""
-    momentum: Momentum = 0.0
-    """Momentum of `sgd`."""
-
-
-class SchedulerSection(Section):
-    """How the learning rate changes from epoch to epoch."""
-
-    type: Literal["step", "cosine", "plateau", "none"]
-    """Which schedule; it must be named."""
-    step_size: Count = 30
-    """Epochs between two steps of `step`."""
-    gamma: PositiveNumber = 0.5
-    """Factor at each step of `step`, and whenever `plateau` acts."""
-    patience: CountOrZero = 10
-    """Epochs without a better loss before `plateau` acts."""
-    warmup_epochs: CountOrZero = 0
-    """Epochs of linear warm-up before the schedule begins."""
-    min_learning_rate: NumberOrZero = 0.0
-    """Learning rate at the end of `cosine`."""
+OPTIMIZERS = Room("training.optimizer", "mpitrain.train.optimizers")
+SCHEDULES = Room("training.scheduler", "mpitrain.train.schedules")
+LOSSES = Room("training.loss_function", "mpitrain.train.losses", is_name=True)
 
 
 class TrainingSection(Section):
     """The training loop."""
+
+    reference_values: ClassVar[ReferenceValues] = {
+        "shuffle": (False,), "batch_size": ("full",), "global_batch_size": ("full",), "engine": ("auto", "eager"),
+        "early_stopping_patience": (), "jacobian_tolerance": (), "reduction": (), "loss_weights": (),
+        "area_weighted_loss": (), "gradient_clip_norm": (), "gradient_accumulation_steps": (),
+        "learning_rate_scaling": (), "use_amp": (), "torch_compile": (), "gradient_checkpointing": (),
+    }  # fmt: skip
+    needs: ClassVar[Needs] = {
+        "min_epochs": (
+            lambda config: config.training.may_stop_early,
+            "of no effect, for nothing stops this run early; give training.early_stopping_patience",
+        ),
+        "early_stopping_patience": (
+            lambda config: config.holds_out or config.training.jacobian_tolerance is not None,
+            "of no effect, for nothing is held out that could stop getting better; give data.validation_split",
+        ),
+        "amp_dtype": (lambda config: config.training.use_amp, "of no effect without training.use_amp=true"),
+        "learning_rate_scaling_by": (
+            lambda config: config.training.learning_rate_scaling != "none",
+            "of no effect without training.learning_rate_scaling",
+        ),
+        "jacobian_freq": (
+            lambda config: config.training.follows_jacobian,
+            "of no effect without training.track_jacobian=true",
+        ),
+    }
 
     epochs: Count = 20
     """Number of passes over the training samples."""
@@ -59,15 +64,16 @@ class TrainingSection(Section):
     """Samples per rank and step; results then depend on the number of ranks. Not together with global_batch_size."""
     global_batch_size: Count | Literal["full"] | None = None
     """Samples per step over all ranks; results do not depend on the number of ranks. Null for both means 64."""
-    virtual_ranks: PowerOfTwo = 8
-    """Number of microbatches of a batch, added in a fixed order: results are equal on up to this many ranks."""
+    virtual_ranks: PowerOfTwo | None = None
+    """Number of microbatches of a batch, for runs of before this followed from the batch: they had 8, or what was set,
+    and give their old results with it, on up to so many ranks. Null for all others."""
     reduction: Literal["fixed", "any"] | None = None
     """`fixed` adds gradients in one order on any number of ranks, `any` in the library's own; null: fixed on CPUs."""
     engine: Literal["auto", "eager", "traced", "compiled", "ddp", "cuda_graph"] = "auto"
-    """What computes a step: `compiled` is fastest on CPUs, for chains of dense layers, with dropout and batch norm too
-    (not with distributed.sync_batch_norm), `traced` runs a recorded step of any network there, `eager` is plain
-    PyTorch, `ddp` DistributedDataParallel, `cuda_graph` replays a recorded step on a GPU; `auto` takes the fastest that
-    can do what the other settings ask."""
+    """What computes a step: `compiled` is fastest on CPUs, for chains of dense layers, cnn and unet, with dropout and
+    batch norm too (not with distributed.sync_batch_norm), `traced` runs a recorded step of any network there, `eager`
+    is plain PyTorch, `ddp` DistributedDataParallel, `cuda_graph` replays a recorded step on a GPU; `auto` takes the
+    fastest that can do what the other settings ask."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None
@@ -76,12 +82,12 @@ class TrainingSection(Section):
     """Draw a new order of the samples in each epoch; null means true in `standard`, false in `reference`."""
     max_steps: Count | None = None
     """Stop with a checkpoint after this many optimiser steps."""
-    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    optimizer: Annotated[Any, OPTIMIZERS] = Field(default_factory=lambda: OPTIMIZERS.validate({}))
     """The optimiser."""
-    scheduler: SchedulerSection | None = None
+    scheduler: Annotated[Any, SCHEDULES] = None
     """Schedule of the learning rate; null keeps it constant."""
-    loss_function: Literal["mse", "mae", "huber"] = "mse"
-    """What is minimised."""
+    loss_function: Annotated[Any, LOSSES] = Field(default_factory=lambda: LOSSES.validate({}))
+    """The loss that is minimised; its name alone, where it has no options."""
     loss_weights: LossWeights | None = None
     """How much each target counts in the loss, by their names; those not named count 1. Null: all alike."""
     area_weighted_loss: bool = False
@@ -94,7 +100,7 @@ class TrainingSection(Section):
     log_interval: Count = 50
     """Steps between two lines of the log."""
     save_interval: Count = 10
-    """Epochs between two checkpoints."""
+    """Epochs between two checkpoints; fewer if epochs are long: about one checkpoint a minute is saved."""
     gradient_accumulation_steps: Count = 1
     """Backward passes before each optimiser step; each takes an equal part of the batch."""
     gradient_clip_norm: PositiveNumber | None = None
@@ -128,6 +134,11 @@ class TrainingSection(Section):
     null), not before min_epochs; null never stops by it. Implies track_jacobian."""
 
     @property
+    def may_stop_early(self) -> bool:
+        """Whether a rule may end the training before `epochs`."""
+        return self.early_stopping_patience is not None or self.jacobian_tolerance is not None
+
+    @property
     def follows_jacobian(self) -> bool:
         """Whether the Jacobian is followed: asked for, or needed to know when to stop."""
         return self.track_jacobian or self.jacobian_tolerance is not None
@@ -139,13 +150,20 @@ class ComputeSection(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where one is visible."""
     backend: Literal["auto", "mpi", "gloo", "nccl", "nccl_if_available"] = "auto"
-    """What carries the collectives; `nccl_if_available` is nccl where every rank has a GPU, else auto."""
+    """Library that carries out the collectives; `nccl_if_available` is nccl where every rank has a GPU, else auto."""
     instruction_set: Literal["native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "armv8-a"] = "native"
-    """What `training.engine: compiled` is built for, where nodes differ or share a cache; the results are the same."""
+    """Instructions that the compiled engine may use: name the fewest where nodes differ; the results are the same."""
 
 
 class DistributedSection(Section):
     """Settings of distributed training; most are those of other trainers."""
+
+    needs: ClassVar[Needs] = {
+        "sync_batch_norm": (
+            lambda config: config.network.may_have_batch_norm,
+            "of no effect, for the network has no batch norm (model.batch_norm)",
+        )
+    }
 
     strategy: Literal["auto", "single", "dp", "ddp"] = "auto"
     """How gradients are shared; `dp` and `ddp` imply `training.reduction: any`."""
@@ -153,7 +171,7 @@ class DistributedSection(Section):
     """Seconds after which a collective that does not end is an error."""
     start_timeout_s: PositiveNumber | None = None
     """Seconds for the ranks to meet, from the first one's arrival; null: 60 on one node, 300 on several. The variable
-    MPITRAIN_START_TIMEOUT_S comes before it."""
+    MPITRAIN_START_TIMEOUT_S takes precedence."""
     find_unused_parameters: bool = False
     """DistributedDataParallel's argument of this name."""
     gradient_as_bucket_view: bool = False

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from itertools import islice
 from pathlib import Path
 from textwrap import indent
@@ -23,6 +23,7 @@ import yaml
 from pydantic import BaseModel
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
+from mpitrain.config.older.synonyms import NAMED_SETTINGS
 from mpitrain.errors import ConfigError, one_line
 
 COMMAND_LINE = "command line"
@@ -102,9 +103,24 @@ def parse_settings(text: str, source: str, where: Callable[[int], str], above: K
         raise ConfigError(f"{where(1)}: nested too deeply; a configuration has three levels") from None
 
 
-def render_yaml(config: BaseModel) -> str:
-    """Return YAML with every value of the configuration; loading it gives an equal configuration."""
-    return "".join(_render_key(key, json.dumps(value)) for key, value in config.model_dump().items())
+def render_yaml(config: BaseModel, left_out: Collection[str] = ()) -> str:
+    """Return YAML with every value of the configuration but those of the dotted keys `left_out`.
+
+    Loading it gives an equal configuration where these are at their defaults.
+    """
+    tree = config.model_dump()
+    for key in left_out:
+        *sections, name = key.split(".")
+        del reduce(lambda section, one: section[one], sections, tree)[name]
+    return "".join(_render_key(key, json.dumps(value)) for key, value in tree.items())
+
+
+def render_tree(tree: Mapping[str, Any], name: str) -> str:
+    """Return YAML of nested plain values that reads back as these. Raises ConfigError where they are not such."""
+    try:
+        return yaml.dump(dict(tree), Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
+    except (RecursionError, yaml.YAMLError, TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: holds no settings; a configuration has three levels of names") from error
 
 
 @lru_cache(maxsize=1024)
@@ -118,7 +134,9 @@ def _render_key(key: str, text: str) -> str:
 
 def quoted(text: str) -> str:
     """Return text as YAML that reads back as this text, whatever it holds."""
-    return "'" + text.replace("'", "''") + "'"
+    if text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    return '"' + one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def show_value(value: object) -> str:
@@ -149,7 +167,8 @@ def _read_text(path: Path, name: str) -> str:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{name}: no such file; give the path of a YAML file") from None
+        advice = NAMED_SETTINGS.get(name, "give the path of a YAML file")
+        raise ConfigError(f"{name}: no such file; {advice}") from None
     except (OSError, ValueError) as error:
         reason = one_line(getattr(error, "strerror", None) or str(error))
         raise ConfigError(f"{name}: cannot be read: {reason}; give the path of a readable YAML file") from None

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.reduction import FixedTreeReducer, combine_in_tree
@@ -38,14 +37,14 @@ class Moments:
         """Population standard deviation (C,); 0 without values."""
         return np.sqrt(self.m2 / np.maximum(self.count, np.finfo(np.float64).tiny))
 
-    def packed(self) -> torch.Tensor:
+    def packed(self) -> DoubleArray:
         """Return all of them (5C,), as `merge_stacks` takes them."""
-        return torch.from_numpy(np.concatenate((self.count, self.mean, self.m2, self.minimum, self.maximum)))
+        return np.concatenate((self.count, self.mean, self.m2, self.minimum, self.maximum))
 
     @classmethod
-    def unpacked(cls, packed: torch.Tensor) -> Moments:
+    def unpacked(cls, packed: DoubleArray) -> Moments:
         """Return the moments that `packed` gave."""
-        return cls(*(part.numpy() for part in packed.chunk(5)))
+        return cls(*np.split(packed, 5))
 
 
 def moments_of(
@@ -83,16 +82,17 @@ def _moments_of_one(
     return count, mean, max(m2, 0.0), float(values.min()), float(values.max())
 
 
-def merge_stacks(lower: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+def merge_stacks(lower: DoubleArray, upper: DoubleArray) -> DoubleArray:
     """Merge packed moments (m, 5C) pair by pair (Chan, Golub and LeVeque, 1983)."""
-    count_a, mean_a, m2_a, minimum_a, maximum_a = lower.chunk(5, dim=1)
-    count_b, mean_b, m2_b, minimum_b, maximum_b = upper.chunk(5, dim=1)
+    count_a, mean_a, m2_a, minimum_a, maximum_a = np.split(lower, 5, axis=1)
+    count_b, mean_b, m2_b, minimum_b, maximum_b = np.split(upper, 5, axis=1)
     count = count_a + count_b
-    share = count_b / torch.where(count > 0, count, 1.0)
+    share = count_b / np.where(count > 0, count, 1.0)
     delta = mean_b - mean_a
     mean = mean_a + delta * share
     m2 = m2_a + m2_b + delta * delta * (count_a * share)
-    return torch.cat([count, mean, m2, torch.minimum(minimum_a, minimum_b), torch.maximum(maximum_a, maximum_b)], dim=1)
+    lowest, highest = np.minimum(minimum_a, minimum_b), np.maximum(maximum_a, maximum_b)
+    return np.concatenate([count, mean, m2, lowest, highest], axis=1)
 
 
 def allreduce_moments(local: list[Moments], communicator: Communicator, virtual_ranks: VirtualRanks) -> Moments:
@@ -100,7 +100,7 @@ def allreduce_moments(local: list[Moments], communicator: Communicator, virtual_
 
     `local` holds one entry for each owned virtual rank, in order; the number of features must agree on all ranks.
     """
-    packed = torch.stack([moments.packed() for moments in local])
+    packed = np.stack([moments.packed() for moments in local])
     return Moments.unpacked(FixedTreeReducer(communicator, virtual_ranks).reduce(packed, merge_stacks))
 
 
@@ -109,7 +109,7 @@ def merge_in_tree(parts: Sequence[Moments], num_features: int) -> Moments:
     num_rows = 1 << max(0, len(parts) - 1).bit_length()
     nothing = moments_of([np.empty(0)] * num_features)
     padded = [*parts, *[nothing] * (num_rows - len(parts))]
-    return Moments.unpacked(combine_in_tree(torch.stack([one.packed() for one in padded]), merge_stacks))
+    return Moments.unpacked(combine_in_tree(np.stack([one.packed() for one in padded]), merge_stacks))
 
 
 def moments_of_samples(samples: Samples) -> Moments:

@@ -15,7 +15,9 @@ from mpitrain.errors import DataError
 EXTRA = "python -m pip install cf-units"
 # What models and weather services write and UDUNITS reads otherwise (C is a coulomb to it) or not at all.
 _SPELLINGS = {
-    "c": "degC", "deg c": "degC", "degrees c": "degC", "ppt": "1e-3", "psu": "1e-3", "pss-78": "1e-3",
+    "c": "degC", "deg c": "degC", "degrees c": "degC", "deg_c": "degC", "degree_c": "degC", "degrees_c": "degC",
+    "celsius": "degC", "degree_celsius": "degC", "degrees_celsius": "degC", "degree celsius": "degC",
+    "ppt": "1e-3", "psu": "1e-3", "pss-78": "1e-3",
     "none": "1", "fraction": "1", "(0 - 1)": "1", "unitless": "1", "dimensionless": "1",
 }  # fmt: skip
 

@@ -24,14 +24,13 @@ import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import rank_range
-from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import keep_under_limit, no_samples, open_source_on_root
 from mpitrain.data.samples import Samples
-from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
-from mpitrain.durable_files import sync_file, sync_folder
+from mpitrain.durable_files import sync_file, sync_folder, temporary_name
 from mpitrain.errors import OutputError, writing
 
 Array = npt.NDArray[Any]
@@ -47,14 +46,14 @@ class Converted:
     num_samples: int
 
 
-def convert(config: RunConfig, output: Path, ranks: Ranks, gzip: int = 0, part_bytes: int = PART_BYTES) -> Converted:
-    """Write the selected samples of `data.data_path` to `output`: `.npz`, `.h5`, or else a new folder. Collective.
+def convert(selection: Selection, output: Path, ranks: Ranks, gzip: int = 0, part_bytes: int = PART_BYTES) -> Converted:
+    """Write the selected samples to `output`: `.npz`, `.h5`, or else a new folder. Collective.
 
     Every rank reads its share of the chunks; a file is written by the root, the parts of a folder each by one rank.
     `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
     cannot be read, OutputError where the target is there already or cannot be written; then nothing is left.
     """
-    source = open_source_on_root(selection_of(config), ranks)
+    source = open_source_on_root(selection, ranks)
     ranks.on_root(lambda: _check_target(output))
     before = _selected_before(source, ranks)
     if output.suffix in (".npz", ".h5", ".hdf5"):
@@ -83,7 +82,7 @@ def _read(source: SampleSource, chunk: int, before: list[int]) -> Samples:
 
 def _convert_to_file(source: SampleSource, output: Path, ranks: Ranks, gzip: int, before: list[int]) -> Converted:
     """Let every rank read one chunk a turn, and the root write them in order. Collective."""
-    with _replacing(output, ranks.is_root) as temporary, ExitStack() as at_end:
+    with _replacing(output, ranks) as temporary, ExitStack() as at_end:
         writer = ranks.on_all_ranks(lambda: _open_writer(source, temporary, output, gzip) if ranks.is_root else None)
         if writer is not None:
             at_end.callback(writer.give_up)
@@ -151,7 +150,7 @@ def _convert_to_folder(
     parts = _parts(source, part_bytes)
     digits = max(4, len(str(len(parts))))
     names = [f"part-{number:0{digits}d}.h5" for number in range(1, len(parts) + 1)]
-    with _replacing(output, ranks.is_root) as folder:
+    with _replacing(output, ranks) as folder:
         ranks.on_root(lambda: _make_folder(folder, output))
         own = rank_range(len(parts), ranks.world_size, ranks.rank)
         written = ranks.on_all_ranks(
@@ -208,15 +207,13 @@ def _publish(folder: Path, output: Path, empty: list[str]) -> None:
 
 
 @contextmanager
-def _replacing(output: Path, is_root: bool) -> Iterator[Path]:
-    """Give a name next to the target to write to; the root removes what an error leaves there."""
-    temporary = output.with_name(f".{output.name}.partial")
+def _replacing(output: Path, ranks: Ranks) -> Iterator[Path]:
+    """Give a name next to the target to write to; the root removes what an error leaves there. Collective."""
+    temporary: Path = ranks.on_root(lambda: temporary_name(output))
     try:
-        if is_root:
-            _remove(temporary)
         yield temporary
     finally:
-        if is_root:
+        if ranks.is_root:
             _remove(temporary)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,19 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import RunConfig
+from mpitrain.config.data import READERS
+from mpitrain.config.yaml import show_value
 from mpitrain.data.files.decoding import read
-from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
+from mpitrain.data.formats.open import opened
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import expand_paths, selection_of
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.errors import DataError, MpitrainError
+from mpitrain.datatools.fill_values import LooksLikeFill
+from mpitrain.datatools.suggestion import describes_itself, places_and_times, suggest
+from mpitrain.errors import DataError, MpitrainError, one_line
 from mpitrain.text_table import aligned
 
 _PART_BYTES = 8 * 2**20
 _BYTES_A_VALUE = 8
-_HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of")
+_MOST_MISSING = 0.7
+_NOTHING_TO_LEARN = (
+    "no variable has values that differ beside others along the same dimensions, or beside places or times, to learn "
+    "them from"
+)
+_HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of",
+             "meaning")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,8 @@ class VariableReport:
     missing_share: float | None
     values_read: int
     blocks: str
+    long_name: str = ""
+    standard_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,33 +82,58 @@ class Inspection:
         part = "all values" if self.is_full else "a first part of each variable; --full reads all"
         lines = [f"{self.files[0]}{more} ({part})", "", *aligned([_HEADINGS, *map(_cells, self.variables)]), ""]
         lines += [f"not read: {name}: {reason}" for name, reason in self.refused.items()]
-        lines += [f"{key.replace('_', ' ')}: {value}" for key, value in self.selection.items()]
-        return "\n".join([*lines, *(f"note: {notice}" for notice in self.notices)])
+        lines += [f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in self.selection.items()]
+        lines += [f"note: {notice}" for notice in self.notices]
+        return "\n".join(map(one_line, lines))
 
 
 def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     """Look into the files of `data.data_path`: the first one's variables, and what the settings select of all.
 
+    Where they name no variables and the file is no CICE history, the selection is that of a suggested command.
     Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
     """
     paths = expand_paths(config.data.entries)
-    FIRST_OPENING.expect(paths)
-    with FIRST_OPENING.opened(paths[0]) as file:
+    with opened(paths[0], reader=selection_of(config).reader) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
         refused = dict(file.refused)
+        has_names = config.variables.input_variables or config.variables.output_variables or describes_itself(file)
+        suggestion = None if has_names else suggest(file, {one.name: _differs(one) for one in variables})
     names = tuple(str(path) for path in paths)
+    found = Inspection(names, is_full, variables, refused, {}, ())
+    if not has_names and suggestion is None:
+        return replace(found, selection={"selected_samples": 0, "why": _NOTHING_TO_LEARN})
+    selection = selection_of(config)
+    facts: dict[str, Any] = {}
+    if suggestion is not None:
+        reader = "" if config.data.reader is None else f' "data.reader={show_value(READERS.dump(config.data.reader))}"'
+        facts["train_with"] = f"{suggestion.command(config.data.entries)}{reader}"
+        if suggestion.left_out:
+            facts["left_out"] = f"{', '.join(suggestion.left_out)}: too often missing where the others are there"
+        selection = replace(selection, input_names=suggestion.inputs, target_names=suggestion.targets)
     try:
-        source = open_source(selection_of(config))
+        source = open_source(selection)
+        selected, doubts = _selection(source)
+        facts |= places_and_times(source) | selected
     except MpitrainError as error:
-        return Inspection(names, is_full, variables, refused, {"selected_samples": 0, "why": str(error)}, ())
-    selection = _selection(source)
-    return Inspection(names, is_full, variables, refused, selection, source.notices, source)
+        return replace(found, selection={**facts, "selected_samples": 0, "why": str(error)})
+    return replace(found, selection=facts, notices=(*source.notices, *doubts), source=source)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{count} of {name}" for name, count in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _differs(one: VariableReport) -> bool:
+    """Tell whether a variable could be learnt from: most of it is there, and not the same everywhere."""
+    return one.minimum != one.maximum and (one.missing_share or 0.0) < _MOST_MISSING
 
 
 def _report(file: FieldFile, info: VariableInfo, is_full: bool) -> VariableReport:
     blocks = " x ".join(map(str, info.chunk_shape)) if info.chunk_shape else ""
     figures = _figures(file, info, is_full) if info.is_numeric and 0 not in info.shape else (None, None, None, None, 0)
-    return VariableReport(info.name, info.sizes, info.dtype.lstrip("<>=|"), info.units, *figures, blocks)
+    names = info.text("long_name"), info.text("standard_name")
+    return VariableReport(info.name, info.sizes, info.dtype.lstrip("<>=|"), info.units, *figures, blocks, *names)
 
 
 def _figures(
@@ -138,10 +175,12 @@ def _step(info: VariableInfo, axis: int) -> int:
     return max(1, _PART_BYTES // (row_bytes * block)) * block
 
 
-def _selection(source: SampleSource) -> dict[str, Any]:
-    """Return what is selected, reading every chunk once."""
+def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what is selected, and notices of values that may be none, reading every chunk once."""
+    names = (*source.input_names, *source.target_names)
+    looks = [LooksLikeFill(name, len(source.chunks), source.layout.is_grid) for name in names]
     valid: list[npt.NDArray[np.bool_]] = []
-    missing = np.zeros(len(source.input_names) + len(source.target_names), dtype=np.int64)
+    missing = np.zeros(len(names), dtype=np.int64)
     for chunk in source.chunks:
         samples = source.read(chunk)
         valid.append(valid_rows(samples))
@@ -150,6 +189,9 @@ def _selection(source: SampleSource) -> dict[str, Any]:
         ]
         unusable = np.concatenate(columns, axis=1)  # (N, F + O): a value missing, in fields at every point
         missing += unusable.sum(axis=0)
+        columns_of = (*np.moveaxis(samples.inputs, 1, 0), *np.moveaxis(samples.targets, 1, 0))
+        for look, values in zip(looks, columns_of, strict=True):
+            look.add(values)
     is_valid = np.concatenate(valid) if valid else np.empty(0, dtype=bool)
     selected, complete = len(is_valid), int(is_valid.sum())
     # As in a run: the limit acts on what is selected, and only then incomplete samples are dropped.
@@ -166,13 +208,12 @@ def _selection(source: SampleSource) -> dict[str, Any]:
         "targets": ", ".join(_named(source, source.target_names)),
         "chunks": len(source.chunks),
     }
-    names = (*source.input_names, *source.target_names)
     facts["missing"] = {name: int(count) for name, count in zip(names, missing, strict=True) if count} or "none"
     try:
         source.check_selection(selected, (selected - missing).tolist())
     except DataError as error:
         facts["why"] = str(error)
-    return facts
+    return facts, tuple(notice for look in looks for notice in look.notices())
 
 
 def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:
@@ -188,4 +229,5 @@ def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:
 def _cells(one: VariableReport) -> tuple[str, ...]:
     figures = ("" if value is None else f"{value:.6g}" for value in (one.minimum, one.maximum, one.mean))
     missing = "" if one.missing_share is None else f"{100 * one.missing_share:.1f} %"
-    return (one.name, one.dimensions, one.dtype, one.units, *figures, missing, one.blocks)
+    meaning = one.long_name or one.standard_name
+    return (one.name, one.dimensions, one.dtype, one.units, *figures, missing, one.blocks, meaning)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain import __version__
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import DataSummary
@@ -25,6 +24,7 @@ from mpitrain.data.streaming.first_pass import make_first_pass
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.text_table import aligned
+from mpitrain.version import __version__
 
 _HEADINGS = ("variable", "units", "mean", "standard deviation", "minimum", "maximum", "missing")
 _FIGURES = ("mean", "std", "minimum", "maximum")
@@ -38,21 +38,29 @@ def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
     alone fix: the same record for any number of ranks. Raises the errors of `make_first_pass`, on all ranks.
     """
     source = open_source_on_root(replace(selection_of(config), dtype="float64"), ranks)
-    first_pass = make_first_pass(source, ranks, ranks.on_root(lambda: plan_split(config, source)))
+    first_pass = make_first_pass(source, ranks, ranks.on_root(lambda: plan_split(config.split_data, source)))
     counts = {name: int(found.sum()) for name, found in vars(first_pass.counts).items()}
-    return statistics_record(config, source, counts, first_pass.training, first_pass.num_missing.tolist())
+    return statistics_record(
+        provenance_of(config), source, counts, first_pass.training, first_pass.num_missing.tolist()
+    )
 
 
-def record_of_run(config: RunConfig, source: SampleSource, summary: DataSummary, moments: Moments) -> dict[str, Any]:
-    """Return the record of what a run trains on, whose training samples have `moments`. Not collective."""
+def record_of_run(
+    settings: Mapping[str, Any], source: SampleSource, summary: DataSummary, moments: Moments
+) -> dict[str, Any]:
+    """Return the record of what a run of `settings`, of `provenance_of`, trains on.
+
+    Its training samples have `moments`. Not collective.
+    """
     valid = summary.num_training_samples + (summary.num_validation_samples or 0)
     counts = {"kept": valid + summary.num_dropped_samples, "valid": valid, "training": summary.num_training_samples}
-    return statistics_record(config, source, counts, moments, summary.num_missing)
+    return statistics_record(settings, source, counts, moments, summary.num_missing)
 
 
 def statistics_record(
-    config: RunConfig, source: SampleSource, counts: Mapping[str, int], moments: Moments, num_missing: Sequence[int]
-) -> dict[str, Any]:
+    settings: Mapping[str, Any], source: SampleSource, counts: Mapping[str, int], moments: Moments,
+    num_missing: Sequence[int],
+) -> dict[str, Any]:  # fmt: skip
     """Return statistics of every input and target, the samples' counts, and the provenance, as plain numbers and text.
 
     `sha256` is the hash of all the rest, as `digest_of` makes it.
@@ -73,18 +81,23 @@ def statistics_record(
         "samples": {**counts, "validation": counts["valid"] - counts["training"]},
         "weighted_by": "area" if source.layout.is_area_weighted else "count",
         "variables": variables,
-        "provenance": _provenance(config, source),
+        "provenance": _provenance(settings, source),
     }
     return {**record, "sha256": digest_of(record)}
 
 
-def _provenance(config: RunConfig, source: SampleSource) -> dict[str, Any]:
-    settings = {name: getattr(config, name).model_dump(mode="json") for name in _SETTINGS}
+def provenance_of(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that decide the statistics of the data, as plain values."""
+    sections = {name: getattr(config, name).model_dump(mode="json") for name in _SETTINGS}
+    return {"seed": config.seed, "training.dtype": config.training.dtype, **sections}
+
+
+def _provenance(settings: Mapping[str, Any], source: SampleSource) -> dict[str, Any]:
     return {
         "files": [
             {"path": str(file.path), "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns} for file in source.files
         ],
-        "settings": {"seed": config.seed, "training.dtype": source.selection.dtype, **settings},
+        "settings": {**settings, "training.dtype": source.selection.dtype},
         "mpitrain": __version__,
     }
 

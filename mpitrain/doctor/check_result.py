@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mpitrain.errors import one_line
+
 Status = Literal["pass", "warn", "fail", "skip"]
 
 # A failure of these is the user's input; of any other, the installation, the launch or the network.
@@ -26,6 +28,12 @@ class CheckResult:
     status: Status
     found: str
     fix: str = ""
+
+    def __post_init__(self) -> None:
+        """Keep one line where the user's files are named; a table of launchers' claims has lines of its own."""
+        if self.name in INPUT_CHECKS:
+            object.__setattr__(self, "found", one_line(self.found))
+            object.__setattr__(self, "fix", one_line(self.fix))
 
 
 def exit_code_of(results: Iterable[CheckResult]) -> int:
@@ -70,8 +78,10 @@ def _rows(result: CheckResult, width: int) -> list[str]:
 def _wrapped(start: str, text: str) -> list[str]:
     # Tables of launchers' claims come with line ends of their own, and commands must stay whole to be copied.
     rows: list[str] = []
-    for line in text.splitlines() or [""]:
-        rows += textwrap.wrap(line, _WIDTH - len(start), break_long_words=False, break_on_hyphens=False) or [""]
+    for line in text.split("\n"):
+        rows += textwrap.wrap(one_line(line), _WIDTH - len(start), break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]
     return [start + rows[0], *(" " * len(start) + row for row in rows[1:])]
 
 

@@ -1,9 +1,9 @@
-"""The checks between ranks in order; each is a step with a time limit, noted in the status folder before it begins."""
+"""The checks between ranks in order; each is a step with a time limit."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mpitrain.cluster.cores import threads_per_rank
@@ -11,20 +11,19 @@ from mpitrain.cluster.place import Place
 from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import fail_alone, start_ranks
-from mpitrain.comm.supervision.status_folder import print_once
-from mpitrain.config import RunConfig
+from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.doctor import network
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest
-from mpitrain.doctor.supervision.heartbeat import Heartbeat
+from mpitrain.doctor.steps import Steps
 from mpitrain.errors import LaunchError
 
 
 def run_collective_checks(
     place: Place,
-    heartbeat: Heartbeat,
+    steps: Steps,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
@@ -32,23 +31,20 @@ def run_collective_checks(
 ) -> int:
     """Start the ranks, check them, print on rank 0, and return the same exit code on all ranks. Collective."""
     facts = collect_facts(place.rank, environ)
-    heartbeat.tell_facts(dataclasses.asdict(facts))
-    heartbeat.enter("start MPI")
+    steps.watch.tell(facts=dataclasses.asdict(facts))
+    steps.enter("start MPI")
     try:
         ranks = start_ranks(environ)
     except LaunchError as error:
-        heartbeat.tell_failure(str(error))
-        # Until the ranks have met, the status folder is all there is.
-        results += [_launch_failure(error), *compare_notes(heartbeat.status.read())]
-        heartbeat.leave(request.static_limit_s + END_LIMIT_S)
-        print_once(
-            heartbeat.status, place.rank, render(results, place.world_size, request.as_json), request.static_limit_s
-        )
-        if place.rank == 0:
-            heartbeat.status.remove()
+        steps.watch.tell(failure=str(error))
+        # Until the ranks have met, their notes are all there is.
+        results += [_launch_failure(error), *compare_notes(steps.notes())]
+        steps.enter("end", request.static_limit_s + END_LIMIT_S, leaves=True)
+        steps.print_once(render(results, place.world_size, request.as_json), request.static_limit_s)
         return exit_code_of(results)
+    ranks.watch = steps.watch
     try:
-        return _check_ranks(ranks, facts, heartbeat, request, results, config)
+        return _check_ranks(ranks, facts, steps, request, results, config)
     except BaseException as error:
         fail_alone(ranks, error)
         raise
@@ -64,24 +60,23 @@ def _launch_failure(error: LaunchError) -> CheckResult:
 def _check_ranks(
     ranks: Ranks,
     facts: RankFacts,
-    heartbeat: Heartbeat,
+    steps: Steps,
     request: DoctorRequest,
     results: list[CheckResult],
     config: RunConfig | None,
 ) -> int:
     settings = ranks.cpu.broadcast_object(config) or RunConfig()
     results += [_describe_ranks(ranks), *_notices(ranks)]
-    for title, check in _steps(ranks, facts, settings, request.timeout_s):
-        heartbeat.enter(title)
+    for title, check in _checks(ranks, facts, settings, request.timeout_s):
+        steps.enter(title)
         results += check(results)
-        heartbeat.tell_results(results)
-    heartbeat.enter("print")
+        steps.keep(results)
+    steps.enter("print")
     exit_code: int = ranks.cpu.broadcast_object(exit_code_of(results))
-    ranks.say(render(results, ranks.world_size, request.as_json).rstrip("\n"))
-    heartbeat.leave(END_LIMIT_S)
+    if ranks.is_root and steps.watch.claim():
+        ranks.say(*render(results, ranks.world_size, request.as_json).rstrip("\n").split("\n"))
+    steps.enter("end", END_LIMIT_S, leaves=True)
     leave_world(ranks)
-    if ranks.is_root:
-        heartbeat.status.remove()
     return exit_code
 
 
@@ -106,11 +101,11 @@ def _split(notice: str) -> tuple[str, str]:
 Step = tuple[str, Callable[[list[CheckResult]], Iterable[CheckResult]]]
 
 
-def _steps(ranks: Ranks, facts: RankFacts, config: RunConfig, limit_s: float) -> list[Step]:
+def _checks(ranks: Ranks, facts: RankFacts, config: RunConfig, limit_s: float) -> list[Step]:
     """Return the steps, the same on all ranks: each decides on what all know alike, never on one rank's view."""
     steps: list[Step] = [
-        ("compare the ranks", lambda _: _compare_ranks(ranks, facts, config)),
-        ("read the data file on all ranks", lambda _: _compare_data(ranks, facts, config)),
+        ("compare the ranks", lambda _: _compare_ranks(ranks, facts, config.training, config.compute.device)),
+        ("read the data file on all ranks", lambda _: _compare_data(ranks, facts, config.data.entries)),
         ("shared files", lambda _: [network.check_shared_files(ranks, Path(config.output.model_dir))]),
         ("TCP to rank 0", lambda _: [network.check_tcp(ranks)]),
         ("clocks", lambda _: [network.check_clocks(ranks)]),
@@ -128,28 +123,26 @@ def _backend_check(ranks: Ranks, backend: str, limit_s: float) -> Callable[[list
             return [CheckResult(f"Allreduce over {backend}", "skip", "not tried: it needs TCP between the ranks")]
         if backend == "nccl" and statuses.get("GPU of each rank") != "pass":
             return [CheckResult("Allreduce over nccl", "skip", "not tried: not every rank has a GPU of its own")]
-        # Half the step's limit: the library's own message about a lost partner should come before the supervisor's.
+        # Half the step's limit: the library's own message about a lost partner should come before the agent's.
         return network.check_backend(ranks, backend, limit_s / 2)
 
     return check
 
 
-def _compare_ranks(ranks: Ranks, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
+def _compare_ranks(ranks: Ranks, facts: RankFacts, training: TrainingSection, device_name: str) -> list[CheckResult]:
     own = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
     all_facts = ranks.cpu.all_gather_object(own)
     cores = dict(ranks.cpu.all_gather_object((ranks.host, ranks.node_cores)))
-    keeps_bits = config.training.reduction != "any"
-    threads = threads_per_rank(config.training.threads_per_rank, keeps_bits, ranks.node_cores, ranks.local_world_size)
-    device = collect_device_facts(config.compute.device, ranks.local_rank, mpi_thread_level(ranks))
+    keeps_bits = training.reduction != "any"
+    threads = threads_per_rank(training.threads_per_rank, keeps_bits, ranks.node_cores, ranks.local_world_size)
+    device = collect_device_facts(device_name, ranks.local_rank, mpi_thread_level(ranks))
     devices = ranks.cpu.all_gather_object(device)
     return [*compare_facts(all_facts, threads, cores), *compare_devices(all_facts, devices)]
 
 
-def _compare_data(ranks: Ranks, facts: RankFacts, config: RunConfig) -> list[CheckResult]:
-    if not config.data.entries:
+def _compare_data(ranks: Ranks, facts: RankFacts, entries: Sequence[str]) -> list[CheckResult]:
+    if not entries:
         return []
     own = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
-    prints = ranks.cpu.all_gather_object(
-        (own, " ".join(file_fingerprint(Path(entry)) for entry in config.data.entries))
-    )
+    prints = ranks.cpu.all_gather_object((own, " ".join(file_fingerprint(Path(entry)) for entry in entries)))
     return [compare_fingerprints([fact for fact, _ in prints], [text for _, text in prints])]

@@ -8,13 +8,17 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from mpitrain.data.selection.settings import Selection
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _LOCKING = "HDF5_USE_FILE_LOCKING"
@@ -34,18 +38,17 @@ def check_config(path: Path | None, overrides: Sequence[str]) -> tuple[CheckResu
     return CheckResult("config", "pass", str(path) if path else "defaults and command line"), loaded.config
 
 
-def check_data(config: RunConfig) -> CheckResult:
-    """Read the data file as a run would: variables, shapes, and how many samples are selected."""
+def check_data(entries: Sequence[str], select: Callable[[], Selection]) -> CheckResult:
+    """Read what `select` returns as a run would: variables, shapes, and how many samples are selected."""
     name = "data file"
-    if config.data.data_path is None:
+    if not entries:
         return CheckResult(name, "skip", "data.data_path is not set: a run writes a synthetic file")
     from mpitrain.data.samples import concatenate, valid_rows
     from mpitrain.data.selection.opening import open_source
-    from mpitrain.data.selection.settings import selection_of
 
-    files = " ".join(config.data.entries)
+    files = " ".join(entries)
     try:
-        source = open_source(selection_of(config))
+        source = open_source(select())
         size_bytes = sum(record.path.stat().st_size for record in source.files)
         if size_bytes > _READ_WHOLE_BYTES:
             return CheckResult(name, "pass", f"{files}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")
@@ -65,7 +68,7 @@ def check_data(config: RunConfig) -> CheckResult:
     return CheckResult(name, "pass", found)
 
 
-def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
+def check_locking(entries: Sequence[str], run_folder: Path, environ: Mapping[str, str]) -> CheckResult:
     """Take the lock that the HDF5 library takes for reading: of the data file, else of a new file at the run folder."""
     name, setting = "HDF5 locking", environ.get(_LOCKING, "")
     if setting.upper() in ("FALSE", "0"):
@@ -77,10 +80,10 @@ def check_locking(config: RunConfig, environ: Mapping[str, str]) -> CheckResult:
             f"{_LOCKING}={setting}: HDF5 does not know it",
             f"export {_LOCKING}=FALSE (or TRUE, BEST_EFFORT)",
         )
-    path = next((Path(entry) for entry in config.data.entries if Path(entry).is_file()), None)
+    path = next((Path(entry) for entry in entries if Path(entry).is_file()), None)
     if path is not None:
         return _check_lock_of(path)
-    return _check_lock_in(existing_parent(Path(config.output.model_dir)))
+    return _check_lock_in(existing_parent(run_folder))
 
 
 def _check_lock_of(path: Path) -> CheckResult:
@@ -116,9 +119,9 @@ def _lock_failure(path: Path, error: OSError) -> CheckResult:
     return CheckResult("HDF5 locking", "fail", f"{path}: {error.strerror}", fix)
 
 
-def check_run_folder(config: RunConfig) -> CheckResult:
+def check_run_folder(folder: Path, model_file: str) -> CheckResult:
     """Write a file where the run folder is or would be made: permission bits alone do not tell."""
-    name, folder = "run folder", Path(config.output.model_dir)
+    name = "run folder"
     fix = "choose another output.model_dir, on a file system that you may write to"
     parent = existing_parent(folder)
     try:
@@ -126,8 +129,9 @@ def check_run_folder(config: RunConfig) -> CheckResult:
             pass
         if any((folder / part).exists() for part in ("config.yaml", "checkpoints")):
             what = f"{folder} holds a run already"
-            return CheckResult(name, "warn", what, "continue it with --resume, replace it with --overwrite")
-        RunFolder(folder, config.output.model_file).check_model_file()
+            free = "a run without settings takes the next free folder"
+            return CheckResult(name, "warn", what, f"continue it with --resume, replace it with --overwrite; {free}")
+        RunFolder(folder, model_file).check_model_file()
     except OutputError as error:
         what, _, fix = str(error).rpartition("; ")
         return CheckResult(name, "fail", what, fix)
@@ -136,9 +140,9 @@ def check_run_folder(config: RunConfig) -> CheckResult:
     return CheckResult(name, "pass", f"{folder} can be written")
 
 
-def check_disk(config: RunConfig) -> CheckResult:
+def check_disk(run_folder: Path) -> CheckResult:
     """Check the free space where the run folder is or would be made."""
-    parent = existing_parent(Path(config.output.model_dir))
+    parent = existing_parent(run_folder)
     try:
         free = shutil.disk_usage(parent).free
     except OSError as error:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mpitrain.cluster.launchers import is_set
+from mpitrain.cluster.own_python import finding_package, run_module
 from mpitrain.cluster.pmi import check_before_mpi_init, library_family, library_name
 from mpitrain.comm.mpi.library import MpiLibrary
 from mpitrain.doctor.check_result import CheckResult
@@ -85,9 +86,9 @@ def _torch_cuda() -> str:
 
 def probe_mpi() -> MpiLibrary:
     """Ask a fresh Python which MPI library it loads, without starting MPI, within a time limit."""
-    command = [sys.executable, "-m", "mpitrain.comm.mpi.library"]
+    command, environ = run_module("mpitrain.comm.mpi.library"), finding_package(os.environ)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False, env=environ)
     except subprocess.TimeoutExpired:
         return MpiLibrary(problem=f"loading it took longer than {_PROBE_LIMIT_S:g} s")
     try:

@@ -120,7 +120,7 @@ def check_clocks(ranks: Ranks) -> CheckResult:
     others = list(enumerate(readings))[1:]
     rank, worst = max(others, key=lambda item: abs(item[1].offset_s) - item[1].uncertainty_s)
     found = (
-        f"rank {rank} on {hosts[rank]} is {worst.offset_s * 1e3:+.1f} ms off rank 0, +-{worst.uncertainty_s * 1e3:.1f}"
+        f"rank {rank} on {hosts[rank]} is {worst.offset_s * 1e3:+z.1f} ms off rank 0, +-{worst.uncertainty_s * 1e3:.1f}"
     )
     if abs(worst.offset_s) - worst.uncertainty_s > _LARGEST_SKEW_S:
         fix = f"set the clock of {hosts[rank]} (chronyc tracking, timedatectl): times of files and logs disagree"

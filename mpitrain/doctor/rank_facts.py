@@ -66,7 +66,7 @@ def collect_device_facts(requested: str, local_rank: int, thread_level: str | No
     """Tell which GPU this rank would take under `compute.device=REQUESTED`; loads torch."""
     import torch
 
-    from mpitrain.comm.tensors import choose_device
+    from mpitrain.comm.device import choose_device
     from mpitrain.errors import LaunchError
 
     try:

@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from mpitrain.cluster.place import Place, read_place
-from mpitrain.comm.supervision.status_folder import open_status_folder, print_once
 from mpitrain.config import RunConfig
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest
 from mpitrain.doctor.static_checks import run_static_checks
-from mpitrain.doctor.supervision.heartbeat import Heartbeat, start_heartbeat
+from mpitrain.doctor.steps import Steps, open_steps
 from mpitrain.errors import UserError
 
 
@@ -26,16 +25,15 @@ def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) 
     # As the user left it: reading data sets variables of the libraries.
     environ = dict(environ)
     place = read_place(environ)
-    status = open_status_folder(environ, place.rank, place.is_launched, place.is_one_node)
-    heartbeat = start_heartbeat(status, place.world_size, place.is_one_node, request.timeout_s, request.as_json)
-    heartbeat.enter("static checks", request.static_limit_s)
+    steps = open_steps(place, request, environ)
+    steps.enter("static checks", request.static_limit_s)
     results, config = _static_results(place, request, environ)
-    heartbeat.tell_results(results)
+    steps.keep(results)
     if place.problem or request.static_only or not place.is_launched:
-        return _end_alone(place, heartbeat, request, results)
+        return _end_alone(place, steps, request, results)
     from mpitrain.doctor.collective_checks import run_collective_checks  # loads torch
 
-    return run_collective_checks(place, heartbeat, request, results, config, environ)
+    return run_collective_checks(place, steps, request, results, config, environ)
 
 
 def _static_results(
@@ -51,11 +49,9 @@ def _static_results(
     return results, config
 
 
-def _end_alone(place: Place, heartbeat: Heartbeat, request: DoctorRequest, results: Sequence[CheckResult]) -> int:
+def _end_alone(place: Place, steps: Steps, request: DoctorRequest, results: Sequence[CheckResult]) -> int:
     """End a process that checked nothing with the others: rank 0 prints, the others only if it does not."""
     num_ranks = place.world_size if place.is_launched and not place.problem else None
-    heartbeat.leave(request.static_limit_s + END_LIMIT_S)
-    print_once(heartbeat.status, place.rank, render(results, num_ranks, request.as_json), request.static_limit_s)
-    if place.rank == 0 and len(heartbeat.status.read()) >= place.world_size:
-        heartbeat.status.remove()
+    steps.enter("end", request.static_limit_s + END_LIMIT_S, leaves=True)
+    steps.print_once(render(results, num_ranks, request.as_json), request.static_limit_s)
     return exit_code_of(results)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mpitrain.config import RunConfig
+from mpitrain.config import OutputSection, RunConfig
 from mpitrain.doctor import files, installation, machine
 from mpitrain.doctor.check_result import CheckResult
+
+if TYPE_CHECKING:
+    from mpitrain.data.selection.settings import Selection
 
 _LIMIT_S = 25.0
 
@@ -29,6 +33,12 @@ def run_static_checks(
         result, config = files.check_config(path, overrides)
         return result
 
+    def select() -> Selection:
+        from mpitrain.data.selection.settings import selection_of  # loads numpy
+
+        assert config is not None
+        return selection_of(config)
+
     limit_s = min(limit_s, _LIMIT_S)
     checks: list[tuple[str, Check]] = [
         ("Python", installation.check_python),
@@ -46,17 +56,20 @@ def run_static_checks(
     ]
     results = [result for name, check in checks for result in run_limited(name, check, limit_s)]
     if config is not None:
-        for name, check in _input_checks(config, environ):
+        for name, check in _input_checks(config.data.entries, select, config.output, environ):
             results += run_limited(name, check, limit_s)
     return results, config
 
 
-def _input_checks(config: RunConfig, environ: Mapping[str, str]) -> list[tuple[str, Check]]:
+def _input_checks(
+    entries: Sequence[str], select: Callable[[], Selection], output: OutputSection, environ: Mapping[str, str]
+) -> list[tuple[str, Check]]:
+    folder = Path(output.model_dir)
     return [
-        ("HDF5 locking", lambda: files.check_locking(config, environ)),
-        ("data file", lambda: files.check_data(config)),
-        ("run folder", lambda: files.check_run_folder(config)),
-        ("disk space", lambda: files.check_disk(config)),
+        ("HDF5 locking", lambda: files.check_locking(entries, folder, environ)),
+        ("data file", lambda: files.check_data(entries, select)),
+        ("run folder", lambda: files.check_run_folder(folder, output.model_file)),
+        ("disk space", lambda: files.check_disk(folder)),
     ]
 
 

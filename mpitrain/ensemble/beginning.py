@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
-from mpitrain.durable_files import write_durably
+from mpitrain.comm.ranks import Ranks
+from mpitrain.config import DataSection, LoadedConfig, RunConfig, TrackingSection, load_run_config, render_yaml
+from mpitrain.config.advice.defaults import OpenSettings, SampleCount
+from mpitrain.data.dataset.exchange import count_usable, open_source_on_root
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
-from mpitrain.errors import ConfigError, OutputError
-from mpitrain.runs.beginning import SAMPLES_A_TIME
-from mpitrain.synthetic.history import write_synthetic_history
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.errors import ConfigError, MpitrainError, OutputError
+from mpitrain.runs.layout import grid_for_defaults
+from mpitrain.synthetic.stand_in import write_stand_in
+from mpitrain.train.folder.claim import refuse_if_used
+from mpitrain.train.folder.settings import (
+    load_folder_settings,
+    load_passed_settings,
+    load_settings_to_go_on,
+    refuse_code,
+    refuse_outputs_elsewhere,
+)
+from mpitrain.train.run_folder import RunFolder, refuse_link
 
 DEFAULT_FOLDER = "mpitrain_ensemble"
 
@@ -26,6 +39,8 @@ class EnsembleRequest:
     resume: bool = False
     overwrite: bool = False
     dry_run: bool = False
+    trust_code: bool = False
+    """Train networks that are code where a run folder's own settings name it."""
 
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
@@ -33,21 +48,21 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
     loaded = load_run_config(request.config_path, request.overrides)
     is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
     overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
-    path = request.config_path
-    if request.resume and path is None:
+    if request.resume and request.config_path is None:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
-        if not folder.config.exists():
+        if not folder.config.is_file():
             raise ConfigError(f"--resume: {folder.path} holds no ensemble; name its folder with --output FOLDER")
-        path = folder.config
-    loaded = load_run_config(path, overrides)
-    return LoadedConfig(loaded.config, (*loaded.notices, *_of_no_effect(loaded.config)))
+        loaded = load_settings_to_go_on(folder, request.trust_code, overrides)
+    else:
+        loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
+    return LoadedConfig(loaded.config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 
-def _of_no_effect(config: RunConfig) -> list[str]:
+def _of_no_effect(tracking: TrackingSection, data: DataSection) -> list[str]:
     notices = []
-    if config.tracking.is_on:
+    if tracking.is_on:
         notices.append("tracking: of no effect on an ensemble; each of its members has a metrics.jsonl")
-    if config.data.test_entries:
+    if data.test_entries:
         what = "predict them with the ensemble's folder"
         notices.append(f"data.test_path: of no effect on an ensemble, whose members are not tested; {what}")
     return notices
@@ -61,14 +76,49 @@ def plan_ensemble(request: EnsembleRequest, config: RunConfig) -> EnsemblePlan:
         path = RunFolder(folder).config
     synthetic = None if config.data.entries else [str(RunFolder(folder).synthetic_history)]
     plan = plan_members(config, path, request.overrides, folder, synthetic)
+    if path != request.config_path:
+        _judge_members(plan, request, RunFolder(folder).config)
     if all(member.config is None for member in plan.members):
         raise ConfigError(f"no member can be trained: {plan.members[0].problem}")
     return plan
 
 
+def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[str]]:
+    """Return the plan with what follows from the number of samples, the same for all members, and notices. Collective.
+
+    Where the files cannot be read the plan stays as it is: its members tell what is wrong.
+    """
+    base = OpenSettings(plan.config)
+    if not base.keys:
+        return plan, []
+    try:
+        source = open_source_on_root(selection_of(base.config, to_learn=True), ranks)
+        decided = base.decide(SampleCount(source.kind, count_usable(source, ranks), grid_for_defaults(source)))
+    except MpitrainError:
+        return plan, []
+    members = [
+        replace(one, config=one.config and OpenSettings(one.config).stating(decided.values).config)
+        for one in plan.members
+    ]
+    return replace(plan, config=decided.config, members=members), decided.notices
+
+
+def _judge_members(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -> None:
+    """Raise UserError where a member's settings, from the resumed folder, name code or outputs elsewhere."""
+    of_settings = {member.setting: member.config for member in plan.members if member.config is not None}
+    for config in of_settings.values():
+        refuse_code(source, config, request.trust_code, request.overrides)
+        refuse_outputs_elsewhere(source, config, request.overrides)
+
+
 def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
     """Make the ensemble's folder, with its settings and its synthetic data. For the root. Raises OutputError."""
     folder = RunFolder(plan.folder)
+    refuse_link(plan.folder / "members")
+    for member in (plan.folder / "members").glob("*"):
+        refuse_link(member)
+        refuse_if_used(member)  # by a run of its own
+        RunFolder(member, plan.config.output.model_file).refuse_links()
     if request.resume:
         _check_members(plan)
     elif request.overwrite:
@@ -80,12 +130,11 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
             "--overwrite, or choose another --output"
         )
     folder.create()
-    write_durably(folder.config, render_yaml(plan.config.model_copy(update={"ensemble": plan.section})).encode())
+    folder.write_settings(render_yaml(plan.config.model_copy(update={"ensemble": plan.section})))
     wanted = [str(folder.synthetic_history)]
     is_wanted = any(member.config is not None and member.config.data.entries == wanted for member in plan.members)
     if is_wanted and not folder.synthetic_history.exists():
-        num_times = -(-(plan.config.data.num_samples or 1) // SAMPLES_A_TIME)
-        write_synthetic_history(folder.synthetic_history, seed=plan.config.seed, num_times=num_times)
+        write_stand_in(folder.synthetic_history, plan.config.data.num_samples, plan.config.seed)
 
 
 def _check_members(plan: EnsemblePlan) -> None:
@@ -94,27 +143,33 @@ def _check_members(plan: EnsemblePlan) -> None:
         file = RunFolder(plan.folder_of(member)).config
         if member.config is None or not file.exists():
             continue
-        found = load_run_config(file).config
-        if _without_stop(found) != _without_stop(member.config):
+        # Only compared with settings that were judged: nothing is built from these.
+        found = load_folder_settings(RunFolder(plan.folder_of(member)), trust_code=True).config
+        there, here = _of_member(found), _of_member(member.config)
+        if there != here:
             raise OutputError(
                 f"{file}: holds other settings than this ensemble gives member {member.name} "
-                f"({_first_difference(found, member.config)}); resume with the settings that it began with, or choose "
+                f"({_first_difference(there, here)}); resume with the settings that it began with, or choose "
                 "another --output"
             )
 
 
-def _without_stop(config: RunConfig) -> RunConfig:
-    # A search stops members early by this setting.
-    return config.model_copy(update={"training": config.training.model_copy(update={"max_steps": None})})
+def _of_member(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of a member but for its step to stop at, which a search sets, and its ensemble's place."""
+    values = config.model_dump()
+    values["training"]["max_steps"] = None
+    ensemble = RunFolder(Path(values["output"].pop("model_dir")).parent.parent)
+    if config.data.entries == [str(ensemble.synthetic_history)]:  # which is moved and copied with it
+        values["data"]["data_path"] = None
+    return values
 
 
-def _first_difference(one: RunConfig, other: RunConfig) -> str:
-    here, there = (_without_stop(config).model_dump() for config in (one, other))
-    for section, values in here.items():
-        if isinstance(values, dict) and isinstance(there[section], dict):
-            for key, value in values.items():
-                if there[section][key] != value:
-                    return f"{section}.{key}={value} there, {there[section][key]} here"
-        elif values != there[section]:
-            return f"{section}={values} there, {there[section]} here"
+def _first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    for section, values in there.items():
+        if isinstance(values, dict) and isinstance(here[section], dict):
+            for key in {**values, **here[section]}:
+                if values.get(key) != here[section].get(key):
+                    return f"{section}.{key}={values.get(key)} there, {here[section].get(key)} here"
+        elif values != here[section]:
+            return f"{section}={values} there, {here[section]} here"
     return "the file"

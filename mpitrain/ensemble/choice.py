@@ -52,7 +52,7 @@ def choose_best(plan: EnsemblePlan, search: Search, results: Results) -> Choice 
     if not ended:
         return None
     score, setting = min((score, setting) for setting, score in ended.items())
-    # Of a search only few reach the end: all are compared where all have been.
+    # In a search by halving a single setting may reach the last rung: then all are compared on the first one.
     rung = len(search.rungs) - 1 if len(ended) > 1 else 0
     compared = ended if len(ended) > 1 else _scores_on(search, rung, results)
     gap = statistics.median(compared.values()) - compared[setting] if len(compared) > 1 else None
@@ -69,19 +69,15 @@ def render_best(choice: Choice, plan: EnsemblePlan) -> str:
     """Return a `run.yaml` of the best settings, which says what they were chosen by."""
     named = choice.members[0].settings_words or "the settings as given"
     head = f"# {named}\n# mean score {choice.score:.6e}: {choice.words}\n"
-    return head + render_yaml(_best_config(choice, plan))
-
-
-def _best_config(choice: Choice, plan: EnsemblePlan) -> RunConfig:
-    """Return the settings of a run of its own with what was chosen: the ensemble's seed, data and split."""
     own = choice.members[0].config
     assert own is not None  # it was trained
+    # A run of its own: with the ensemble's seed, data and split.
     data = plan.config.data
     kept: dict[str, Any] = {"split_seed": data.split_seed, "folds": data.folds, "fold": data.fold}
     kept |= {} if "data.data_path" in choice.members[0].varied else {"data_path": data.data_path}
     output = own.output.model_copy(update={"model_dir": RunConfig().output.model_dir})
     changed = {"seed": plan.config.seed, "data": own.data.model_copy(update=kept), "output": output}
-    return own.model_copy(update=changed)
+    return head + render_yaml(own.model_copy(update=changed))
 
 
 def _scores_on(search: Search, rung: int, results: Results) -> dict[int, float]:

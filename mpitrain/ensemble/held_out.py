@@ -1,36 +1,54 @@
 """What the members say of samples that none of them has trained on, and how well their spread tells their error.
 
-M  members      N  samples
+M  members      N  samples      O  targets
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.ensemble.calibration import Calibration, calibration_of
+from mpitrain.ensemble.fold_values import FoldValues, open_member, values_of_fold
 from mpitrain.errors import DataError
-from mpitrain.inference.arithmetic import choose_arithmetic
-from mpitrain.models.files.stored_network import StoredNetwork
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.inference.page.findings import draw_place_map
+from mpitrain.models.files.file_network import StoredNetwork
+from mpitrain.observe.maps.field_map import MapLook, error_look
+from mpitrain.observe.page.places import PlaceErrors
+from mpitrain.observe.page.skill import ErrorSums, Skill
 
-_MOST_SAMPLES = 20_000
-_Values = npt.NDArray[np.float64]
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The members on held-out samples: calibration of the first target, skill of their mean, and maps as PNG by title.
+
+    All is over the first samples that are held out, `skills` of each target; `truth` and `mean` (N,) are the first's.
+    """
+
+    calibration: Calibration
+    skills: Sequence[Skill]
+    truth: npt.NDArray[np.float64]
+    mean: npt.NDArray[np.float64]
+    maps: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The first target with its units."""
+        return _label(self.skills[0])
+
+    @property
+    def of_samples(self) -> str:
+        """Which samples these are."""
+        return f"The mean of the members, over held-out samples: {self.skills[0].sums.count:,} values of each target."
 
 
-def calibrate(
-    folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]
-) -> Calibration | None:
-    """Return the ensemble's spread against its error; None where no two members can be compared, or the data is gone.
+def compare(folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]) -> HeldOut | None:
+    """Return what the members do on held-out samples; None where no two can be compared, or the data is gone.
 
     `rows` are those of the table; of their members those are compared that are in `networks`, by name. Members of one
     fold are compared on its samples; folds follow each other.
@@ -39,55 +57,50 @@ def calibrate(
     for row in rows:
         if row["member"] in networks:
             folds.setdefault(row["fold"], []).append(row["member"])
+    several = [members for members in folds.values() if len(members) > 1]
     try:
-        parts = [
-            _of_fold(folder / "members" / members[0], [networks[member] for member in members])
-            for members in folds.values()
-            if len(members) > 1
-        ]
+        parts = [values_of_fold(folder / "members" / one[0], [networks[member] for member in one]) for one in several]
+        found = [part for part in parts if part is not None]
+        return _compared(open_member(folder / "members" / several[0][0]), found) if found else None
     except DataError:
         return None
-    found = [part for part in parts if part is not None]
-    if not found:
-        return None
+
+
+def _compared(source: SampleSource, parts: Sequence[FoldValues]) -> HeldOut:
     # Members of different folds are different networks: they are compared as far as all folds have them.
-    num_members = min(len(values) for values, _ in found)
-    every_value = np.concatenate([values[:num_members] for values, _ in found], axis=1)
-    return calibration_of(every_value, np.concatenate([truth for _, truth in found]))
+    num_members = min(len(part.values) for part in parts)
+    values = np.concatenate([part.values[:num_members, :, 0] for part in parts], axis=1)
+    truth, mean = (
+        np.concatenate(one) for one in zip(*((part.truth, part.values.mean(0)) for part in parts), strict=True)
+    )
+    units = [source.units.get(name, "") for name in source.target_names]
+    sums = [ErrorSums() for _ in units]
+    for number, one in enumerate(sums):
+        one.add(truth[:, number], mean[:, number] - truth[:, number])
+    skills = [Skill(name, unit, one) for name, unit, one in zip(source.target_names, units, sums, strict=True)]
+    maps = _maps(source, parts, skills[0])
+    return HeldOut(calibration_of(values, truth[:, 0]), skills, truth[:, 0], mean[:, 0], maps)
 
 
-def _of_fold(member: Path, networks: Sequence[StoredNetwork]) -> tuple[_Values, _Values] | None:
-    """Return the members' values (M, N) of the first target for held-out samples, and its truth (N,)."""
-    config = load_run_config(RunFolder(member).config).config
-    if config.validation_split == 0 or config.data.samples != "points" or config.most_samples is not None:
-        return None
-    inputs, truth = _samples(config)
-    return (np.stack([_evaluate(network, inputs) for network in networks]), truth) if len(truth) else None
+def _label(skill: Skill) -> str:
+    return f"{skill.name} ({skill.units})" if skill.units not in ("", "1") else skill.name
 
 
-def _samples(config: RunConfig) -> tuple[torch.Tensor, _Values]:
-    """Return the first held-out samples: inputs (N, F) and the first target (N,)."""
-    source = open_source(selection_of(config))
-    rule = plan_split(config, source)
-    inputs, truth, num_valid = [], [], 0
+def _maps(source: SampleSource, parts: Sequence[FoldValues], first: Skill) -> dict[str, bytes]:
+    """Return maps of the first target: the mean of predicted minus data, and of the members' spread, at each place."""
+    size = int(np.prod(source.grid_shape))
+    label = _label(first)
+    error = [PlaceErrors.of(part.index % size, part.values.mean(0)[:, 0] - part.truth[:, 0]) for part in parts]
+    spread = [PlaceErrors.of(part.index % size, part.values[:, :, 0].std(0, ddof=1)) for part in parts]
+    on_grid = [PlaceErrors.together(one).mean_on(source.grid_shape) for one in (error, spread)]
+    over = f"over {first.sums.count:,} held-out samples"
+    looks = (
+        error_look(f"{first.name}, mean of predicted minus data {over}", label, on_grid[0]),
+        MapLook(f"{first.name}, mean spread of the members {over}", f"spread of {label}"),
+    )
     try:
-        for chunk in source.chunks:
-            samples = source.read(chunk)
-            usable = samples.take(np.flatnonzero(valid_rows(samples)))
-            chosen = usable.take(np.flatnonzero(rule.flags(usable.grid_index, num_valid)))
-            num_valid += len(usable)
-            inputs.append(chosen.inputs)
-            truth.append(chosen.targets[:, 0].astype(np.float64))
-            if sum(map(len, truth)) >= _MOST_SAMPLES:
-                break
+        drawn = [draw_place_map(source, values, look) for values, look in zip(on_grid, looks, strict=True)]
     finally:
         source.close()
-    if not truth:
-        raise DataError("nothing is selected")
-    return torch.from_numpy(np.concatenate(inputs)), np.concatenate(truth)
-
-
-def _evaluate(network: StoredNetwork, inputs: torch.Tensor) -> _Values:
-    # A page for people: the fastest arithmetic, whose last digits may follow the CPU.
-    arithmetic = choose_arithmetic(network, "torch", len(inputs))
-    return arithmetic.evaluate(inputs.to(network.dtype), False)[0][:, 0].astype(np.float64)
+    titles = ("Where the errors are", "Where the members differ")
+    return {title: picture for title, picture in zip(titles, drawn, strict=True) if picture is not None}

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from mpitrain.durable_files import write_whole
 from mpitrain.errors import writing
+from mpitrain.json_text import read_regular_file
 
 OUTCOME = "member.json"
 Status = Literal["done", "given up", "diverged", "failed"]
@@ -47,11 +50,12 @@ class Outcome:
         return json.dumps(vars(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Outcome:
-        """Return the outcome that `to_json` gave. Raises ValueError or TypeError for other text."""
-        return cls(**json.loads(text))
+    def from_json(cls, text: str | bytes) -> Outcome:
+        """Return the outcome that `to_json` gave. Raises ValueError for other text."""
+        return _STORED.validate_json(text, strict=True)
 
 
+_STORED = TypeAdapter(Outcome)
 MOST_LONE_FAILURES = 2
 
 
@@ -78,7 +82,7 @@ class LoneFailures:
         """Return what became of member `number` on `rung` if it has failed so too often; else None."""
         if self._number < MOST_LONE_FAILURES:
             return None
-        message = self._path(self._number - 1).read_text().strip()
+        message = self._path(self._number - 1).read_text(errors="replace").strip()
         return Outcome(number, rung, "failed", message=f"{message} (on some of its ranks, {self._number} times)")
 
 
@@ -105,7 +109,7 @@ def write_outcomes(folder: Path, outcomes: Mapping[int, Outcome]) -> None:
 def read_outcomes(folder: Path) -> dict[int, Outcome]:
     """Return what became of the member in `folder`, by rung; nothing where it has not ended, or the file is damaged."""
     try:
-        found = [Outcome.from_json(line) for line in (folder / OUTCOME).read_text().splitlines()]
+        found = [Outcome.from_json(line) for line in read_regular_file(folder / OUTCOME).splitlines()]
     except (OSError, ValueError, TypeError):
         return {}
     return {outcome.rung: outcome for outcome in found}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ import numpy as np
 
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
+from mpitrain.ensemble.held_out import HeldOut
 from mpitrain.errors import writing
 from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, render_png, require_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
+from mpitrain.observe.page.skill import render_skill
+from mpitrain.observe.plots import plot_prediction
 from mpitrain.observe.report import render_report
 
 if TYPE_CHECKING:
@@ -42,22 +46,34 @@ def draw_members(folder: Path, rows: Rows) -> dict[str, str]:
 
 
 def write_ensemble_report(
-    folder: Path, rows: Rows, num_chosen: int, pictures: Mapping[str, str], calibration: Calibration | None
-) -> Path:
+    folder: Path, rows: Rows, num_chosen: int, pictures: Mapping[str, str], held_out: HeldOut | None,
+    words: Sequence[str] = (),
+) -> Path:  # fmt: skip
     """Write `report.html` of the ensemble in `folder`, with the pictures of `draw_members`. Raises UserError.
 
-    `rows` are those of the table; `num_chosen` members are in the ensemble's `model.pt`.
+    `rows` are those of the table; `num_chosen` members are in the ensemble's `model.pt`. `held_out` is what these do on
+    held-out samples, None where that is not known; `words` say what was trained.
     """
+    calibration = None if held_out is None else held_out.calibration
     page = render_report(
         folder.resolve().name,
         _summary(rows, num_chosen, calibration),
-        pictures if calibration is None else {**pictures, **_of_calibration(calibration)},
+        pictures
+        if held_out is None
+        else {**_on_held_out(held_out), **pictures, **_of_calibration(held_out.calibration)},
         (folder / "config.yaml").read_text(),
+        words="".join(f"<p>{escape(one)}</p>" for one in words),
     )
     path = folder / "report.html"
     with writing(path, "free space"):
         write_durably(path, page.encode())
     return path
+
+
+def _on_held_out(found: HeldOut) -> dict[str, str]:
+    maps = {title: image_of(picture, title) for title, picture in found.maps.items()}
+    drawn = {"Prediction against truth": plot_prediction(found.truth, found.mean, found.label)}
+    return {**drawn, "Skill": render_skill(found.skills, found.of_samples), **maps}
 
 
 def _of_calibration(calibration: Calibration) -> dict[str, str]:

@@ -13,9 +13,8 @@ from typing import Any
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.durable_files import write_durably
-from mpitrain.ensemble.calibration import Calibration
 from mpitrain.ensemble.choice import BEST, choose_best, render_best, stage_history
-from mpitrain.ensemble.held_out import calibrate
+from mpitrain.ensemble.held_out import HeldOut, compare
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.plan.search import Search
@@ -23,8 +22,9 @@ from mpitrain.ensemble.report import draw_members, write_ensemble_report
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
 from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.models.files.file_network import StoredNetwork
 from mpitrain.models.files.torchscript import save_model, scripted_copies
+from mpitrain.observe.page.words import describe_settings
 
 TABLE, HISTORY = "ensemble.csv", "search.txt"
 
@@ -47,16 +47,24 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, search: Search, results: R
     chosen = _network_members(plan, search, results)
     draws = ranks.rank == min(1, ranks.world_size - 1)
 
-    def share_the_work() -> tuple[Calibration | None, dict[str, str]]:
+    def share_the_work() -> tuple[tuple[HeldOut | None, list[str]], dict[str, str]]:
         networks = _write_results(plan, search, results, table, chosen) if ranks.is_root else {}
         pictures = draw_members(plan.folder, rows) if draws else {}
-        return calibrate(plan.folder, rows, networks), pictures
+        return (compare(plan.folder, rows, networks), _words(plan, networks)), pictures
 
-    own_calibration, pictures = ranks.on_all_ranks(share_the_work)
-    calibration = ranks.broadcast_object(own_calibration)
+    found, pictures = ranks.on_all_ranks(share_the_work)
+    held_out, words = ranks.broadcast_object(found)
     ranks.on_all_ranks(
-        lambda: write_ensemble_report(plan.folder, rows, len(chosen), pictures, calibration) if draws else None
+        lambda: write_ensemble_report(plan.folder, rows, len(chosen), pictures, held_out, words) if draws else None
     )
+
+
+def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[str]:
+    """Return sentences on what was trained, as far as the ensemble's networks say."""
+    known = next((one.description for one in networks.values() if one.description.input_names), None)
+    if known is None:
+        return []
+    return describe_settings(plan.config, known.input_names, known.target_names, {})
 
 
 def _write_results(

@@ -13,6 +13,7 @@ from mpitrain.ensemble.beginning import (
     load_settings,
     plan_ensemble,
     prepare_folder,
+    with_defaults,
 )
 from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcomes
 from mpitrain.ensemble.plan.estimate import Estimator, costs_of, render_dry_run
@@ -23,6 +24,7 @@ from mpitrain.ensemble.training.worker import train_members
 from mpitrain.errors import MpitrainError, StoppedError, TrainingError
 from mpitrain.models.files.torchscript import check_sums
 from mpitrain.train.checkpoint.store import CheckpointStore
+from mpitrain.train.folder.claim import ClaimedFolder, claimed
 from mpitrain.train.run_folder import RunFolder
 
 
@@ -34,24 +36,30 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
     started_s = time.monotonic()
     loaded = ranks.on_all_ranks(lambda: load_settings(request))
     plan = ranks.on_all_ranks(lambda: plan_ensemble(request, loaded.config))
+    plan, of_defaults = with_defaults(plan, ranks)
     if request.dry_run:
         for line in render_dry_run(plan, ranks):
             ranks.say(line)
         return 0
-    settle_tensors(ranks, loaded.config)
-    for line in (*loaded.notices, *ranks.notices):
-        ranks.say(f"note: {line}", error=True)
-    ranks.on_root(lambda: prepare_folder(plan, request))
+    settle_tensors(ranks, loaded.config.semantics, loaded.config.compute, loaded.config.training)
+    ranks.note(*loaded.notices, *ranks.notices, *of_defaults)
+    with claimed(ranks, RunFolder(plan.folder)) as claim:
+        ranks.on_root(lambda: prepare_folder(plan, request))
+        _train_and_finish(ranks, plan, claim, started_s)
+    return 0
+
+
+def _train_and_finish(ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, started_s: float) -> None:
     ranks.write_failures_to(RunFolder(plan.folder).logs)
     ranks.end_start()
     search = replace(plan_search(plan), costs=costs_of(plan.members, Estimator(ranks, plan)))
     known = ranks.on_root(lambda: _known_outcomes(plan, search))
-    ended = train_members(ranks, plan, search, known)
+    ended = train_members(ranks, plan, search, known, claim)
+    ranks.on_root(claim.check_claim)
     finish_ensemble(ranks, plan, search, ended.results)
     for line in describe_end(plan, search, ended, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)
-    return 0
 
 
 def _known_outcomes(plan: EnsemblePlan, search: Search) -> Known:

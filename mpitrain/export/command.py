@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from pydantic import ValidationError
+
+from mpitrain.comm.arrays import require_torch
+from mpitrain.config.component import Room
 from mpitrain.errors import UserError
-from mpitrain.export.request import SOURCE_FORMATS, ExportRequest, Say
+from mpitrain.export.formats.format import ExportFormat
+from mpitrain.export.request import ExportRequest, Say
+
+EXPORTS = Room("--format", "mpitrain.export.formats", is_name=True)
 
 
 def run_export(request: ExportRequest, say: Say) -> None:
@@ -15,18 +23,33 @@ def run_export(request: ExportRequest, say: Say) -> None:
     otherwise than the network.
     """
     request = _with_members(request)
-    if request.format in SOURCE_FORMATS:
-        from mpitrain.export.sources import export_sources
+    found = _format_of(request.format)
+    if found.needs_torch:
+        require_torch(f"--format {found.type}")
+    found.write(replace(request, output=_output_of(request, found)), say)
 
-        export_sources(request, say)
-    elif request.format == "torchscript":
-        from mpitrain.export.network import export
 
-        export(request, say)
-    else:
-        from mpitrain.export.programs import export_program
+def _format_of(name: str) -> ExportFormat:
+    """Return the format of a name. Raises UserError for an unknown one."""
+    try:
+        found: ExportFormat = EXPORTS.validate(name)
+        return found
+    except ValidationError as error:
+        known = f"{', '.join(EXPORTS.table)}, or a function of your own as package.module:name"
+        raise UserError(f"--format {name}: unknown; give one of {known}") from error
 
-        export_program(request, say)
+
+def _output_of(request: ExportRequest, found: ExportFormat) -> Path:
+    """Return the file to write. Raises UserError where it cannot be one."""
+    path = request.output or Path(found.output)
+    if path.is_dir():
+        raise UserError(f"--output {path}: is a folder; give a file such as {path / found.output}")
+    if found.endings and path.suffix not in found.endings:
+        raise UserError(
+            f"--output {path}: --format {found.name} writes {' or '.join(found.endings)}; give "
+            f"{path.with_suffix(Path(found.output).suffix)}"
+        )
+    return path
 
 
 def _with_members(request: ExportRequest) -> ExportRequest:

@@ -6,6 +6,7 @@ b  samples      F  input features
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from mpitrain.config import DomainSection, RunConfig
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.settings import Selection, asked_names
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.models.activations import activation_name
@@ -29,6 +30,7 @@ from mpitrain.native.toolchain import Toolchain, find_toolchain
 from mpitrain.synthetic.history import write_history_fields, write_synthetic_history
 
 _DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
+Pole = Literal["north", "south"]
 # Its loops and torch's differ in nothing, but a rebuilt torch may: rounding is not a fault of the file.
 TOLERANCE = 1e-6
 
@@ -44,12 +46,21 @@ def check_from_cpp(
     reason = _not_its_network(model)
     if reason:
         return f"C++: not checked: {reason}"
-    return _tried(path, model, config, source, inputs, build) + _not_the_originals(model, _names(source, config))
+    names = source.input_names if source is not None else asked_names(config.variables)[0]
+    pole: Pole = "south" if config.domain.pole == "south" else "north"
+    file = source.files[0].path if source is not None and len(source.files) == 1 else None
+
+    def history_in(folder: Path) -> Path:
+        if names != CICE_INPUTS:
+            return write_history_of(inputs, pole, folder / "history.nc")
+        is_whole = file is not None and file.suffix == ".nc" and _has_measurements_alone(file, pole)
+        return file if is_whole and file else write_synthetic_history(folder / "history.nc", seed=config.seed).path
+
+    return _tried(path, model, pole, history_in, build) + _not_the_originals(model, names)
 
 
-def _tried(
-    path: Path, model: nn.Module, config: RunConfig, source: SampleSource | None, inputs: torch.Tensor, build: bool
-) -> str:
+def _tried(path: Path, model: nn.Module, pole: Pole, history_in: Callable[[Path], Path], build: bool) -> str:
+    """Predict by the program and compare, for a CICE history file that `history_in` a folder writes or finds."""
     try:
         toolchain = find_toolchain()
     except MissingDependencyError as error:
@@ -60,9 +71,9 @@ def _tried(
             return "C++: not checked: the C++ program is not built; --build builds it"
         program = build_program(toolchain, lambda line: None)
     with tempfile.TemporaryDirectory() as folder:
-        history = _history(source, config, inputs, Path(folder))
-        found = _predict(toolchain, program, path, model, history, config, Path(folder) / "prediction.nc")
-        return _compared(path, model, history, config, found)
+        history = history_in(Path(folder))
+        found = _predict(toolchain, program, path, model, history, pole, Path(folder) / "prediction.nc")
+        return _compared(path, model, _read(history, pole), found)
 
 
 def _not_its_network(model: nn.Module) -> str | None:
@@ -80,10 +91,6 @@ def _hidden_activation(model: nn.Module) -> str:
     return activation_name(model.get_submodule("activation"))
 
 
-def _names(source: SampleSource | None, config: RunConfig) -> tuple[str, ...]:
-    return source.input_names if source is not None else tuple(config.variables.input_variables or CICE_INPUTS)
-
-
 def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
     """Return in words why the original program, which has no flags, would answer otherwise; "" if it would not."""
     reasons = []
@@ -98,26 +105,16 @@ def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
     return f"; the original program would answer otherwise, it {why}: load this file with torch::jit::load"
 
 
-def _history(source: SampleSource | None, config: RunConfig, inputs: torch.Tensor, folder: Path) -> Path:
-    """Return a CICE history file: the run's own, if it is one whole file of measurements, else a synthetic one.
-
-    For inputs in another order it is one that gives the program the network's own inputs.
-    """
-    if _names(source, config) != CICE_INPUTS:
-        return write_history_of(inputs, _pole(config), folder / "history.nc")
-    if source is not None and len(source.files) == 1 and source.files[0].path.suffix == ".nc":
-        try:
-            # The program takes a fill value for a measurement, we do not.
-            if np.isfinite(_read(source.files[0].path, config).inputs).all():
-                return source.files[0].path
-        except DataError:
-            pass
-    return write_synthetic_history(folder / "history.nc", seed=config.seed).path
+def _has_measurements_alone(history: Path, pole: Pole) -> bool:
+    """Tell whether no selected point of a file has a fill value: the program takes one for a measurement."""
+    try:
+        return bool(np.isfinite(_read(history, pole).inputs).all())
+    except DataError:
+        return False
 
 
-def _read(history: Path, config: RunConfig) -> Samples:
-    domain = DomainSection(pole=_pole(config))
-    return open_source(Selection(files=(str(history),), domain=domain)).read_all()
+def _read(history: Path, pole: Pole) -> Samples:
+    return open_source(Selection(files=(str(history),), domain=DomainSection(pole=pole))).read_all()
 
 
 def write_history_of(inputs: torch.Tensor, pole: str, path: Path) -> Path:
@@ -131,25 +128,20 @@ def write_history_of(inputs: torch.Tensor, pole: str, path: Path) -> Path:
     return path
 
 
-def _pole(config: RunConfig) -> Literal["north", "south"]:
-    return config.domain.pole if config.domain.pole != "both" else "north"
-
-
 def _predict(
-    toolchain: Toolchain, program: Path, path: Path, model: nn.Module, history: Path, config: RunConfig, output: Path
+    toolchain: Toolchain, program: Path, path: Path, model: nn.Module, history: Path, pole: Pole, output: Path
 ) -> dict[str, Any]:
     import netCDF4
 
     flags = ["--predict-only", "--history", str(history), "--model", str(path), "--prediction", str(output)]
-    flags += ["--pole", _pole(config), "--hidden-activation", _hidden_activation(model)]
+    flags += ["--pole", pole, "--hidden-activation", _hidden_activation(model)]
     run_under_mpi(toolchain.mpirun, 1, [str(program), *flags], timeout_s=300.0)
     with netCDF4.Dataset(str(output)) as dataset:
         dataset.set_auto_maskandscale(False)
         return {name: np.asarray(variable[:]) for name, variable in dataset.variables.items()}
 
 
-def _compared(path: Path, model: nn.Module, history: Path, config: RunConfig, found: dict[str, Any]) -> str:
-    samples = _read(history, config)
+def _compared(path: Path, model: nn.Module, samples: Samples, found: dict[str, Any]) -> str:
     outputs, jacobian = scalar_jacobian(model, torch.from_numpy(samples.inputs))
     ours = dict(zip(("aice_ffnn", *_DERIVATIVES), (outputs.numpy(), *jacobian.numpy().T), strict=True))
     largest = 0.0

@@ -1,4 +1,4 @@
-"""A run's network, or an ensemble's, as TorchScript for C++, believed only once it has been read again and compared.
+"""A run's network, or an ensemble's, as TorchScript for C++. The file is read again and compared.
 
 b  samples      F  input features
 """
@@ -30,7 +30,7 @@ from mpitrain.models.jacobian import input_jacobian
 def export(request: ExportRequest, say: Say) -> None:
     """Write TorchScript as requested, check it, and `say` what was checked. For one process, without MPI.
 
-    Raises UserError, CheckpointError, or OutputError where the file cannot be written or answers otherwise.
+    Raises UserError, CheckpointError, or OutputError where the file cannot be written or gives other results.
     """
     torch.set_num_threads(1)  # the C++ program's bits are those of one thread
     wanted, output = load_wanted(request, say), request.output_file
@@ -45,16 +45,14 @@ def export(request: ExportRequest, say: Say) -> None:
 
 
 def _check_ensemble(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> list[str]:
-    """Do as `_check` for the mean and the spread of several networks."""
+    """As `_check`, for the mean and the spread of several networks."""
     check_saved(path, model, inputs)
     loaded = load_and_run_code(path)
     names = ("spread", "jac", "jac_spread") if inputs.dim() == 2 else ("spread",)
     with torch.no_grad():
         for name in names:
             if not torch.equal(getattr(loaded, name)(inputs), getattr(model, name)(inputs)):
-                raise OutputError(
-                    f"{path}: {name} answers otherwise than the networks that were written; write it again"
-                )
+                raise OutputError(f"{path}: {name} differs from that of the networks that were written; write it again")
     return [f"checked: forward, {', '.join(names)} give the same bits for {what}"]
 
 
@@ -66,7 +64,7 @@ def _check(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> lis
     if inputs.dim() == 2:
         _, expected = input_jacobian(model, inputs)
         if not torch.equal(loaded.jac(inputs), expected):
-            raise OutputError(f"{path}: jac answers otherwise than the model that was written; write it again")
+            raise OutputError(f"{path}: jac differs from that of the model that was written; write it again")
         lines.append(f"checked: jac gives the same bits for {what}")
     _check_rebuilt(path, model, inputs)
     side = read_archive(normalization_path(path)).tensors
@@ -78,10 +76,12 @@ def _check(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> lis
 
 
 def _check_rebuilt(path: Path, model: nn.Module, inputs: torch.Tensor) -> None:
-    """Compare with what `predict` makes of the file without its code; a user's own network is nothing but its code."""
+    """Compare with the network that `predict` rebuilds from the file's record; a user's own network has none."""
     if not is_rebuilt(model):
         return
     with torch.no_grad():
         same = torch.equal(load_network(path).module(inputs), model(inputs))
     if not same:
-        raise OutputError(f"{path}: its record describes otherwise than the model that was written; write it again")
+        raise OutputError(
+            f"{path}: the network rebuilt from its record differs from the model that was written; write it again"
+        )

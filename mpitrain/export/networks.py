@@ -5,50 +5,70 @@ b  samples      F  input features      H, W  rows and columns of a field
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import nn
+import numpy.typing as npt
 
+from mpitrain.comm.arrays import to_tensor
 from mpitrain.config import RunConfig
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import UserError
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.samples import sample_inputs
-from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, load_weights, open_run_data
-from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.torchscript import ModelDescription
+from mpitrain.inference.predictor import open_data
+from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, load_weights
+from mpitrain.json_text import read_json
+from mpitrain.models.files.description import ModelDescription
+from mpitrain.models.kinds import file_module
 from mpitrain.train.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
 class WantedNetwork:
-    """A network, or an `EnsembleNetwork`, and its (first) run.
+    """A network, or those of an ensemble, and its (first) run.
 
-    `inputs` (b, F) or (b, F, H, W) are samples to compare answers for, `what` says which; `origins` names the weights
-    of each network.
+    `models` are of whatever kind: see `empty_network`. `samples` (b, F) or (b, F, H, W) are to compare answers for,
+    `what` says which; `origins` names the weights of each network.
     """
 
-    model: nn.Module
+    models: tuple[Any, ...]
     first: LoadedRun
-    inputs: torch.Tensor
+    samples: npt.NDArray[Any]
     what: str
     origins: tuple[str, ...]
 
     @property
     def is_ensemble(self) -> bool:
         """Whether there are several networks."""
-        return isinstance(self.model, EnsembleNetwork)
+        return len(self.models) > 1
 
-    @property
-    def members(self) -> tuple[nn.Module, ...]:
-        """The networks; one, where it is no ensemble."""
-        return tuple(self.model.networks) if isinstance(self.model, EnsembleNetwork) else (self.model,)
+    @functools.cached_property
+    def members(self) -> tuple[Any, ...]:
+        """The networks as modules of torch's; one, where it is no ensemble."""
+        return tuple(map(file_module, self.models))
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The network, or all of them as one, as a module of torch's."""
+        if not self.is_ensemble:
+            return self.members[0]
+        from mpitrain.models.ensemble import EnsembleNetwork
+
+        return EnsembleNetwork(list(self.members)).eval()
+
+    @functools.cached_property
+    def inputs(self) -> Any:
+        """The samples as a tensor of torch's."""
+        return to_tensor(self.samples, "cpu")
 
     @property
     def origin(self) -> str:
-        """The weights in one line."""
+        """A description of the weights, in one line."""
         more = f", and of {len(self.origins) - 1} other runs: mean and spread" if self.is_ensemble else ""
         return f"{self.origins[0]}{more}"
 
@@ -68,8 +88,18 @@ class LoadedRun:
         """What the members of an ensemble must have in common."""
         state, names = self.weights.model.state_dict(), self.description
         outputs = state.get("output_mean", state.get("fc2.bias"))
-        sizes = (state["input_mean"].shape, None if outputs is None else outputs.shape, state["input_mean"].dtype)
+        kind = str(state["input_mean"].dtype).removeprefix("torch.")
+        sizes = (len(state["input_mean"]), None if outputs is None else len(outputs), kind)
         return (*sizes, self.config.data.samples, tuple(names.input_names), tuple(names.target_names))
+
+    @property
+    def statistics(self) -> Mapping[str, Mapping[str, float]]:
+        """The run's record of each variable by name, as far as it holds numbers; nothing where there is none."""
+        try:
+            record = read_json(self.run.statistics)
+            return {str(one["name"]): _finite_numbers(one) for one in record["variables"]}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -90,15 +120,20 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
     for one in (first, *others):
         for line in one.weights.notices:
             say(f"note: {line}")
-    models = [one.weights.model for one in (first, *others)]
-    inputs, what = sample_inputs(models[0], first.source, first.config)
-    model = EnsembleNetwork(models).eval() if others else models[0]
+    models = tuple(one.weights.model for one in (first, *others))
+    samples, what = sample_inputs(models[0], first.source, first.config.data.samples)
     origins = tuple(one.weights.origin for one in (first, *others))
-    return WantedNetwork(model, first, inputs, what, origins)
+    return WantedNetwork(models, first, samples, what, origins)
 
 
 def _load(folder: Path, request: ExportRequest) -> LoadedRun:
     run, config = load_run(folder, request.trust_code)
-    weights = load_weights(run, config, request.weights, request.checkpoint)
-    source = open_run_data(run, config)
-    return LoadedRun(run, config, weights, source, describe_run(run, config, weights.model, source))
+    weights = load_weights(run, config.network, config.exported_weights, request.weights, request.checkpoint)
+    source = open_data(config, run.data_files(config.data.entries))
+    return LoadedRun(run, config, weights, source, describe_run(run, config.variables, weights.model, source))
+
+
+def _finite_numbers(record: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the numbers of a record that a float can hold."""
+    numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
+    return {key: float(value) for key, value in numbers.items() if abs(value) < sys.float_info.max}

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from mpitrain.durable_files import temporary_name
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.models.batch_norm import to_exportable
 from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.torchscript import ModelDescription
+from mpitrain.models.files.description import ModelDescription
 
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 # What a runtime of its own rounds otherwise, relative to the largest answer.
@@ -31,22 +32,23 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 _DESCRIPTION = "mpitrain.json"
 
 
-def export_program(request: ExportRequest, say: Say) -> None:
-    """Write pt2 or ONNX as requested, read it again, compare, and `say` what was found.
+Write = Callable[[nn.Module, torch.Tensor, ModelDescription, Path], None]
+Answer = Callable[[Path, torch.Tensor], torch.Tensor]
 
-    Raises MissingDependencyError where ONNX's packages are not installed, OutputError where the network cannot be
+
+def export_program(request: ExportRequest, say: Say, write: Write, answer: Answer) -> None:
+    """Write a program as requested by `write`, read it again by `answer`, compare, and `say` what was found.
+
+    Raises OutputError where the network cannot be
     exported, the file cannot be written or answers otherwise.
     """
     torch.set_num_threads(1)
     path = request.output_file
-    if request.format == "onnx":
-        _check_packages()
     wanted = load_wanted(request, say)
     inputs, description = wanted.inputs, wanted.first.description
     model = to_exportable(_MeanAndSpread(wanted.model) if isinstance(wanted.model, EnsembleNetwork) else wanted.model)
     with torch.no_grad():
         expected = _joined(model(inputs))
-    write, answer = (_write_pt2, _run_pt2) if request.format == "pt2" else (_write_onnx, _run_onnx)
     _write_whole(path, lambda partial: write(model, inputs, description, partial))
     say(f"{path}: {wanted.origin}")
     say(_compared(path, answer, inputs, expected, wanted.what))
@@ -69,14 +71,15 @@ def _joined(answers: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
     return answers if isinstance(answers, torch.Tensor) else torch.cat(list(answers), dim=1)
 
 
-def _check_packages() -> None:
+def check_onnx() -> None:
+    """Raise MissingDependencyError where ONNX's packages are not installed."""
     if any(importlib.util.find_spec(name) is None for name in _ONNX_PACKAGES):
         raise MissingDependencyError(f"--format onnx: needs {', '.join(_ONNX_PACKAGES)}; pip install 'mpitrain[onnx]'")
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    # The ending stays: torch.export insists on it.
-    partial = path.with_name(f".partial.{path.name}")
+    unknown = temporary_name(path)
+    partial = unknown.with_name(f"{unknown.name}{path.suffix}")  # torch.export insists on the ending
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, of things that a user cannot change
@@ -91,7 +94,8 @@ def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _write_pt2(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
+def write_pt2(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
+    """Write torch.export's program of a network, for any number of samples."""
     batch = torch.export.Dim("samples")
     program = torch.export.export(model, (_two(inputs),), dynamic_shapes=({0: batch},))
     torch.export.save(program, str(path), extra_files={_DESCRIPTION: json.dumps(asdict(description))})
@@ -102,13 +106,15 @@ def _two(inputs: torch.Tensor) -> torch.Tensor:
     return torch.cat([inputs[:1], inputs[-1:]])
 
 
-def _run_pt2(path: Path, inputs: torch.Tensor) -> torch.Tensor:
+def run_pt2(path: Path, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the answers of a program of torch.export."""
     program: Any = torch.export.load(str(path)).module()
     with torch.no_grad():
         return _joined(program(inputs))
 
 
-def _write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
+def write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescription, path: Path) -> None:
+    """Write ONNX of a network, for any number of samples."""
     import onnx
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -123,7 +129,8 @@ def _write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescri
     onnx.save(stored, str(path))
 
 
-def _run_onnx(path: Path, inputs: torch.Tensor) -> torch.Tensor:
+def run_onnx(path: Path, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the answers of onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

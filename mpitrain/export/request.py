@@ -6,19 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.errors import UserError
-
 Say = Callable[[str], None]
-DEFAULT_OUTPUTS = {
-    "torchscript": "model.pt",
-    "pt2": "model.pt2",
-    "onnx": "model.onnx",
-    "c": "emulator.c",
-    "c++": "emulator.hpp",
-    "fortran": "emulator.f90",
-}
-SOURCE_FORMATS = ("c", "c++", "fortran")
-_ENDINGS = {"c": (".c", ".h"), "c++": (".hpp", ".h", ".hh", ".hxx"), "fortran": (".f90", ".F90", ".f08")}
 
 
 @dataclass(frozen=True)
@@ -26,7 +14,9 @@ class ExportRequest:
     """What the command line asks for; see `run_weights.load_weights`.
 
     `build`: build the C++ program if need be. `trust_code`: build a network of the user's own code. `output` None: the
-    format's own name. `members`: the folders of the other networks of an ensemble.
+    format's own name, which `run_export` sets. `members`: the folders of the other networks of an ensemble. `names`: of
+    the format saber, texts DATA_NAME=MODEL_NAME. `collection`: of the format trainer, the settings of a collection; its
+    `run` is a file of settings.
     """
 
     run: Path
@@ -37,18 +27,10 @@ class ExportRequest:
     trust_code: bool = False
     format: str = "torchscript"
     members: tuple[Path, ...] = ()
+    names: tuple[str, ...] = ()
+    collection: Path | None = None
 
     @property
     def output_file(self) -> Path:
-        """Return the file to write. Raises UserError where it cannot be one."""
-        path = self.output or Path(DEFAULT_OUTPUTS[self.format])
-        if path.is_dir():
-            name = DEFAULT_OUTPUTS[self.format]
-            raise UserError(f"--output {path}: is a folder; give a file such as {path / name}")
-        endings = _ENDINGS.get(self.format)
-        if endings and path.suffix not in endings:
-            raise UserError(
-                f"--output {path}: --format {self.format} writes {' or '.join(endings)}; give "
-                f"{path.with_suffix(Path(DEFAULT_OUTPUTS[self.format]).suffix)}"
-            )
-        return path
+        """The file to write."""
+        return self.output or Path("model.pt")

@@ -5,72 +5,69 @@ F  input features
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import torch
-from torch import nn
 
 from mpitrain.compiler import find_compiler
-from mpitrain.config import RunConfig
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError, UserError, writing
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.export.source.c import c_files, cpp_files
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
-from mpitrain.export.source.fortran import fortran_files
-from mpitrain.export.source.words import FORTRAN_FLAG
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
-from mpitrain.models.files.record import architecture_of
-from mpitrain.models.output_transforms import transforms_of
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.models.files.record import architecture_of, learnt_transforms
 
 _NUM_TESTED = 32
-_FILES: dict[str, Callable[[Emulator], dict[str, str]]] = {
-    "c": c_files,
-    "c++": cpp_files,
-    "fortran": fortran_files,
-}
-_FLAGS = {"c": ["-std=c99", "-O2"], "c++": ["-std=c++17", "-O2"], "fortran": ["-O2", FORTRAN_FLAG]}
-_SUFFIXES = {"c": ".c", "c++": ".cpp", "fortran": ".f90"}
 _TIMEOUT_S = 600.0
 
 
-def export_sources(request: ExportRequest, say: Say) -> None:
+class Language(Protocol):
+    """A language to write: its name, what its compiler is given, what its files are called, and their texts."""
+
+    flags: ClassVar[tuple[str, ...]]
+    suffix: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The language's name."""
+
+    def files(self, emulator: Emulator) -> Mapping[str, str]:
+        """Return the texts of the files by their names."""
+
+
+def export_sources(language: Language, request: ExportRequest, say: Say) -> None:
     """Write the sources next to `request.output_file`, compile and run their self-test, and `say` what was found.
 
     Raises UserError for a network that is no chain of dense layers, OutputError where a file cannot be written or the
     self-test fails.
     """
-    torch.set_num_threads(1)
     output = request.output_file
     emulator = _emulator(request, output.stem, say)
-    files = _FILES[request.format](emulator)
+    files = language.files(emulator)
     for name, text in files.items():
         with writing(output.with_name(name), "check the folder, its permissions and space"):
             write_durably(output.with_name(name), text.encode())
     say(f"{', '.join(str(output.with_name(name)) for name in files)}: {'; '.join(emulator.origin)}")
-    say(_self_test(request.format, files, os.environ))
+    say(_self_test(language, files, os.environ))
 
 
 def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
     wanted = load_wanted(request, say)
     networks = [
-        _network_of(folder, model, wanted.first.config, request.format)
-        for folder, model in zip((request.run, *request.members), wanted.members, strict=True)
+        _network_of(folder, model, wanted.first.config.training.dtype, request.format)
+        for folder, model in zip((request.run, *request.members), wanted.models, strict=True)
     ]
-    inputs = wanted.inputs.numpy()
+    inputs = wanted.samples
     samples = inputs[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
     say(f"self-test: {len(samples)} of {wanted.what}")
-    described, found, network = wanted.first.description, _statistics(wanted.first.run), networks[0]
+    described, found, network = wanted.first.description, wanted.first.statistics, networks[0]
     of_inputs = (network.input_mean, network.input_std)
     of_outputs = None if network.output_mean is None else (network.output_mean, network.output_std)
     return make_emulator(
@@ -79,8 +76,8 @@ def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
     )  # fmt: skip
 
 
-def _network_of(folder: Path, model: nn.Module, config: RunConfig, language: str) -> PortableNetwork:
-    if any(transforms_of(model)):
+def _network_of(folder: Path, model: Any, dtype: str, language: str) -> PortableNetwork:
+    if any(learnt_transforms(model)):
         raise UserError(
             f"{folder}: was trained with model.output_transforms, whose inverse --format {language} does not write; "
             "give --format torchscript, pt2 or onnx"
@@ -89,7 +86,7 @@ def _network_of(folder: Path, model: nn.Module, config: RunConfig, language: str
     if network is None:
         known = architecture_of(model)
         raise UserError(
-            f"{folder}: model.name={known.name if known else '?'} in {config.training.dtype} is no chain of dense "
+            f"{folder}: model.name={known.name if known else '?'} in {dtype} is no chain of dense "
             f"layers in float32 or float64, which --format {language} writes; give --format torchscript, pt2 or onnx"
         )
     tiny = find_tiny_input(network)
@@ -99,15 +96,6 @@ def _network_of(folder: Path, model: nn.Module, config: RunConfig, language: str
             "for source code; give that variable in other units, or --format torchscript"
         )
     return network
-
-
-def _statistics(run: RunFolder) -> Mapping[str, Any]:
-    """Return the run's record of each variable by name; nothing where there is none."""
-    try:
-        record = json.loads(run.statistics.read_bytes())
-        return {str(one["name"]): one for one in record["variables"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _variables(
@@ -131,16 +119,18 @@ def _variables(
     return variables
 
 
-def _self_test(language: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def _self_test(language: Language, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Compile and run the self-test; return what was found. Raises OutputError where it fails."""
-    compiler = find_compiler(language, environ)
+    compiler = find_compiler(language.name, environ)
     if compiler is None:
-        return f"not checked: no {language} compiler on the PATH; compile and run the self-test where the model runs"
-    sources = [name for name in files if name.endswith(_SUFFIXES[language])]
+        return (
+            f"not checked: no {language.name} compiler on the PATH; compile and run the self-test where the model runs"
+        )
+    sources = [name for name in files if name.endswith(language.suffix)]
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)
-        command = [compiler, *_FLAGS[language], *sources, "-o", "self_test", "-lm"]
+        command = [compiler, *language.flags, *sources, "-o", "self_test", "-lm"]
         for step in (command, [str(Path(folder, "self_test"))]):
             try:
                 done = subprocess.run(
@@ -155,4 +145,7 @@ def _self_test(language: str, files: Mapping[str, str], environ: Mapping[str, st
 
 def _first_failure(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "rror" in line or "FAILED" in line), lines[0] if lines else "no message")
+    return next(
+        (line for line in lines if "rror" in line or "FAILED" in line or "OTHER" in line),
+        lines[0] if lines else "no message",
+    )

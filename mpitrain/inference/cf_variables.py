@@ -1,27 +1,34 @@
-"""What a prediction file holds: names, units and attributes by the CF conventions (cfconventions.org, 1.8)."""
+"""The content of a prediction file: names, units and attributes by the CF conventions (cfconventions.org, 1.8)."""
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from mpitrain import __version__
+import numpy as np
+
 from mpitrain.data.selection.coordinates import TIME, Coordinates
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.units import is_same
 from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.inference.output_grid import OutputGrid
-from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.inference.roles import ROLE_NAMES
+from mpitrain.models.files.file_network import StoredNetwork
+from mpitrain.version import __version__
 
 _SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}
-PREDICTED, ERROR, GRID_INDEX = "_predicted", "_error", "grid_index"
+PREDICTED, ERROR, GRID_INDEX, ROLE = "_predicted", "_error", "grid_index", "sample_role"
 # The original C++ program's names of the derivatives, in the order of its inputs.
 _ICENET_DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 # What CICE writes (CICE user guide, "History"), where neither the data nor the model say.
 _CICE_UNITS = dict(zip((*CICE_INPUTS, CICE_TARGET), ("C", "C", "C", "ppt", "m", "m", "ppt", "1"), strict=True))
 _POINTS, _ROWS, _COLUMNS = "n", "row", "column"
+_CELL_METHOD = re.compile(r"\b([A-Za-z]\w*):(?= )")
 
 
 def variable_name(name: str) -> str:
@@ -54,7 +61,7 @@ def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str]
 
 
 def units_of(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
-    """Return the units of inputs and targets by name, "" where neither the data nor the model say."""
+    """Return the units of inputs and targets by name, from the data, else the model, else ""."""
     known = network.description
     names = _names(source)
     of_model = dict(
@@ -90,6 +97,7 @@ def written_names(source: SampleSource, with_jacobian: bool, extra: Iterable[str
 def variables_of(
     network: StoredNetwork, source: SampleSource, coordinates: Coordinates, icenet: Mapping[str, str] | None,
     with_jacobian: bool, extra: Mapping[str, Mapping[str, str]] = MappingProxyType({}), grid: OutputGrid | None = None,
+    with_roles: bool = False,
 ) -> list[OutputVariable]:  # fmt: skip
     """Return the variables of the file, in its order; `extra` ones last, with their attributes by name."""
     is_points = source.kind == "points"
@@ -101,18 +109,28 @@ def variables_of(
         auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
     if icenet is None and grid is None:
         what = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
-        variables.append(OutputVariable(GRID_INDEX, along[:1], "i8", {"long_name": what}))
+        variables.append(OutputVariable(GRID_INDEX, along[:1], _whole_numbers(source.num_points), {"long_name": what}))
     common = {"coordinates": " ".join(auxiliary)} if auxiliary else {}
     number = "f8" if network.dtype.itemsize == 8 and icenet is None else "f4"
-    for name, attributes in (*_values(source, units_of(network, source), with_jacobian), *extra.items()):
+    values = _values(source, units_of(network, source), with_jacobian, _shown_names(coordinates, grid))
+    for name, attributes in (*values, *extra.items()):
         if icenet is None or name in icenet:
             shown = icenet[name] if icenet else name
             variables.append(OutputVariable(shown, along, number, {**attributes, **common}))
+    if with_roles and icenet is None:
+        has_levels = grid is None or grid.has_time_levels
+        each = along if is_points else along[: int(has_levels)]
+        variables.append(role_variable(each, common.get("coordinates", "") if is_points else ""))
     return variables
 
 
+def _whole_numbers(count: int) -> str:
+    """Return the type for numbers below `count`: CF 1.8 has none of 64 bits, and float64 is exact to 2^53."""
+    return "i4" if count <= 2**31 else "f8"
+
+
 def file_attributes(network: StoredNetwork, source: SampleSource, arithmetic: str) -> dict[str, str]:
-    """Return what the file says of itself."""
+    """Return the global attributes of the file."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files = source.files[0].path.name + (f" and {len(source.files) - 1} more files" if len(source.files) > 1 else "")
     return {
@@ -139,42 +157,92 @@ def _places(coordinates: Coordinates, is_points: bool, is_icenet: bool) -> list[
 
 
 def _values(
-    source: SampleSource, units_by_name: Mapping[str, str], with_jacobian: bool
+    source: SampleSource,
+    units_by_name: Mapping[str, str],
+    with_jacobian: bool,
+    shown: Mapping[str, str] = MappingProxyType({}),
 ) -> Sequence[tuple[str, dict[str, str]]]:
     values = []
     for target in source.target_names:
         units = units_by_name[target]
-        own = {"units": units} if units else {}
-        variable = variable_name(target)
-        truth = [(variable, {"long_name": f"{target}, from the data", **own})]
-        errors = [(variable + ERROR, {"long_name": f"{target}, predicted minus data", **own})]
-        answer = (variable + PREDICTED, {"long_name": f"{target}, predicted", **own})
+        own = ({"units": units} if units else {}) | _said_of(source, target, shown)
+        variable, meaning = variable_name(target), meaning_of(source, target)
+        truth = [(variable, {"long_name": f"{meaning}, from the data", **own})]
+        of_difference = {key: text for key, text in own.items() if key != "standard_name"}
+        error = {"long_name": f"{meaning}, predicted minus data", **of_difference}
+        errors = [(variable + ERROR, error)]
+        answer = (variable + PREDICTED, {"long_name": f"{meaning}, predicted", **own})
         values += [*truth, answer, *errors] if source.has_targets else [answer]
         for name in source.input_names if with_jacobian else ():
             per = _quotient(units, units_by_name[name])
-            text = {"long_name": f"derivative of {target}, predicted, by {name}"}
+            text = {"long_name": f"derivative of {meaning}, predicted, by {meaning_of(source, name)}"}
             values.append((derivative_name(target, name), {**text, **({"units": per} if per else {})}))
     return values
 
 
+def role_variable(along: tuple[str, ...], auxiliary: str) -> OutputVariable:
+    """Return the variable that holds the role of each sample along some dimensions: trained on, held out, tested on."""
+    attributes: dict[str, Any] = {
+        "long_name": "what the network was given the sample for",
+        "flag_values": np.arange(len(ROLE_NAMES), dtype=np.int8),
+        "flag_meanings": " ".join(ROLE_NAMES),
+    }
+    return OutputVariable(ROLE, along, "i1", attributes | ({"coordinates": auxiliary} if auxiliary else {}))
+
+
+def meaning_of(source: SampleSource, name: str) -> str:
+    """Return the long name of an input or target in its first file; the name itself where it has none.
+
+    An expression of several variables, and an earlier level or another place of one, keep the name.
+    """
+    access = source.files[0].variables.get(name)
+    return (access.info.text("long_name").strip() if access is not None and "[" not in name else "") or name
+
+
+def _shown_names(coordinates: Coordinates, grid: OutputGrid | None) -> dict[str, str]:
+    """Return the names in the output of dimensions and coordinates by those in the data."""
+    if grid is not None:
+        return {**grid.stored_dimensions, **grid.stored_names(coordinates)}
+    shown = {access.info.short_name: name for name, access in coordinates.stored.items()}
+    return shown | ({coordinates.time_name: TIME} if coordinates.times is not None else {})
+
+
+def _said_of(source: SampleSource, target: str, shown: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a target that apply to its prediction too: its standard name and its cell methods.
+
+    `shown` are the names of dimensions and coordinates in the output by those in the data.
+    """
+    access = source.files[0].variables.get(target)
+    if access is None:
+        return {}
+    methods = _CELL_METHOD.sub(lambda found: f"{shown.get(found[1], found[1])}:", access.info.text("cell_methods"))
+    said = {"standard_name": access.info.text("standard_name"), "cell_methods": methods}
+    return {key: text for key, text in said.items() if text}
+
+
 def extra_variables(network: StoredNetwork, source: SampleSource, with_jacobian: bool) -> dict[str, dict[str, str]]:
-    """Return what an ensemble's predictions have besides: attributes by name, in the order of its columns."""
+    """Return the attributes of an ensemble's additional variables by name, in the order of its columns."""
     if not isinstance(network, StoredEnsemble):
         return {}
     units, found = units_of(network, source), dict[str, dict[str, str]]()
     targets = [(target, variable_name(target)) for target in source.target_names]
+    meaning = {name: meaning_of(source, name) for name in (*source.target_names, *source.input_names)}
 
     def add(name: str, text: str, unit: str) -> None:
         found[name] = {"long_name": text, **({"units": unit} if unit else {})}
 
     for target, name in targets:
-        add(f"{name}_spread", f"{target}, standard deviation over {len(network.members)} members", units[target])
+        add(
+            f"{name}_spread",
+            f"{meaning[target]}, standard deviation over {len(network.members)} members",
+            units[target],
+        )
     for member in network.member_names:
         for target, name in targets:
-            add(f"{name}_member_{member}", f"{target}, predicted by member {member}", units[target])
+            add(f"{name}_member_{member}", f"{meaning[target]}, predicted by member {member}", units[target])
     for target, _ in targets if with_jacobian else ():
         for one in source.input_names:
-            text = f"derivative of {target} by {one}, standard deviation over members"
+            text = f"derivative of {meaning[target]} by {meaning[one]}, standard deviation over members"
             add(f"{derivative_name(target, one)}_spread", text, _quotient(units[target], units[one]))
     return found
 
@@ -183,7 +251,7 @@ def _quotient(target_units: str, input_units: str) -> str:
     """Return the units of a derivative; "" where one of the two is not known."""
     if not target_units or not input_units:
         return ""
-    if target_units == input_units:
+    if is_same(target_units, input_units):
         return "1"
     if input_units == "1":
         return target_units

@@ -1,23 +1,27 @@
-"""Predictions of an ensemble: the members' mean, their spread, and what each of them says.
+"""Predictions of an ensemble: the members' mean, their spread, and each member's own.
 
 M  members      N  samples      F  input features      O  outputs
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
-from mpitrain.errors import UserError
+from mpitrain.comm.arrays import require_torch
+from mpitrain.errors import UserError, reason_of
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, choose_arithmetic
-from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.stored_network import StoredNetwork, load_networks
+from mpitrain.json_text import read_json
+from mpitrain.models.files.file_network import StoredNetwork
+from mpitrain.models.files.stored_network import load_network
+from mpitrain.train.folder.settings import plain_name
+from mpitrain.train.run_folder import RunFolder
 
 MEMBERS = "ensemble.json"
 """The file that says which members are the ensemble: {"members": [folder names]}, all of one setting."""
@@ -30,6 +34,14 @@ class StoredEnsemble(StoredNetwork):
     members: Sequence[StoredNetwork] = ()
     member_names: Sequence[str] = ()
 
+    @functools.cached_property
+    def module(self) -> Any:
+        """See `StoredNetwork.module`."""
+        require_torch("an ensemble as one network")
+        from mpitrain.models.ensemble import EnsembleNetwork
+
+        return EnsembleNetwork([member.module for member in self.members]).eval()
+
 
 def is_ensemble(folder: Path) -> bool:
     """Tell whether a folder holds an ensemble."""
@@ -39,25 +51,32 @@ def is_ensemble(folder: Path) -> bool:
 def member_folders(folder: Path) -> list[Path]:
     """Return the folders of an ensemble's members. Raises UserError where that cannot be read, or no member is left."""
     try:
-        names = json.loads((folder / MEMBERS).read_text())["members"]
-    except (OSError, ValueError, KeyError) as error:
+        names = read_json(folder / MEMBERS)["members"]
+        if not isinstance(names, list):
+            raise ValueError("members is no list")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{folder / MEMBERS}: cannot be read ({error}); mpitrain ensemble --resume writes it"
+            f"{folder / MEMBERS}: cannot be read ({reason_of(error)}); mpitrain ensemble --resume writes it"
         ) from error
     if not names:
         raise UserError(f"{folder}: no member has ended well; see {folder / 'ensemble.csv'}")
-    return [folder / "members" / str(name) for name in names]
+    return [folder / "members" / plain_name(name, folder / MEMBERS) for name in names]
+
+
+def load_single(path: Path, hidden_activation: str, trust_code: bool) -> StoredNetwork:
+    """Read one network. Raises as `load_network`."""
+    return load_network(path, hidden_activation, trust_code)
 
 
 def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:
     """Read the networks of an ensemble's members. Raises UserError where one cannot be read."""
     folders = member_folders(folder)
-    members = load_networks([own / model_file for own in folders], hidden_activation, trust_code)
+    files = [RunFolder(own, model_file).stored_model for own in folders]
+    members = [load_network(file, hidden_activation, trust_code) for file in files]
     names = [own.name for own in folders]
     first, digest = members[0], hashlib.sha256("".join(member.sha256 for member in members).encode()).hexdigest()
-    module = EnsembleNetwork([member.module for member in members]).eval()
     return StoredEnsemble(
-        module, first.description, False, first.input_mean, first.num_outputs, digest, first.engine, members, names
+        None, first.description, False, first.input_mean, first.num_outputs, digest, first.engine, members, names
     )
 
 
@@ -72,7 +91,7 @@ class EnsembleArithmetic:
         """See `Arithmetic.words`."""
         return self.members[0].words
 
-    def evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[Array, ...]:
+    def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`; after them (N, ...): spread, members' values, and the derivatives' spread."""
         answers = [member.evaluate(inputs, with_jacobian) for member in self.members]
         values = np.stack([answer[0] for answer in answers]).astype(np.float64)  # (M, N, O)
@@ -92,7 +111,7 @@ def _spread(values: Array) -> Array:
 
 
 def arithmetic_of(network: StoredNetwork, choice: Choice, num_samples: int) -> Arithmetic:
-    """Return what computes a network, or all networks of an ensemble. Raises UserError like `choose_arithmetic`."""
+    """Return the arithmetic of a network, or of an ensemble's networks. Raises UserError like `choose_arithmetic`."""
     if isinstance(network, StoredEnsemble):
         return EnsembleArithmetic([choose_arithmetic(member, choice, num_samples) for member in network.members])
     return choose_arithmetic(network, choice, num_samples)

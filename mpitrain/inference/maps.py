@@ -5,13 +5,17 @@ T  time levels   J, I  rows and columns   N  points
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.selection.expressions.clock import dates_of
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.observe.figures import draw_density, new_figure, render_png, require_matplotlib
@@ -36,8 +40,50 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with netCDF4.Dataset(str(path)) as dataset:
             for target, predicted in _targets(dataset):
-                drawn += _draw_target(dataset, target, predicted, folder)
+                for label, view in _levels(dataset, target, predicted):
+                    drawn += _draw_target(view, target, predicted, folder, label)
     return drawn
+
+
+class _OneLevel:
+    """A variable of the file at one position along one of its dimensions."""
+
+    def __init__(self, variable: Any, axis: int, position: int) -> None:
+        self._variable, self._axis, self._position = variable, axis, position
+        self.dimensions, self.shape = (
+            tuple(one for number, one in enumerate(all_) if number != axis)
+            for all_ in (variable.dimensions, variable.shape)
+        )
+        self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
+        self.units = getattr(variable, "units", "")
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, key: Any) -> Any:
+        parts = list(key) if isinstance(key, tuple) else [key]
+        parts += [slice(None)] * (self.ndim - len(parts))
+        parts.insert(self._axis, self._position)
+        return self._variable[tuple(parts)]
+
+
+def _levels(dataset: Any, target: str, predicted: str) -> Iterator[tuple[str, Any]]:
+    """Yield which level it is, and the file with that level of a target alone: of many the first, middle and last."""
+    along = dataset.variables[predicted].dimensions
+    axis = next((n for n, one in enumerate(along) if getattr(dataset.variables.get(one), "axis", "") == "Z"), None)
+    if axis is None:
+        yield "", dataset
+        return
+    coordinate = dataset.variables[along[axis]]
+    count, units = len(coordinate), getattr(coordinate, "units", "")
+    for position in sorted({0, count // 2, count - 1}):
+        label = f"{along[axis]} {float(coordinate[position]):g} {units}".strip()
+        views = {
+            name: _OneLevel(dataset.variables[name], axis, position)
+            for name in (target, predicted)
+            if name in dataset.variables
+        }
+        yield label, SimpleNamespace(variables={**dataset.variables, **views})
 
 
 @dataclass(frozen=True)
@@ -60,8 +106,10 @@ def _targets(dataset: Any) -> list[tuple[str, str]]:
     return [(name, name + "_predicted") for name in names]
 
 
-def _draw_target(dataset: Any, target: str, predicted: str, folder: Path) -> list[Path]:
+def _draw_target(dataset: Any, target: str, predicted: str, folder: Path, level: str) -> list[Path]:
     shape = _shape_of(dataset, predicted)
+    of_level = f", {level}" if level else ""
+    stem = "_".join([target, *re.findall(r"[\w.-]+", level)])
     units = getattr(dataset.variables[predicted], "units", "")
     unit = f" {units}" if units not in ("", "1") else ""
     label = f"{target} ({units})" if unit else target
@@ -69,15 +117,20 @@ def _draw_target(dataset: Any, target: str, predicted: str, folder: Path) -> lis
     has_truth = target in dataset.variables
     if shape.is_map:
         answer = _level(dataset, predicted, shape)
-        look = MapLook(f"{target}, predicted{shape.when}", label)
-        pictures[f"{target}_predicted.png"] = render_png(draw_map(answer, shape.places, look))
+        pale = np.isfinite(answer) & ~np.isfinite(_level(dataset, target, shape)) if has_truth else None
+        is_partly_pale = pale is not None and pale.any() and not pale[np.isfinite(answer)].all()
+        of_pale = "; pale where the data has no value" if is_partly_pale else ""
+        look = MapLook(f"{target}{of_level}, predicted{shape.when}{of_pale}", label)
+        figure = draw_map(answer, shape.places, look, pale if is_partly_pale else None)
+        pictures[f"{stem}_predicted.png"] = render_png(figure)
     if has_truth:
         truth, answers = (_spread_values(dataset, name, shape) for name in (target, predicted))
-        pictures[f"{target}_scatter.png"] = _scatter(truth, answers, target, unit)
+        pictures[f"{stem}_scatter.png"] = _scatter(truth, answers, f"{target}{of_level}", unit)
     if has_truth and shape.is_map:
         error = answer - _level(dataset, target, shape)
-        look = error_look(f"{target}, predicted minus data{shape.when}", label, error)
-        pictures[f"{target}_error.png"] = render_png(draw_map(error, shape.places, look))
+        of_samples = ", trained on and held out alike" if "sample_role" in dataset.variables else ""
+        look = error_look(f"{target}{of_level}, predicted minus data{shape.when}{of_samples}", label, error)
+        pictures[f"{stem}_error.png"] = render_png(draw_map(error, shape.places, look))
     for name, content in pictures.items():
         write_durably(folder / name, content)
     return [folder / name for name in pictures]
@@ -96,7 +149,10 @@ def _shape_of(dataset: Any, predicted: str) -> _Shape:
     if lon is not None and lat is not None:
         places = _on_space(lon, space, level), _on_space(lat, space, level)
         places = np.broadcast_arrays(*places)[0], np.broadcast_arrays(*places)[1]
-    return _Shape(has_times, places is not None or len(space) == 2, level, places, _when(dataset, variable, level))
+        if not (np.isfinite(places[0]) & np.isfinite(places[1])).any():
+            places = None
+    when = _when(dataset, variable, level) if has_times else ""
+    return _Shape(has_times, places is not None or len(space) == 2, level, places, when)
 
 
 def _find_place(dataset: Any, standard_name: str) -> Any:
@@ -105,7 +161,7 @@ def _find_place(dataset: Any, standard_name: str) -> Any:
 
 
 def _first_level(variable: Any) -> int:
-    """Return the first time level with a value, for lagged inputs have none at the beginning; 0 where there is none."""
+    """Return the first time level with a value, 0 where there is none: lagged inputs have none at the beginning."""
     levels = range(variable.shape[0])
     return next((level for level in levels if np.ma.count(variable[level])), 0)
 
@@ -128,10 +184,8 @@ def _filled(values: Any) -> Array:
 
 
 def _when(dataset: Any, variable: Any, level: int) -> str:
-    """Return when a level is, as the end of a title; nothing for a file of rows or without time."""
+    """Return when a time level is, as the end of a title."""
     time = dataset.variables.get(variable.dimensions[0])
-    if variable.ndim < 3 and (variable.ndim < 2 or time is None):
-        return ""
     date = None
     if getattr(time, "standard_name", "") == "time" and np.ma.count(time[level]):
         date = date_of(time[level], time.units, getattr(time, "calendar", "standard"))
@@ -139,12 +193,9 @@ def _when(dataset: Any, variable: Any, level: int) -> str:
 
 
 def date_of(time: Any, units: str, calendar: str) -> str | None:
-    """Return a time in words; None where its units tell no date."""
-    import netCDF4
-
-    num2date: Any = netCDF4.num2date  # what it returns depends on what it is given
+    """Return the date of a time as text; None where its units define no date."""
     try:
-        return str(num2date([float(time)], units, calendar=calendar)[0])
+        return str(dates_of([float(time)], units, calendar)[0])
     except (ValueError, OverflowError):
         return None
 

@@ -10,28 +10,37 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.durable_files import sync_folder
+from mpitrain.durable_files import sync_folder, temporary_name
 from mpitrain.errors import OutputError
 
 Array = npt.NDArray[Any]
 Part = slice | tuple[slice, ...]
-FILL = {"f4": np.float32(9.969209968386869e36), "f8": 9.969209968386869e36}  # netCDF's own default fill values
+# netCDF's own default fill values; of bytes it has none.
+FILL: dict[str, Any] = {"f4": np.float32(9.969209968386869e36), "f8": 9.969209968386869e36, "i1": np.int8(-1)}
+NO_PLACES: Mapping[str, tuple[str, int]] = MappingProxyType({})
 _MOST_BLOCK_VALUES, _MOST_LEVEL_VALUES = 65_536, 1_048_576
 
 
 @dataclass(frozen=True)
 class OutputVariable:
-    """A variable to be written: `dimensions` by name, `dtype` as f4, f8 or i8; NaN becomes its fill value."""
+    """A variable to be written: `dimensions` by name, `dtype` as f4, f8, i1 or i8; NaN becomes its fill value.
+
+    `level` is the dimension along which it is written one position after the other, "" where there is none. `has_fill`:
+    it names its fill value, which CF wants neither of coordinate variables nor of bounds.
+    """
 
     name: str
     dimensions: tuple[str, ...]
     dtype: str
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    level: str = ""
+    has_fill: bool = True
 
 
 class GrowingFile:
@@ -44,12 +53,13 @@ class GrowingFile:
 
     def __init__(
         self, path: Path, dimensions: Mapping[str, int], variables: Sequence[OutputVariable],
-        attributes: Mapping[str, str], is_fixed: bool = False,
+        attributes: Mapping[str, str], is_fixed: bool = False, places: Mapping[str, tuple[str, int]] = NO_PLACES,
     ) -> None:  # fmt: skip
-        self.num_records = 0
+        """Begin the file; `places` are the variable and the position along its level axis of records by other names."""
+        self.num_records, self._places = 0, places
         self._path, self._variables = path, {variable.name: variable for variable in variables}
         self._growing = None if is_fixed else next(iter(dimensions))
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._temporary = temporary_name(path)
         self._dataset: Any = None
         self._guarded(lambda: self._create(dimensions, variables, attributes))
 
@@ -91,19 +101,24 @@ class GrowingFile:
             self._dataset.createDimension(name, None if name == self._growing else size)
         for one in variables:
             variable = self._dataset.createVariable(
-                one.name, one.dtype, one.dimensions, fill_value=FILL.get(one.dtype),
+                one.name, one.dtype, one.dimensions, fill_value=_fill_of(one),
                 chunksizes=_block_shape(one, dimensions, self._growing),
             )  # fmt: skip
             variable.set_auto_maskandscale(False)
             variable.setncatts(dict(one.attributes))
 
     def _write(self, values: Mapping[str, Array], where: Part) -> None:
-        for name, array in values.items():
+        for record, array in values.items():
+            name, position = self._places.get(record, (record, None))
             one = self._variables[name]
-            stored = array.astype(one.dtype)
-            if one.dtype in FILL:
-                stored[np.isnan(array)] = FILL[one.dtype]
-            self._dataset.variables[name][where] = stored
+            is_missing = np.isnan(array) if one.dtype in FILL and array.dtype.kind == "f" else np.zeros(1, dtype=bool)
+            filled = np.where(is_missing, float(FILL[one.dtype]), array) if is_missing.any() else array
+            stored = filled.astype(one.dtype)
+            part = list(where) if isinstance(where, tuple) else [where]
+            if position is not None:
+                part.insert(one.dimensions.index(one.level), slice(position, position + 1))
+                stored = np.expand_dims(stored, one.dimensions.index(one.level))
+            self._dataset.variables[name][tuple(part) if one.dimensions else ...] = stored
 
     def _finish(self) -> None:
         dataset, self._dataset = self._dataset, None
@@ -124,10 +139,14 @@ class GrowingFile:
             ) from error
 
 
+def _fill_of(one: OutputVariable) -> Any:
+    return FILL.get(one.dtype) if one.has_fill and one.dimensions != (one.name,) else None
+
+
 def _block_shape(one: OutputVariable, dimensions: Mapping[str, int], growing: str | None) -> tuple[int, ...] | None:
     if growing not in one.dimensions:
         return None
-    rest = [dimensions[name] for name in one.dimensions[1:]]
+    rest = [1 if name == one.level else dimensions[name] for name in one.dimensions[1:]]
     records = min(max(1, dimensions[one.dimensions[0]]), max(1, _MOST_BLOCK_VALUES // max(1, int(np.prod(rest)))))
     if len(rest) > 1:  # so that a part of the rows is written without the others
         rest[0] = min(rest[0], max(1, _MOST_LEVEL_VALUES // max(1, int(np.prod(rest[1:])))))

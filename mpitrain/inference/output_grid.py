@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.selection.axes import COLUMNS, ROWS, TIME
+from mpitrain.data.selection.cf import COLUMNS, ROWS, TIME
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import TIME as TIME_NAME
 from mpitrain.data.selection.coordinates import Coordinates
@@ -22,8 +22,8 @@ from mpitrain.errors import UserError
 from mpitrain.inference.netcdf_output import OutputVariable
 
 Array = npt.NDArray[Any]
-Layout = Literal["auto", "grid", "rows"]
-"""How points are written: `auto` is a grid where the data has one and no fixed layout asks for rows."""
+Layout = Literal["auto", "data", "grid", "rows"]
+"""How points are written: `data` is a grid where the data has one; `auto` too, unless a fixed layout asks for rows."""
 _USUAL_NAMES = {TIME: "time", ROWS: "row", COLUMNS: "column"}
 
 
@@ -45,21 +45,48 @@ class OutputGrid:
         return {name: _lengths(self.source)[kind] for kind, name in self.dimensions.items()}
 
     @property
+    def stored_dimensions(self) -> dict[str, str]:
+        """The names of the file's dimensions by those of the data's first file."""
+        axes = [self.source.files[0].variables[name] for name in self.source.leading_references]
+        numbers = {TIME: 0, ROWS: 1, COLUMNS: 2}
+        found = {}
+        for access in axes:
+            for kind, shown in self.dimensions.items():
+                axis = access.axes.order[numbers[kind]]
+                if axis is not None and access.info.dimensions[axis]:
+                    found[access.info.dimensions[axis]] = shown
+        return found
+
+    @property
     def auxiliary(self) -> list[str]:
         """The coordinates that are no dimension's own."""
         return [one.name for one in self.coordinates if one.dimensions != (one.name,)]
 
     @property
+    def has_time_levels(self) -> bool:
+        """Whether the first dimension is that of time levels."""
+        return TIME in self.dimensions
+
+    @property
     def has_times(self) -> bool:
-        """Whether the file says when its time levels are."""
-        return TIME_NAME in self.names
+        """Whether the file has time levels, and says when they are."""
+        return TIME_NAME in self.names and self.has_time_levels
+
+    def stored_names(self, coordinates: Coordinates) -> dict[str, str]:
+        """Return the names here of the places and times by those in the data's first file."""
+        shown = dict(zip(self.names, (one.name for one in self.coordinates), strict=True))
+        stored = {access.info.name: shown[name] for name, access in coordinates.stored.items() if name in shown}
+        if TIME_NAME in shown and coordinates.time_name:
+            stored[coordinates.time_name] = shown[TIME_NAME]
+        return stored
 
     def fixed_values(self, coordinates: Coordinates) -> dict[str, Array]:
         """Return the coordinates that no chunk brings, in the shape in which the file holds them, by their names."""
         values = {}
         for name, variable in zip(self.names, self.coordinates, strict=True):
             if name == TIME_NAME:
-                values[variable.name] = np.asarray(coordinates.times)
+                times = np.asarray(coordinates.times)
+                values[variable.name] = times if variable.dimensions else times[0]
             elif name in coordinates.grids:
                 kept = [kind in self._kinds(variable) for kind in (ROWS, COLUMNS)]
                 values[variable.name] = coordinates.grids[name][tuple(slice(None) if keep else 0 for keep in kept)]
@@ -86,8 +113,12 @@ class OutputGrid:
         return tuple(parts[kind] for kind in self.dimensions)
 
     def spread(self, values: Array, index: npt.NDArray[np.int64], chunk: SampleChunk) -> Array:
-        """Return values (N,) of samples of a chunk at their places in it, NaN where there is no sample."""
+        """Return values (N,) of points, or (N, J, I) or (N,) of fields, at their places in a chunk, else NaN."""
         num_rows, num_columns = self.source.grid_shape
+        if self.source.kind == "fields":
+            fields = np.full((chunk.time_stop - chunk.time_start, *values.shape[1:]), np.nan)
+            fields[index - self._first_level(chunk)] = values
+            return self._shaped(fields)
         level, inside = np.divmod(index, num_rows * num_columns)
         row, column = np.divmod(inside, num_columns)
         shape = chunk.time_stop - chunk.time_start, chunk.row_stop - chunk.row_start, num_columns
@@ -97,8 +128,8 @@ class OutputGrid:
 
     def _shaped(self, values: Array) -> Array:
         """Return (T, J, I) without the dimensions that the file lacks, which are of length 1."""
-        shape = dict(zip((TIME, ROWS, COLUMNS), values.shape, strict=True))
-        return values.reshape([shape[kind] for kind in self.dimensions])
+        shape = dict(zip((TIME, ROWS, COLUMNS), values.shape, strict=False))
+        return values.reshape([shape[kind] for kind in self.dimensions if kind in shape])
 
     def _first_level(self, chunk: SampleChunk) -> int:
         return self.source.files[chunk.file].first_time + chunk.time_start
@@ -115,8 +146,10 @@ def plan_grid(
     `taken` are names that neither dimensions nor coordinates may have; `has_fixed_layout` is whether the file is one
     of the original program's. Raises UserError where a grid is asked for and the data has none.
     """
-    if source.kind != "points" or layout == "rows" or (layout == "auto" and has_fixed_layout):
+    if layout == "rows" or (layout == "auto" and has_fixed_layout):
         return None
+    if source.kind == "fields" and not source.layout.is_grid:
+        return None  # of a table, whose fields are no time levels of a file
     leading = [source.files[0].variables[name] for name in source.leading_references] if source.layout.is_grid else []
     dimensions = _dimensions(source, leading, set(taken))
     is_placed = {"lon", "lat"} <= set(coordinates.attributes)
@@ -168,6 +201,8 @@ def _coordinate(name: str, coordinates: Coordinates, dimensions: Mapping[str, st
     dtype, attributes = coordinates.dtypes[name], coordinates.attributes[name]
     if name == TIME_NAME:
         own = {**attributes, "axis": "T"}
+        if TIME not in dimensions:  # one time for all that the file holds
+            return OutputVariable(_free(name, {*taken, *dimensions.values()}), (), dtype, own)
         return OutputVariable(dimensions[TIME], (dimensions[TIME],), dtype, own)
     access = coordinates.stored[name]
     along = [kind for kind, axis in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True) if axis is not None]

@@ -1,4 +1,4 @@
-"""`mpitrain predict`: which network, which data, and what the user is told."""
+"""`mpitrain predict`: loads the network, opens the data, predicts, and prints the errors."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from pathlib import Path
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
-from mpitrain.data.selection.settings import Selection
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.settings import Selection, selection_to_predict
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
 from mpitrain.inference.cf_variables import icenet_names
-from mpitrain.inference.ensemble import is_ensemble, load_ensemble
+from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_single
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.predictor import (
-    describe_outside,
+    describe_doubts,
     describe_prediction,
     open_for_prediction,
     predict_to_file,
-    selection_to_predict,
 )
-from mpitrain.inference.run_weights import refuse_code
-from mpitrain.models.files.stored_network import StoredNetwork, load_network, takes_fields
+from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_run
+from mpitrain.models.files.file_network import StoredNetwork, takes_fields
+from mpitrain.train.folder.settings import load_folder_settings
 from mpitrain.train.run_folder import RunFolder
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
@@ -57,26 +56,32 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
     Raises the errors of `mpitrain.errors`, on all ranks together, and then leaves no file behind.
     """
     loaded = ranks.on_all_ranks(lambda: _load_settings(request))
-    with open_tensors(ranks, loaded.config):
-        for line in (*loaded.notices, *ranks.notices):
-            ranks.say(f"note: {line}", error=True)
-        network = ranks.on_all_ranks(lambda: _load_network(request, loaded.config))
+    of_ranks = loaded.config.semantics, loaded.config.compute, loaded.config.training
+    with open_tensors(ranks, *of_ranks, loaded.config.distributed.timeout_s, needs_torch=False):
+        ranks.note(*loaded.notices, *ranks.notices)
+        activation = getattr(loaded.config.model, "hidden_activation", None) or "none"
+        network = ranks.on_all_ranks(lambda: _load_network(request, loaded.config.output.model_file, activation))
+        note = ranks.on_root(lambda: _note_of_another_run(request, loaded.config.output.model_file, network))
+        if note is not None:
+            ranks.note(note)
         selection = ranks.on_all_ranks(lambda: _selection(request, loaded.config, network))
         source = open_for_prediction(selection, network.num_outputs, ranks)
-        for line in source.notices:
-            ranks.say(f"note: {line}", error=True)
-        with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source))
-        if request.layout == "auto" and icenet_names(network, source) is not None:
-            ranks.say(
-                f"note: {request.output}: one row a point, as the original program writes it; --layout grid gives the "
-                "grid back",
-                error=True,
+        ranks.note(*source.notices)
+        if request.model.is_dir() and not source.has_targets:
+            ranks.note(
+                *ranks.on_root(lambda: notices_of_unknown_targets(RunFolder(request.model), source.files[0].path))
             )
+        with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source.kind))
+        if request.layout == "auto" and icenet_names(network, source) is not None:
+            ranks.note(
+                f"{request.output}: one row a point, as the C++ program writes it; --layout grid gives the grid back"
+            )
+        is_run = request.model.is_dir() and not is_ensemble(request.model)
+        roles = roles_in_run(request.model, request.trust_code, source, ranks) if is_run else None
         prediction = predict_to_file(
-            network, source, request.output, ranks, with_jacobian, request.arithmetic, request.layout
+            network, source, request.output, ranks, with_jacobian, request.arithmetic, request.layout, roles
         )
-        for line in describe_outside(prediction, network):
-            ranks.say(f"note: {line}", error=True)
+        ranks.note(*describe_doubts(prediction, network, source))
         for line in describe_prediction(prediction, source.units):
             ranks.say(line)
         for path in _draw(request, ranks):
@@ -93,29 +98,32 @@ def _load_settings(request: PredictRequest) -> LoadedConfig:
     folder = RunFolder(request.model)
     if not folder.config.is_file():
         raise UserError(f"{request.model}: holds no run (no {folder.config.name}); give a run folder, or a model.pt")
-    loaded = load_run_config(folder.config, request.overrides)
-    refuse_code(folder, loaded.config, request.trust_code)
+    loaded = load_folder_settings(folder, request.trust_code, request.overrides)
     return LoadedConfig(loaded.config, ())  # the run has said its notices already
 
 
-def _load_network(request: PredictRequest, config: RunConfig) -> StoredNetwork:
+def _note_of_another_run(request: PredictRequest, model_file: str, network: StoredNetwork) -> str | None:
+    folder = RunFolder(request.model, model_file)
+    return folder.note_of_another_run(folder.model, network.run) if request.model.is_dir() else None
+
+
+def _load_network(request: PredictRequest, model_file: str, activation: str) -> StoredNetwork:
     path = request.model
     if is_ensemble(path):
-        activation = config.model.hidden_activation or "none"
-        return load_ensemble(path, config.output.model_file, activation, request.trust_code)
+        return load_ensemble(path, model_file, activation, request.trust_code)
     if path.is_dir():
-        path = RunFolder(path, config.output.model_file).model
+        path = RunFolder(path, model_file).stored_model
         if not path.is_file():
             raise UserError(f"{path}: no such file; has the run ended? mpitrain export writes a checkpoint's model")
-    return load_network(path, config.model.hidden_activation or "none", request.trust_code)
+    return load_single(path, activation, request.trust_code)
 
 
 def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> Selection:
-    """Return what is predicted for: the data of the command line, and what only the model's file knows."""
-    asked = selection_to_predict(config, _files(request, config))
+    """Return the selection to predict for, from the command line and from the model's file."""
+    asked = selection_to_predict(config, _files(request, config.data.entries))
     dtype = "float64" if network.dtype.itemsize == 8 else "float32"
-    asked = replace(asked, dtype=dtype, units=network.description.units)
     names = network.description
+    asked = replace(asked, dtype=dtype, units=names.units, longitude_ranges=names.ranges)
     if request.model.is_dir():
         # A run of levels is those that the network was trained with, whatever levels this file has.
         is_changed = any(word.startswith("variables.") for word in request.overrides)
@@ -135,11 +143,9 @@ def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwor
     )
 
 
-def _files(request: PredictRequest, config: RunConfig) -> Sequence[str]:
-    if request.data:
-        return request.data
-    if config.data.entries:
-        return config.data.entries
+def _files(request: PredictRequest, entries: Sequence[str]) -> Sequence[str]:
+    if request.data or entries:
+        return request.data or entries
     synthetic = RunFolder(request.model).synthetic_history
     if not synthetic.is_file():
         raise ConfigError("no data to predict for; give --data FILE")
@@ -150,10 +156,10 @@ def _names(names: Sequence[str]) -> tuple[str, ...] | None:
     return tuple(names) if names and not any(name.startswith(_COLUMN_MARKS) for name in names) else None
 
 
-def _wants_jacobian(request: PredictRequest, source: SampleSource) -> bool:
-    if request.jacobian and source.kind == "fields":
+def _wants_jacobian(request: PredictRequest, kind: str) -> bool:
+    if request.jacobian and kind == "fields":
         raise UserError("--jacobian: fields have too many derivatives to write; leave the flag out")
-    return source.kind == "points" if request.jacobian is None else request.jacobian
+    return kind == "points" if request.jacobian is None else request.jacobian
 
 
 def _draw(request: PredictRequest, ranks: Ranks) -> list[Path]:

@@ -3,46 +3,51 @@
 N  samples of a chunk   F  inputs   O  targets   H, W  rows and columns of a field   P  ranks   C  chunks
 
 Every chunk is computed by itself, by one rank, and written in the source's order: the file's numbers are the same on
-any number of ranks. No rank holds more than one chunk, and the root one received chunk besides it.
+any number of ranks. A rank holds at most one chunk; the root holds a second one, which it has received.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import Selection, selection_of
+from mpitrain.data.selection.settings import Selection, selection_to_predict
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, MpitrainError
-from mpitrain.inference.arithmetic import Arithmetic, Choice, with_means
-from mpitrain.inference.cf_variables import extra_variables
+from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
 from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.output_grid import Layout
-from mpitrain.inference.rows import PredictionSink, RowLayout
-from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.inference.roles import SampleRoles
+from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
+from mpitrain.models.files.file_network import StoredNetwork
 from mpitrain.observe.page.skill import ErrorSums
 from mpitrain.observe.summary import TargetSkill
 
 # Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
 _NOTED_SHARE = 0.001
 CHUNK_BYTES = 2 * 2**20
+_ROLE_WORDS = {
+    "training": "trained on", "validation": "held out for validation", "test": "of the test files",
+    "unused": "not used in training",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was written: the statistics of each target in the data by its name, over all samples; numbers of samples.
+    """What was written: the statistics of each target that the data has, over all samples; numbers of samples.
 
     `outside` is the share of each input's values that lie outside of what the network was trained on, by name.
+    `by_role` are the statistics by what the samples were used for in training, where that is known. `beyond_data` are
+    for each target the values predicted where the data has none, and all that are predicted; empty without targets.
     """
 
     path: Path
@@ -50,38 +55,44 @@ class Prediction:
     num_samples: int
     num_dropped: int
     outside: Mapping[str, float] = field(default_factory=dict)
+    by_role: Mapping[str, Mapping[str, ErrorSums]] = field(default_factory=dict)
+    beyond_data: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def predict_to_file(
     network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool,
-    arithmetic: Choice = "auto", written_as: Layout = "auto",
+    arithmetic: Choice = "auto", written_as: Layout = "auto", roles: SampleRoles | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 
-    `with_jacobian` adds the derivatives of points. Points with an input that is no measurement are left out and
-    counted; fields have the mean there. `arithmetic`: see `choose_arithmetic`; the file says which it was.
-    `written_as`: see `output_grid.Layout`. Raises DataError, OutputError, or UserError for a grid that the data lacks,
-    on all ranks, with nothing left behind.
+    `with_jacobian` adds the derivatives of points. Points with a missing input are left out and
+    counted; in fields the input's mean replaces it. `arithmetic`: see `choose_arithmetic`; the file says which it was.
+    `written_as`: see `output_grid.Layout`; `roles`: what the samples were used for, on the root. Raises DataError,
+    OutputError, or UserError for a grid that the data lacks, on all ranks, with nothing left behind.
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
-    sizes = network.num_inputs, network.num_outputs, source.grid_shape
-    num_extra = len(extra_variables(network, source, with_jacobian))
-    layout = RowLayout(source.kind, *sizes, with_jacobian, source.has_targets, num_extra)
+    layout = row_layout_of(network, source, with_jacobian)
     num_ranks, rank = ranks.world_size, ranks.rank
-    network.module.to(ranks.device)
+    if ranks.device.type != "cpu":
+        network.module.to(ranks.device)
     chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
-    sink = PredictionSink(network, source, path, layout, chosen.words, written_as)
+    ranks.set_torch_threads()  # where the arithmetic is torch's
+    sink = PredictionSink(network, source, path, layout, chosen.words, written_as, roles)
     try:
         ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
-            rows = ranks.on_all_ranks(partial(_rows_of, network, chosen, source, first + rank, layout, sink, ranks))
+            rows = ranks.on_all_ranks(partial(_rows_of, network, chosen, source, first + rank, layout, sink))
             _send_in_order(rows, source.chunks[first : first + num_ranks], sink, ranks)
         num_dropped = sum(ranks.gather_object(sink.num_dropped))
         counts = np.sum(ranks.gather_object(sink.num_outside), axis=0)  # (2, F): outside, all
         outside = {
             name: outside / all_ for name, outside, all_ in zip(source.input_names, *counts, strict=True) if all_
         }
-        return ranks.on_root(lambda: Prediction(path, sink.finish(outside), sink.num_samples, num_dropped, outside))
+        return ranks.on_root(
+            lambda: Prediction(
+                path, sink.finish(outside), sink.num_samples, num_dropped, outside, sink.by_role, sink.beyond_data
+            )
+        )
     finally:
         sink.abandon()
         source.close()
@@ -103,9 +114,9 @@ def check_fit(network: StoredNetwork, source: SampleSource) -> None:
 
 def _rows_of(
     network: StoredNetwork, arithmetic: Arithmetic, source: SampleSource, number: int, layout: RowLayout,
-    sink: PredictionSink, ranks: Ranks,
-) -> torch.Tensor:  # fmt: skip
-    """Return the rows of chunk `number`, none where there is no such chunk."""
+    sink: PredictionSink,
+) -> Array:  # fmt: skip
+    """Return the predicted rows of chunk `number`; no rows if there is no such chunk."""
     if number >= len(source.chunks):
         return layout.no_rows()
     samples = source.read(source.chunks[number])
@@ -116,11 +127,11 @@ def _rows_of(
     if len(samples) == 0:
         return layout.no_rows()
     sink.num_outside += count_outside(network, samples.inputs)
-    inputs = with_means(torch.from_numpy(samples.inputs).to(network.dtype), network.input_mean.detach().cpu())
-    answers = arithmetic.evaluate(inputs.to(ranks.device), layout.with_jacobian)
+    inputs = with_means(samples.inputs.astype(network.dtype), network.input_mean)
+    answers = arithmetic.evaluate(inputs, layout.with_jacobian)
     expected = (len(samples), layout.num_outputs, *layout.field_shape)
     if answers[0].shape != expected:
-        raise DataError(f"the model answers in shape {answers[0].shape}, the targets have {expected}")
+        raise DataError(f"the model returns shape {answers[0].shape}, the targets have {expected}")
     return layout.pack(samples, *answers)
 
 
@@ -139,7 +150,7 @@ def count_outside(network: StoredNetwork, inputs: npt.NDArray[np.floating]) -> n
 
 
 def _send_in_order(
-    rows: torch.Tensor, chunks: Sequence[SampleChunk], sink: PredictionSink, ranks: Ranks
+    rows: Array, chunks: Sequence[SampleChunk], sink: PredictionSink, ranks: Ranks
 ) -> None:  # fmt: skip
     """Let the root write the ranks' rows, one rank's after the other, each of its own chunk. Collective."""
     num_ranks, rank = ranks.world_size, ranks.rank
@@ -173,17 +184,38 @@ def open_for_prediction(selection: Selection, num_predicted: int, ranks: Ranks) 
     They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises
     DataError, on all ranks, where a file cannot serve.
     """
-    return ranks.on_root(lambda: open_source(selection, CHUNK_BYTES, num_predicted))
+    return ranks.on_root(lambda: open_source(selection, CHUNK_BYTES, num_predicted, ranks.watch.note_file))
 
 
-def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
-    """Return what `config` selects of `files`, unthinned: predictions are for all samples, whatever they count."""
-    selection = selection_of(config, files, without_held_out=True)
-    return replace(selection, max_patterns=None, thin_fraction=1.0, is_area_weighted=False, weighs_loss=False)
+def open_data(config: RunConfig, files: Sequence[str]) -> SampleSource | None:
+    """Return the source of what a run's settings select of `files`, None where they cannot be read any more."""
+    try:
+        return open_source(selection_to_predict(config, files), CHUNK_BYTES)
+    except DataError:
+        return None
 
 
-def describe_outside(prediction: Prediction, network: StoredNetwork) -> list[str]:
-    """Return a line for each input of which more lies outside of the trained range than a few values would."""
+def describe_doubts(prediction: Prediction, network: StoredNetwork, source: SampleSource) -> list[str]:
+    """Return a notice for each reason not to trust a part of the predictions."""
+    return [*_describe_outside(prediction, network), *_describe_beyond_data(prediction, source.layout.is_grid)]
+
+
+def _describe_beyond_data(prediction: Prediction, is_grid: bool) -> list[str]:
+    """Return a notice for the targets that the data has in part, of predictions where it has none."""
+    targets: dict[tuple[int, int], list[str]] = {}
+    for name, counts in prediction.beyond_data.items():
+        targets.setdefault(counts, []).append(name)
+    of_land, advice = (" (as over land)", "; domain.mask_mode=ocean leaves them out") if is_grid else ("", "")
+    return [
+        f"{', '.join(names)}: {number:,} of {all_:,} predictions are where the data has no value{of_land}: nothing "
+        f"tells how good they are{advice}"
+        for (number, all_), names in targets.items()
+        if 0 < number < all_
+    ]
+
+
+def _describe_outside(prediction: Prediction, network: StoredNetwork) -> list[str]:
+    """Return a notice for each input that has more than a few values outside of the trained range."""
     ranges = dict(zip(network.description.input_names, network.description.input_ranges, strict=False))
     return [
         f"input '{name}': {100 * share:.3g} % of its values lie outside of the trained range, from "
@@ -194,11 +226,15 @@ def describe_outside(prediction: Prediction, network: StoredNetwork) -> list[str
 
 
 def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> list[str]:
-    """Return what the user is told of a prediction: a line for each target, and where the file is."""
+    """Return the lines to print after a prediction: one for each target, and the path of the file."""
     lines = []
     for name, found in prediction.statistics.items():
-        skill = TargetSkill(name, units.get(name, ""), found.bias, found.rmse, found.r2)
-        lines.append(f"{skill.words}, {found.count} values")
+        # Not one figure over both: skill on training samples says nothing about skill on held-out ones.
+        roles = {role: sums[name] for role, sums in prediction.by_role.items() if sums[name].count}
+        for role, sums in roles.items() or [("", found)]:
+            skill = TargetSkill(name, units.get(name, ""), sums.bias, sums.rmse, sums.r2)
+            values = "1 value" if sums.count == 1 else f"{sums.count} values"
+            lines.append(f"{skill.words}, {values}" + (f", {_ROLE_WORDS[role]}" if role else ""))
     dropped = f" ({prediction.num_dropped} with an input that is no measurement are left out)"
     count = f"{prediction.num_samples} samples{dropped if prediction.num_dropped else ''}"
     return [*lines, f"prediction: {prediction.path}, {count}"]

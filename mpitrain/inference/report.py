@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import RunConfig
-from mpitrain.errors import CheckpointError, OutputError
+from mpitrain.errors import CheckpointError, OutputError, UserError
+from mpitrain.inference.ensemble import is_ensemble
 from mpitrain.inference.page.findings import findings_of
-from mpitrain.inference.run_weights import load_run, load_weights, open_run_data
+from mpitrain.inference.predictor import open_data
+from mpitrain.inference.run_weights import load_run, load_weights
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.page.words import describe_settings
 from mpitrain.observe.report import write_report
@@ -27,32 +28,42 @@ def report(folder: Path, trust_code: bool = False) -> Path:
     `trust_code`: build a network of the user's own code. Raises UserError where there is no run or such a
     network is not trusted, OutputError where it has no metrics yet or the page cannot be written.
     """
+    if is_ensemble(folder):
+        raise UserError(
+            f"{folder}: holds an ensemble, whose page `mpitrain ensemble --resume --output {folder}` writes anew; "
+            "or name the folder of a member"
+        )
     run, config = load_run(folder, trust_code)
     records = [record for record in read_metrics(run.metrics) if "test_loss" not in record]
     if not records:
         raise OutputError(f"{run.metrics}: holds no finished epoch yet; wait for the first")
-    values = _summary(run, config, records)
+    values = _summary(run, config.semantics, config.exported_weights == "best", records)
     try:
-        weights = load_weights(run, config, None, None)
+        weights = load_weights(run, config.network, config.exported_weights)
     except CheckpointError:  # too early for a plot of predictions
         return write_report(folder, values)
     values |= {"weights": weights.origin, "weights_sha256": weights_sha256(named_weights(weights.model))}
-    source = open_run_data(run, config)
+    if weights.best_epoch == 0:  # of which the metrics have no record
+        values |= {"best_epoch": 0}
+        values |= {"validation_loss": weights.best_loss} if config.exported_weights == "best" else {}
+    source = open_data(config, run.data_files(config.data.entries))
     if source is None:
         return write_report(folder, values)
     words = describe_settings(config, source.input_names, source.target_names, values)
     return write_report(folder, values, replace(findings_of(weights.model, source), settings=words))
 
 
-def _summary(run: RunFolder, config: RunConfig, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the records of the epochs tell, under the names of a run's own summary."""
+def _summary(run: RunFolder, semantics: str, is_best: bool, records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the facts in the records of the epochs, by the names of `RunSummary`.
+
+    `is_best`: the best weights are exported, not those of the last epoch.
+    """
     last = records[-1]
     losses = [(record["validation_loss"], record["epoch"]) for record in records if record.get("validation_loss")]
     best, best_epoch = min(losses, default=(None, None))
-    is_best = config.exported_weights == "best"
     return {
         "run_folder": str(run.path),
-        "semantics": config.semantics,
+        "semantics": semantics,
         "epochs": last.get("epoch"),
         "steps": last.get("step"),
         "wall_time_s": sum(record.get("wall_time_s") or 0.0 for record in records),

@@ -5,24 +5,25 @@ N  samples   F  inputs   O  targets   H, W  rows and columns of a field   D = H 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import TIME, Coordinates, open_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
+from mpitrain.inference.carried import Carried, carry
 from mpitrain.inference.cf_variables import (
     ERROR,
     GRID_INDEX,
     PREDICTED,
+    ROLE,
     derivative_name,
     dimensions_of,
     extra_variables,
@@ -32,9 +33,11 @@ from mpitrain.inference.cf_variables import (
     variables_of,
     written_names,
 )
-from mpitrain.inference.netcdf_output import GrowingFile
+from mpitrain.inference.levels import levels_of, on_level_axes, single_levels
+from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
 from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid
-from mpitrain.models.files.stored_network import StoredNetwork
+from mpitrain.inference.roles import ROLE_NAMES, SampleRoles
+from mpitrain.models.files.file_network import StoredNetwork
 from mpitrain.observe.page.skill import ErrorSums
 
 Array = npt.NDArray[Any]
@@ -61,13 +64,13 @@ class RowLayout:
         """(H, W), () for points."""
         return self.grid_shape if self.kind == "fields" else ()
 
-    def no_rows(self) -> torch.Tensor:
+    def no_rows(self) -> Array:
         """Return no rows, of the right width."""
         values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
         width = 1 + (1 + self.has_targets) * values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)
-        return torch.empty((0, width + self.num_extra), dtype=torch.float64)
+        return np.empty((0, width + self.num_extra))
 
-    def pack(self, samples: Samples, outputs: Array, *more: Array) -> torch.Tensor:
+    def pack(self, samples: Samples, outputs: Array, *more: Array) -> Array:
         """Return the rows of samples with their outputs (N, O, ...), then derivatives (N, O, F) and what is extra."""
         targets, count = samples.targets.astype(np.float64), len(samples)
         predictions = outputs.astype(np.float64)
@@ -75,15 +78,15 @@ class RowLayout:
             predictions[np.broadcast_to(samples.weights, predictions.shape) == 0] = np.nan
         parts = [samples.grid_index[:, None].astype(np.float64), targets, predictions]
         parts += more
-        return torch.from_numpy(np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64))
+        return np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64)
 
-    def extra_of(self, rows: torch.Tensor) -> Array:
+    def extra_of(self, rows: Array) -> Array:
         """Return what is extra in the rows (N, num_extra)."""
-        return rows.numpy()[:, rows.shape[1] - self.num_extra :]
+        return rows[:, rows.shape[1] - self.num_extra :]
 
-    def unpack(self, rows: torch.Tensor) -> tuple[npt.NDArray[np.int64], Array | None, Array, Array | None]:
+    def unpack(self, rows: Array) -> tuple[npt.NDArray[np.int64], Array | None, Array, Array | None]:
         """Return grid_index (N,), targets or None, predictions (N, O, ...), derivatives (N, O, F) or None."""
-        table = rows.numpy()[:, : rows.shape[1] - self.num_extra]
+        table = rows[:, : rows.shape[1] - self.num_extra]
         values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
         first = 1 + values * self.has_targets
         shape = (len(table), self.num_outputs, *self.field_shape)
@@ -93,13 +96,24 @@ class RowLayout:
         return table[:, 0].astype(np.int64), targets, predictions, jacobian
 
 
+def row_layout_of(network: StoredNetwork, source: SampleSource, with_jacobian: bool) -> RowLayout:
+    """Return the layout of the rows of a network's predictions for the samples of `source`."""
+    sizes = network.num_inputs, network.num_outputs, source.grid_shape
+    num_extra = len(extra_variables(network, source, with_jacobian))
+    return RowLayout(source.kind, *sizes, with_jacobian, source.has_targets, num_extra)
+
+
 class PredictionSink:
     """Where the root's rows go. The other ranks have one too, which only counts what they drop."""
 
     def __init__(
         self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str,
-        written_as: Layout = "auto",
+        written_as: Layout = "auto", roles: SampleRoles | None = None,
     ) -> None:  # fmt: skip
+        """Take what is known; `roles` on the root say what each sample was used for, None where nobody knows."""
+        self._roles = roles
+        self.by_role: dict[str, dict[str, ErrorSums]] = {}
+        self.beyond_data: dict[str, tuple[int, int]] = {}
         self.num_dropped = 0
         self.num_samples = 0
         self.num_outside = np.zeros((2, layout.num_inputs), dtype=np.int64)
@@ -120,26 +134,58 @@ class PredictionSink:
         self._grid = plan_grid(source, self._coordinates, taken, self._written_as, self._names is not None)
         self._names = None if self._grid else self._names
         variables = variables_of(
-            network, source, self._coordinates, self._names, with_jacobian, self._extra, self._grid
+            network, source, self._coordinates, self._names, with_jacobian, self._extra, self._grid,
+            self._roles is not None,
         )  # fmt: skip
         attributes = file_attributes(network, source, self._arithmetic)
         dimensions = dimensions_of(source, self._grid)
+        carried = self._carried(variables)
+        if self._grid is not None:
+            variables = carried.added_to(variables, {one.name for one in self._grid.coordinates})
+            dimensions |= carried.dimensions
+        variables, places, axes, scalars = self._on_level_axes(variables, dimensions)
+        dimensions |= {name: len(values) for name, values in axes.items()}
         # A dimension that can grow is as long as what is written, and only times are written for every level.
         is_fixed = self._grid is not None and not self._grid.has_times
-        self._file = GrowingFile(self._path, dimensions, variables, attributes, is_fixed)
+        self._file = GrowingFile(self._path, dimensions, variables, attributes, is_fixed, places)
+        self._file.put({**axes, **scalars, **carried.values})
         if self._grid is not None:
             self._file.put(self._grid.fixed_values(self._coordinates))
         elif source.kind == "fields":
             self._file.put(self._coordinates.grids)
 
-    def append(self, rows: torch.Tensor, chunk: SampleChunk) -> None:
+    def _carried(self, variables: Sequence[OutputVariable]) -> Carried:
+        """Return what the file has of the data besides; nothing where it is no grid."""
+        if self._grid is None or self._coordinates is None:
+            return Carried()
+        stored = self._grid.stored_names(self._coordinates)
+        return carry(self._source, self._grid.stored_dimensions, stored, {one.name for one in variables})
+
+    def _on_level_axes(
+        self, variables: Sequence[OutputVariable], dimensions: Mapping[str, int]
+    ) -> tuple[list[OutputVariable], dict[str, tuple[str, int]], dict[str, Array], dict[str, Array]]:
+        """Return the variables with their levels, where each record of one belongs, and values of axes and scalars."""
+        levels = levels_of(self._source, {*dimensions, *(one.name for one in variables)})
+        names = {variable_name(target): target for target in self._source.target_names}
+        leading = next(iter(dimensions)) if self._grid is None or self._grid.has_time_levels else ""
+        merged, places = on_level_axes(variables, names, levels, leading)
+        axes = {level.axis.dimension: level.axis for level in levels.values()}
+        values = {name: axis.values for name, axis in axes.items()}
+        single = single_levels(self._source, levels, {*dimensions, *axes, *(one.name for one in merged)})
+        merged = single.named_by(merged, names)
+        return [*(axis.variable for axis in axes.values()), *single.variables, *merged], places, values, single.values
+
+    def append(self, rows: Array, chunk: SampleChunk) -> None:
         """Write the rows of the next chunk. For the root. Raises OutputError, DataError."""
         assert self._file is not None
         assert self._coordinates is not None
         index, targets, predictions, jacobian = self._layout.unpack(rows)
         self.num_samples += len(index)
-        records = self._answers(targets, predictions, jacobian)
+        roles = None if self._roles is None else self._roles.of[index]
+        records = self._answers(targets, predictions, jacobian, roles)
         records |= dict(zip(self._extra, self._layout.extra_of(rows).T, strict=True))
+        if roles is not None and not self._names:
+            records[ROLE] = roles.astype(np.float64)
         if self._grid is not None:
             self._put_on_grid(self._grid, index, records, chunk)
         else:
@@ -155,7 +201,9 @@ class PredictionSink:
             records[TIME] = self._coordinates.times[index]
         return records
 
-    def _answers(self, targets: Array | None, predictions: Array, jacobian: Array | None) -> dict[str, Array]:
+    def _answers(
+        self, targets: Array | None, predictions: Array, jacobian: Array | None, roles: Array | None
+    ) -> dict[str, Array]:  # fmt: skip
         """Return truth, prediction, error and derivatives of each target, whose errors are added up."""
         records: dict[str, Array] = {}
         for number, target in enumerate(self._source.target_names):
@@ -164,11 +212,24 @@ class PredictionSink:
             if targets is not None:
                 truth = targets[:, number]
                 self._sums[target].add(truth, answer - truth)
+                self._count_beyond_data(target, truth, answer)
+                self._add_by_role(target, truth, answer - truth, roles)
                 records |= {name: truth, name + ERROR: answer - truth}
             if jacobian is not None:
                 names = (derivative_name(target, one) for one in self._source.input_names)
                 records |= dict(zip(names, jacobian[:, number].T, strict=True))
         return records
+
+    def _count_beyond_data(self, target: str, truth: Array, answer: Array) -> None:
+        number, all_ = self.beyond_data.get(target, (0, 0))
+        is_answer = np.isfinite(answer)
+        beyond = is_answer & ~np.isfinite(truth)
+        self.beyond_data[target] = number + int(beyond.sum()), all_ + int(is_answer.sum())
+
+    def _add_by_role(self, target: str, truth: Array, errors: Array, roles: Array | None) -> None:
+        for role in np.unique(roles) if roles is not None else ():
+            sums = self.by_role.setdefault(ROLE_NAMES[role], {})
+            sums.setdefault(target, ErrorSums()).add(truth[roles == role], errors[roles == role])
 
     def _put_on_grid(
         self, grid: OutputGrid, index: npt.NDArray[np.int64], records: Mapping[str, Array], chunk: SampleChunk
@@ -178,7 +239,8 @@ class PredictionSink:
         where = grid.place_of(chunk)
         self._file.put(grid.moving_values(self._coordinates, chunk), where)
         for name, values in records.items() if len(index) else ():  # one after the other, for a chunk is large
-            self._file.put({name: grid.spread(values, index, chunk)}, where)
+            spread = grid.spread(values, index, chunk)
+            self._file.put({name: spread}, where[: spread.ndim])
 
     def finish(self, outside: Mapping[str, float]) -> dict[str, ErrorSums]:
         """Complete the file; return the errors of the targets that the data has. For the root.

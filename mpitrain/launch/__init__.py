@@ -1,1 +1,1 @@
-"""A job request in, script text out: Slurm, PBS, this host, by hand. Serves login nodes: loads no torch and no MPI."""
+"""Job scripts: a request in, a short script out; and inside of the job, what the script starts. No torch, no MPI."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 
-from mpitrain.config import EnsembleSection, RunConfig, load_run_config
+from mpitrain.config import ComputeSection, EnsembleSection, RunConfig, load_run_config
 from mpitrain.config.members import check_members
 from mpitrain.config.output import OutputSection
 from mpitrain.errors import UserError
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.presets import describe_ranks
+from mpitrain.launch.schedulers.scheduler import Scheduler
 
 _MODEL_DIR = "output.model_dir"
 
@@ -21,39 +23,37 @@ def with_run_folder(job: JobRequest) -> JobRequest:
     Raises the errors of `load_run_config`.
     """
     folder = _load(job, job.settings).output.model_dir
-    if any(_key(setting) == _MODEL_DIR for settings in job.sweep for setting in settings):
+    if any(_key(text) == _MODEL_DIR for text in job.sweep):
         raise UserError(f"--sweep {_MODEL_DIR}=...: each job of a sweep has a folder of its own already; leave it out")
     rest = tuple(setting for setting in job.settings if _key(setting) != _MODEL_DIR)
     is_named = len(rest) < len(job.settings) or folder != OutputSection().model_dir
     return job.model_copy(update={"settings": rest, "run_folder": _one_line(folder) if is_named else None})
 
 
-def check_job(job: JobRequest, *, is_sent: bool, scheduler: str) -> tuple[str, ...]:
+def check_job(job: JobRequest, *, is_sent: bool, scheduler: Scheduler) -> tuple[str, ...]:
     """Check the settings of every run that the job starts; return notices.
 
     Raises UserError for settings that do not load or cannot work in such a job, and, where the job `is_sent` at once,
     for data that does not exist.
     """
-    notices = _check_packed(job, is_sent, scheduler)
-    lacks_mpi = scheduler == "manual" or (scheduler == "slurm" and job.mpi == "none")
-    for settings in job.sweep or ((),):
+    notices = _check_packed(job, is_sent)
+    lacks_mpi = scheduler.lacks_mpi(job)
+    for settings in job.combinations or ((),):
         config = _load(job, (*job.settings, *settings))
-        notices += _check_ensemble(job, config, lacks_mpi) if job.command == "ensemble" else []
-        _check_devices(job, config)
+        if job.command == "ensemble":
+            check_members(config)
+            notices += _check_ensemble(job, config.ensemble or EnsembleSection(), lacks_mpi)
+        _check_devices(job, config.compute)
         if config.semantics == "reference" and lacks_mpi:
             raise UserError("semantics=reference needs MPI between the ranks; give --mpi pmi2 or pmix, not by hand")
-        notices += _check_data(config, is_sent)
-        notices += _size_notices(job, config)
+        notices += _check_data(config.data.entries, is_sent)
+        notices += _size_notices(job, config.semantics, config.training.virtual_ranks)
     return tuple(dict.fromkeys(notices))
 
 
-def _check_packed(job: JobRequest, is_sent: bool, scheduler: str) -> list[str]:
+def _check_packed(job: JobRequest, is_sent: bool) -> list[str]:
     path = job.packed_environment
-    if path is None:
-        return []
-    if scheduler not in ("slurm", "pbs"):
-        raise UserError(f"--packed-environment {path}: for slurm and pbs; {scheduler} has no hosts to unpack it on")
-    if Path(path).is_file():
+    if path is None or Path(path).is_file():
         return []
     what = f"--packed-environment {path}: no such file, seen from here; make it with: tar -C ENVIRONMENT -cf {path} ."
     if is_sent:
@@ -61,11 +61,10 @@ def _check_packed(job: JobRequest, is_sent: bool, scheduler: str) -> list[str]:
     return [what]
 
 
-def _check_ensemble(job: JobRequest, config: RunConfig, lacks_mpi: bool) -> list[str]:
-    check_members(config)
+def _check_ensemble(job: JobRequest, section: EnsembleSection, lacks_mpi: bool) -> list[str]:
     if job.total_tasks > 1 and lacks_mpi:
         raise UserError("an ensemble needs MPI between its ranks; give --mpi pmi2 or pmix, not by hand")
-    return [describe_ranks(config.ensemble or EnsembleSection(), job.total_tasks)]
+    return [describe_ranks(section, job.total_tasks)]
 
 
 def _load(job: JobRequest, settings: tuple[str, ...]) -> RunConfig:
@@ -82,15 +81,15 @@ def _one_line(folder: str) -> str:
     return folder
 
 
-def _check_devices(job: JobRequest, config: RunConfig) -> None:
-    wanted = f"compute.device={config.compute.device}" if config.compute.device == "cuda" else None
-    wanted = wanted or (f"compute.backend={config.compute.backend}" if config.compute.backend == "nccl" else None)
+def _check_devices(job: JobRequest, compute: ComputeSection) -> None:
+    wanted = f"compute.device={compute.device}" if compute.device == "cuda" else None
+    wanted = wanted or (f"compute.backend={compute.backend}" if compute.backend == "nccl" else None)
     if wanted and not job.gpus_per_node:
         raise UserError(f"{wanted}: the job asks for no GPU; add --gpus-per-node {job.tasks_per_node}")
 
 
-def _check_data(config: RunConfig, is_sent: bool) -> list[str]:
-    missing = [entry for entry in config.data.entries if not Path(entry).exists() and not glob.glob(entry)]
+def _check_data(entries: Sequence[str], is_sent: bool) -> list[str]:
+    missing = [entry for entry in entries if not Path(entry).exists() and not glob.glob(entry)]
     if not missing:
         return []
     what = f"data.data_path={missing[0]}: no such file, seen from here"
@@ -99,13 +98,13 @@ def _check_data(config: RunConfig, is_sent: bool) -> list[str]:
     return [f"{what}; make sure that the job can see it"]
 
 
-def _size_notices(job: JobRequest, config: RunConfig) -> list[str]:
+def _size_notices(job: JobRequest, semantics: str, virtual_ranks: int | None) -> list[str]:
     notices = []
-    is_one_run = job.command == "train" and config.semantics == "standard"
-    if job.total_tasks > config.training.virtual_ranks and is_one_run:
+    is_one_run = job.command == "train" and semantics == "standard"
+    if virtual_ranks is not None and job.total_tasks > virtual_ranks and is_one_run:
         notices.append(
-            f"{job.total_tasks} ranks and training.virtual_ranks={config.training.virtual_ranks}: results differ from "
-            f"those of fewer ranks; set training.virtual_ranks to a power of two of at least {job.total_tasks}"
+            f"{job.total_tasks} ranks and training.virtual_ranks={virtual_ranks}: results differ from "
+            "those of fewer ranks; leave it out, and the batch alone decides"
         )
     if job.gpus_per_node > job.tasks_per_node:
         idle = job.gpus_per_node - job.tasks_per_node

@@ -58,6 +58,13 @@ def _check_setting(text: str) -> str:
     return text
 
 
+def _check_sweep(text: str) -> str:
+    _, equals, values = _check_quotable(text).partition("=")
+    if not equals or not all(values.split(",")):
+        raise ValueError("give a key and its values, such as training.optimizer.learning_rate=1e-3,1e-4")
+    return _check_setting(text)
+
+
 def walltime_seconds(text: str) -> int:
     """Return the walltime in seconds. Raises ValueError with the allowed forms."""
     if _MINUTES.fullmatch(text):
@@ -106,14 +113,15 @@ AdapterNames = Annotated[
 HostName = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}", "a host's name or IPv4 address")]
 EnvironmentLine = Annotated[str, AfterValidator(_check_environment)]
 SettingText = Annotated[str, AfterValidator(_check_setting)]
+SweepText = Annotated[str, AfterValidator(_check_sweep)]
 Walltime = Annotated[str, AfterValidator(_check_walltime)]
 PathText = Annotated[str, AfterValidator(_check_path)]
 
-# The same for values that a job finds in its environment: patterns for bash's [[ =~ ]], matched whole.
-SHELL_COUNT = "[1-9][0-9]{0,8}"
-SHELL_COUNT_OR_ZERO = "0|[1-9][0-9]{0,17}"
-SHELL_NUMBER = r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?"
-SHELL_BATCH_SIZE = f"{SHELL_COUNT}|full"
-SHELL_PATH = f"[A-Za-z0-9_./]{_PATH_CHARACTERS}*"
-SHELL_BACKEND = "auto|mpi|gloo|nccl|nccl_if_available"
-SHELL_LOG_LEVEL = "debug|info|warning|error|DEBUG|INFO|WARNING|ERROR"
+# The forms of values that a job finds in its environment, matched whole.
+COUNT = "[1-9][0-9]{0,8}"
+COUNT_OR_ZERO = "0|[1-9][0-9]{0,17}"
+NUMBER = r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?"
+BATCH_SIZE = f"{COUNT}|full"
+PATH = f"[A-Za-z0-9_./]{_PATH_CHARACTERS}*"
+BACKEND = "auto|mpi|gloo|nccl|nccl_if_available"
+LOG_LEVEL = "debug|info|warning|error|DEBUG|INFO|WARNING|ERROR"

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.presets import PRESETS
-from mpitrain.launch.submit import RENDERERS
+from mpitrain.launch.schedulers.table import SCHEDULERS
 
 _CONFIGS = {
     "cpu.yaml": """\
@@ -52,7 +52,7 @@ _SCRIPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "doctor": ("debug", {"nodes": 2, "command": "doctor"}),
     "generate_data": ("debug", {"command": "data generate", "tasks_per_node": 1, "mpi": "none"}),
 }
-_SCHEDULERS = ("slurm", "pbs")
+_WRITTEN_FOR = ("slurm", "pbs")
 
 
 def job_files() -> dict[str, str]:
@@ -60,7 +60,7 @@ def job_files() -> dict[str, str]:
     files = {f"configs/{name}": text for name, text in _CONFIGS.items()}
     for name, (preset, changes) in _SCRIPTS.items():
         request = JobRequest(**{"job_name": name, **PRESETS[preset], **changes})
-        files |= {f"{scheduler}/{name}.sh": RENDERERS[scheduler](request) for scheduler in _SCHEDULERS}
+        files |= {f"{scheduler}/{name}.sh": SCHEDULERS[scheduler].render(request) for scheduler in _WRITTEN_FOR}
     return files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -22,20 +23,23 @@ from mpitrain.launch.grammar import (
     PathText,
     QueueName,
     SettingText,
+    SweepText,
     Walltime,
     walltime_seconds,
 )
 
 # Fields whose flag on the command line has another name.
 _WORDS = {
+    "command": "--run",
     "num_tasks": "--ntasks",
     "signal_s": "--signal-seconds",
     "modules": "--module",
     "environment": "--env",
     "config_path": "FILE.yaml",
     "settings": "setting",
-    "run_folder": "output.model_dir",
 }
+
+_LARGEST_SWEEP = 1000
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -102,8 +106,8 @@ class JobRequest(BaseModel):
     """Dotted overrides, key.path=value."""
     run_folder: PathText | None = None
     """Run folder; null means one that is named after the job."""
-    sweep: tuple[tuple[SettingText, ...], ...] = ()
-    """One list of overrides for each job of an array."""
+    sweep: tuple[SweepText, ...] = ()
+    """key=a,b,... texts: a job of an array for each combination of their values."""
     hosts: tuple[HostName, ...] = ()
     """Names of the hosts, for the commands by hand."""
     master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
@@ -111,11 +115,25 @@ class JobRequest(BaseModel):
 
     secret: Annotated[str, Field(pattern=r"^[0-9a-f]*$")] = ""
     """What the ranks of the commands by hand show each other at that port; empty for none."""
+    host_number: CountOrZero = 0
+    """Number of this host among `hosts`, inside of such a job."""
 
     @property
     def walltime_s(self) -> int:
         """Time limit in seconds."""
         return walltime_seconds(self.walltime)
+
+    @property
+    def combinations(self) -> tuple[tuple[str, ...], ...]:
+        """Settings of each job of a sweep, the last key varying fastest; empty without a sweep."""
+        keys = [(key, values.split(",")) for key, _, values in (text.partition("=") for text in self.sweep)]
+        choices = [[f"{key}={value}" for value in values] for key, values in keys]
+        return tuple(itertools.product(*choices)) if choices else ()
+
+    @property
+    def own_variables(self) -> dict[str, str]:
+        """Variables that the request gives the ranks."""
+        return {name: value for name, _, value in (line.partition("=") for line in self.environment)}
 
     @property
     def trains(self) -> bool:
@@ -152,6 +170,11 @@ class JobRequest(BaseModel):
         return self
 
 
+def flag_of(field: str) -> str:
+    """Return how a field is named on the command line."""
+    return _WORDS.get(field, "--" + field.replace("_", "-"))
+
+
 def make_job_request(**fields: Any) -> JobRequest:
     """Return the checked request. Raises UserError, one line that names the field, its value and what is allowed."""
     try:
@@ -162,8 +185,7 @@ def make_job_request(**fields: Any) -> JobRequest:
         if not first["loc"]:
             raise UserError(what) from None
         field = str(first["loc"][0])
-        word = _WORDS.get(field, "--" + field.replace("_", "-"))
-        raise UserError(f"job request: {word} {show_value(first['input'])}: {what}") from None
+        raise UserError(f"job request: {flag_of(field)} {show_value(first['input'])}: {what}") from None
 
 
 def _problems(job: JobRequest) -> Iterator[str]:
@@ -185,5 +207,9 @@ def _problems(job: JobRequest) -> Iterator[str]:
         )
     if job.hosts and len(job.hosts) != job.nodes:
         yield f"job request: --hosts names {len(job.hosts)} and --nodes is {job.nodes}; give one host a node"
+    if job.host_number >= job.nodes:
+        yield f"job request: --host-number {job.host_number}: the hosts are numbered from 0 to {job.nodes - 1}"
+    if len(job.combinations) > _LARGEST_SWEEP:
+        yield f"--sweep: {len(job.combinations)} combinations, at most {_LARGEST_SWEEP} in one array; give fewer"
     if job.sweep and job.command != "train":
         yield f"job request: --sweep with the command {job.command}: only training has settings to vary"

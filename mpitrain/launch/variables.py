@@ -33,7 +33,7 @@ def job_variables(job: JobRequest, family: MpiFamily) -> list[Variable]:
     infiniband, ethernet, interface = job.network == "ib", job.network == "ethernet", job.interface or ""
     adapters = job.adapters.split(",") if infiniband and job.adapters else []
     ports = ",".join(map(_with_port, adapters))
-    eager_reason = "Open MPI: a gradient of 20 KB leaves at once; by its default of 4 KB the ranks shake hands first"
+    eager_reason = "Open MPI: a gradient leaves at once; by default not above 4 KB"
     lock_reason = "Lustre and NFS often refuse HDF5's locks; many ranks only read one file"
     table = [
         (True, "HDF5_USE_FILE_LOCKING", "FALSE", lock_reason),

@@ -32,7 +32,7 @@ class LayerOptions:
     output_activation: str
     dropout: float
     batch_norm: bool
-    layer_norm: bool
-    residual: bool
-    kernel_size: int
-    periodic: bool
+    layer_norm: bool = False
+    residual: bool = False
+    kernel_size: int = 3
+    periodic: bool = False

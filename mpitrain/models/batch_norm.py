@@ -1,6 +1,6 @@
-"""Batch norm for virtual ranks: moments over one slice's real rows, running statistics over all slices together.
+"""Batch norm for virtual ranks: moments over a microbatch's real rows, running statistics over all microbatches.
 
-b  rows of a slice      C  channels      E  elements a channel has in a row (1, or H W of a field)
+b  rows of a microbatch      C  channels      E  elements a channel has in a row (1, or H W of a field)
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TORCH_CLASSES: tuple[type[_BatchNorm], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, 
 class BatchContext:
     """What the engine tells the layers of one model before each forward pass in training mode.
 
-    `row_weights` (b,): 1 for a sample, 0 for a row that only fills the slice; None for no such row.
-    `synchronise`: maps this slice's sums (1 + 2 C,) to those over all slices and ranks, and so their gradients on the
-    way back; None normalises each slice by its own moments. All ranks must then call every layer alike.
+    `row_weights` (b,): 1 for a sample, 0 for a row that only fills the microbatch; None for no such row.
+    `synchronise`: maps this microbatch's sums (1 + 2 C,) to those over all microbatches and ranks, and their gradients
+    on the way back; None normalises each microbatch by its own moments. All ranks must then call every layer alike.
     """
 
     row_weights: torch.Tensor | None = None
@@ -41,7 +41,7 @@ class VirtualBatchNorm(nn.Module):
     """torch.nn.BatchNorm*d, names of parameters and buffers included, whose running statistics the engine updates.
 
     A forward pass in training mode leaves `batch_sums` (1 + 2 C,): the weight, and each channel's sums of (x - shift)
-    and (x - shift)^2, where shift is running_mean: the same on all ranks, so that plain addition merges slices, and
+    and (x - shift)^2, where shift is running_mean: the same on all ranks, so that addition merges microbatches, and
     near the mean, so that little cancels.
     """
 
@@ -85,7 +85,7 @@ class VirtualBatchNorm(nn.Module):
         return self._normalised(values, mean, variance).to(inputs.dtype)
 
     def update_running_statistics(self, sums: torch.Tensor) -> None:
-        """Move the running statistics by `sums` (1 + 2 C,), the sum of all slices' `batch_sums`, as torch does."""
+        """Move the running statistics by `sums` (1 + 2 C,), the sum over all microbatches, as torch does."""
         mean, variance, weight = self._moments(sums.detach().double())
         unbiased = variance * (weight / (weight - 1).clamp(min=1))
         self.num_batches_tracked += 1
@@ -113,7 +113,7 @@ class VirtualBatchNorm(nn.Module):
 
     def _own_moments(self, values: torch.Tensor, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         weights = values.new_ones([len(values)] + [1] * (values.dim() - 1)) if weights is None else weights
-        # A slice of filling rows only has no moments; any finite number serves, as its rows have no weight in the loss.
+        # A microbatch of padding alone has no moments; any finite number serves, for its rows have no weight.
         total = (weights.sum() * values[0, 0].numel()).clamp(min=1)
         axes = _all_but_channels(values)
         mean = (values * weights).sum(axes) / total
@@ -187,7 +187,7 @@ def take_batch_sums(model: nn.Module) -> torch.Tensor:
 
 @torch.no_grad()
 def update_running_statistics(model: nn.Module, sums: torch.Tensor) -> None:
-    """Update all layers by `sums` (moment_length,), `take_batch_sums` added over the slices of all ranks."""
+    """Update all layers by `sums` (moment_length,), `take_batch_sums` added over the microbatches of all ranks."""
     layers = batch_norm_layers(model)
     for layer, part in zip(layers, sums.split([1 + 2 * layer.num_features for layer in layers]), strict=True):
         layer.update_running_statistics(part)

@@ -6,20 +6,16 @@ have the distributions of torch's own layers, from the keyed generator; first_we
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import torch
 from torch import nn
 
-from mpitrain.data.random_streams import Stream, keyed_normal, keyed_uniform
 from mpitrain.models.batch_norm import batch_norm_layers
+from mpitrain.models.dense import first_weights_of
 from mpitrain.models.files.record import engine_of
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
 _LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
-_XAVIER_NORMAL = ("fc1.weight", "fc2.weight")  # IceNet's, as in the C++ program
 
 
 def has_own_first_weights(model: nn.Module) -> bool:
@@ -38,8 +34,7 @@ def draw_first_weights(model: nn.Module, seed: int) -> None:
     """Set weights and biases of all layers; number n of the parameters is fixed by (seed, n) and its own shape.
 
     Layer norms begin with ones and zeros, also where they have been trained before.
-    Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, as torch has it for layers); IceNet's weights normal with
-    variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). Drawn in float64 and rounded to float32 for every dtype.
+    The numbers are those of `first_weights_of`.
     """
     fan_in = {
         id(parameter): layer.weight[0].numel()
@@ -53,9 +48,6 @@ def draw_first_weights(model: nn.Module, seed: int) -> None:
     for number, (name, parameter) in enumerate(model.named_parameters()):
         if id(parameter) not in fan_in:
             continue
-        keys, count = (seed, Stream.FIRST_WEIGHTS, number), parameter.numel()
-        if isinstance(model, IceNet) and name in _XAVIER_NORMAL:
-            values = keyed_normal(keys, count) * math.sqrt(2 / sum(parameter.shape))
-        else:
-            values = (2 * keyed_uniform(keys, count) - 1) / math.sqrt(fan_in[id(parameter)])
-        parameter.copy_(torch.from_numpy(values.astype(np.float32)).view_as(parameter))
+        is_xavier = isinstance(model, IceNet) and name in ("fc1.weight", "fc2.weight")
+        values = first_weights_of(seed, number, parameter.shape, fan_in[id(parameter)], is_xavier)
+        parameter.copy_(torch.from_numpy(values))

@@ -30,6 +30,8 @@ class IceNet(PhysicalModel):
         self.fc2 = nn.Linear(hidden_size, output_size)
         self.activation = ACTIVATIONS[hidden_activation]()
         self.output_activation = ACTIVATIONS[output_activation]()
+        if self.fc1.weight.is_meta:
+            return  # a file's numbers follow; drawing for no memory would load torch's compiler, for seconds
         # The C++ program draws in this order, after both layers' default initialisation.
         nn.init.xavier_normal_(self.fc1.weight)
         nn.init.xavier_normal_(self.fc2.weight)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from mpitrain.models.activations import ACTIVATIONS, LayerOptions, activation_name
 from mpitrain.models.batch_norm import VirtualBatchNorm
+from mpitrain.models.dense import DenseChain
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
@@ -69,24 +69,6 @@ def _hidden_layer(sizes: tuple[int, int], options: LayerOptions) -> nn.Sequentia
     return nn.Sequential(modules)
 
 
-@dataclass(frozen=True)
-class DenseChain:
-    """Linear layers of `sizes` F, H, ..., O; activations by their names in the configuration.
-
-    The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm or layer
-    norm, also a hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
-    `is_residual`: each hidden layer after the first adds its inputs.
-    """
-
-    sizes: tuple[int, ...]
-    hidden_activation: str
-    output_activation: str
-    dropout: float = 0.0
-    has_batch_norm: bool = False
-    has_layer_norm: bool = False
-    is_residual: bool = False
-
-
 def dense_chain_of(model: nn.Module) -> DenseChain | None:
     """Describe IceNet or an mlp; None for every other model."""
     if isinstance(model, IceNet):
@@ -106,7 +88,8 @@ def _chain(layers: list[list[nn.Module]], is_residual: bool) -> DenseChain | Non
         return None
     linear = [layer[0] for layer in layers if isinstance(layer[0], nn.Linear)]
     dropout = next((module for module in hidden[0] if isinstance(module, nn.Dropout)), None)
-    has_batch_norm, has_layer_norm = (kind in first for kind in (VirtualBatchNorm, nn.LayerNorm))
+    has_batch_norm = VirtualBatchNorm in first or nn.BatchNorm1d in first  # in training, or in a file
+    has_layer_norm = nn.LayerNorm in first
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
     activation = next(module for module in hidden[0] if isinstance(module, tuple(ACTIVATIONS.values())))
     probability = 0.0 if dropout is None else dropout.p

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mpitrain.cache import cache_folder
+from mpitrain.cache import code_folder, is_trusted_program
 from mpitrain.cluster.cpu.compiler_flags import instruction_flags
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native.toolchain import Toolchain
@@ -29,7 +29,7 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
     """
     program = program_path(toolchain)
     folder = program.parent
-    if program.exists():
+    if is_trusted_program(program):
         return program
     say(f"building the C++ program in {folder} (about a minute, once)")
     building = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
@@ -45,7 +45,9 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
             "compiling",
         )
         folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask: not for a group to write
         for name in _PROGRAMS:
+            (building / name).chmod(0o755)
             (building / name).replace(folder / name)
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -54,7 +56,7 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
 
 def program_path(toolchain: Toolchain) -> Path:
     """Return where the program of these sources and tools lies once it is built."""
-    return cache_folder() / f"cpp_reference-{_fingerprint(toolchain)}" / PROGRAM
+    return code_folder() / f"cpp_reference-{_fingerprint(toolchain)}" / PROGRAM
 
 
 def _fingerprint(toolchain: Toolchain) -> str:

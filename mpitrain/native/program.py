@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster.own_python import NO_IMPORTS_FROM_HERE, finding_package
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 from mpitrain.native.emulation import EMULATION_VARIABLES
 
@@ -106,4 +107,4 @@ def _environment(num_ranks: int) -> dict[str, str]:
         # Open MPI refuses this unless it is told. Waiting ranks of MPICH must sleep: one that spins holds the core that
         # the rank waited for needs, and a step takes tens of milliseconds.
         ours |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
-    return {**ours, **os.environ}
+    return {**ours, **finding_package(os.environ), **NO_IMPORTS_FROM_HERE}

@@ -24,12 +24,22 @@ GUIDE_COLOUR, _GRID_COLOUR, _NO_VALUE_COLOUR = "#64748b", "#e2e8f0", "0.75"
 _PANEL_INCH = (5.5, 3.6)
 
 
+GET_MATPLOTLIB = "python -m pip install matplotlib"
+
+
 def require_matplotlib(what: str) -> None:
     """Raise MissingDependencyError, which says `what` needs it, where matplotlib is not installed."""
+    if not has_matplotlib():
+        raise MissingDependencyError(f"{what} needs matplotlib: {GET_MATPLOTLIB}")
+
+
+def has_matplotlib() -> bool:
+    """Load matplotlib, and tell whether it is installed."""
     try:
-        import matplotlib  # noqa: F401  ask for it once, for one message
-    except ImportError as error:
-        raise MissingDependencyError(f"{what} needs matplotlib: python -m pip install matplotlib") from error
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def new_figure(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
+from mpitrain.comm.device import Device
 
 
-def gpu_use(device: torch.device) -> dict[str, float] | None:
+def gpu_use(device: Device) -> dict[str, float] | None:
     """Return the GPU's memory in MiB (now, at most, in all) and its use in percent; None for a CPU."""
     if device.type != "cuda":
         return None
+    import torch
+
     use = {
         "memory_mib": torch.cuda.memory_allocated(device) / 2**20,
         "most_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20,

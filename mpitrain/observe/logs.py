@@ -6,6 +6,7 @@ A program that uses this package keeps its own logging.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from io import TextIOWrapper
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TextIO
+
+from mpitrain.errors import one_line
 
 _MOST_HELD = 10_000
 
@@ -99,6 +102,10 @@ class _RankFormatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  logging's name
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
 
 class _RankFileHandler(logging.FileHandler):
     def __init__(self, path: Path) -> None:
@@ -113,6 +120,11 @@ class _RankFileHandler(logging.FileHandler):
             super().emit(record)
         except OSError:  # opening is outside of logging's own net
             self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what a full disk has not taken is lost, as any record is."""
+        with contextlib.suppress(OSError):
+            super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Lose the record: a full disk must neither end the run nor fill stderr with traces."""

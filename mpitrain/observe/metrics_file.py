@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError, TrainingError, writing
+from mpitrain.errors import OutputError, TrainingError, reason_of, writing
+from mpitrain.json_text import parse_json, read_regular_file
+from mpitrain.observe.stored_metrics import wrong_key
 
 Metric = float | int | str | list[float] | dict[str, Any] | None
 
@@ -76,7 +78,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _open_to_append(path: Path) -> int:
     try:
         # O_APPEND: whatever else was written, a record lands at the end
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise OutputError(f"{path}: cannot be opened: {error.strerror}; is output.model_dir writable?") from error
     content = path.read_bytes()
@@ -104,9 +106,9 @@ def _step_of(record: Mapping[str, Any]) -> float:
 
 def _parse(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}; is this a run folder?") from error
+        content = read_regular_file(path)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path}: cannot be read: {reason_of(error)}; is this a run folder?") from error
     whole = content[: content.rfind(b"\n") + 1]  # what follows the last newline was cut off by a kill
     for number, line in enumerate(whole.splitlines(), start=1):
         yield line, _parse_line(line, path, number)
@@ -114,11 +116,14 @@ def _parse(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 def _parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        record = json.loads(line, parse_constant=_refuse_constant)
+        record = parse_json(line, parse_constant=_refuse_constant)
     except ValueError as error:
         raise OutputError(f"{path}:{number}: not a JSON record; delete this line") from error
     if not isinstance(record, dict):
         raise OutputError(f"{path}:{number}: {type(record).__name__} instead of a JSON object; delete this line")
+    wrong = wrong_key(record)
+    if wrong is not None:
+        raise OutputError(f"{path}:{number}: {wrong}: not what a run writes there; delete this line")
     return record
 
 

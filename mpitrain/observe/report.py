@@ -10,7 +10,7 @@ from typing import Any
 
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
-from mpitrain.observe.figures import require_matplotlib
+from mpitrain.observe.figures import GET_MATPLOTLIB, has_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.page.findings import Findings, render_findings
 from mpitrain.observe.page.skill import render_rows
@@ -52,13 +52,14 @@ pre { margin: 0; overflow-x: auto; font-size: .85rem; }
 # What the summary's names mean to a reader who has not seen the code.
 _LABELS = {
     "world_size": "MPI ranks",
-    "num_virtual_ranks": "virtual ranks",
+    "num_virtual_ranks": "microbatches of a step",
     "num_training_samples": "training samples",
     "num_validation_samples": "validation samples",
     "num_dropped_samples": "samples left out",
     "steps_before": "steps before it was resumed",
     "wall_time_s": "wall time",
     "mean_predictor_mse": "mean predictor's loss",
+    "baselines": "losses of simple predictors",
     "noise_mse": "noise floor",
     "weights_sha256": "weights, SHA-256",
     "is_synthetic_data": "data is made up",
@@ -73,7 +74,7 @@ def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], foun
     """Write `run_folder/report.html` from the summary and the folder's `metrics.jsonl` and `config.yaml`, if there.
 
     `found` is what is known of the network besides. A mapping's keys are RunSummary's fields; others are shown in the
-    table too. Raises OutputError, MissingDependencyError (matplotlib).
+    table too. The page has no pictures where matplotlib is not installed, and says so. Raises OutputError.
     """
     values = dataclasses.asdict(summary) if isinstance(summary, RunSummary) else dict(summary)
     of_whole = summary.timing if isinstance(summary, RunSummary) else None
@@ -92,6 +93,11 @@ def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], foun
     with writing(path, "is output.model_dir writable?"):
         write_durably(path, page.encode())
     return path
+
+
+def notes_of_page(path: Path) -> list[str]:
+    """Return what the user should know of the page that `write_report` wrote."""
+    return [] if has_matplotlib() else [f"{path}: has no pictures, they need matplotlib: {GET_MATPLOTLIB}"]
 
 
 def render_report(
@@ -136,11 +142,13 @@ def _draw_plots(
     values: Mapping[str, Any],
     found: Findings,
 ) -> dict[str, str]:
-    require_matplotlib("report.html")
+    if not has_matplotlib():
+        return {"Pictures": f"<p>They need matplotlib: {GET_MATPLOTLIB}</p>"}
     from mpitrain.observe.plots import plot_jacobian_change, plot_learning_rate, plot_loss, plot_prediction, series
 
     plots = {}
     guides = {"mean predictor": values.get("mean_predictor_mse"), "noise floor": values.get("noise_mse")}
+    guides |= values.get("baselines") or {}
     if series(records, "train_loss")[0]:
         plots["Loss"] = plot_loss(records, guides)
     if series(records, "learning_rate")[0]:
@@ -207,6 +215,8 @@ def _render_value(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, tuple):
         return ", ".join(map(_render_value, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_render_value(one)}" for name, one in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

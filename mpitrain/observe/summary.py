@@ -1,14 +1,19 @@
-"""The few lines at the end of a run: how good, what it is called by its bits, where it lies, what to do next."""
+"""The last lines of a run: skill and losses, then what was computed, the hash of the weights, files, next commands."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpitrain.durable_files import is_in_passing_folder
+from mpitrain.errors import one_line
 from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import StepTiming, describe_memory, describe_slowest, describe_timing
+
+_MOST_TARGETS = 8
+_NOTABLE_LOSS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,21 @@ class RunSummary:
     validation_loss: float | None = None
     mean_predictor_mse: float | None = None
     """Loss of always answering the training samples' mean: what any network must beat."""
+    baselines: Mapping[str, float] | None = None
+    """Losses of other simple predictors on the same samples, by their names."""
     noise_mse: float | None = None
     """Variance of the noise in the target, where known (synthetic data): what no network can beat."""
     weights_sha256: str | None = None
     """64 hexadecimal digits."""
     best_epoch: int | None = None
     """Epoch with the least validation loss, counted from 1."""
+    stopped_early: bool | None = None
+    """Whether early stopping, or a steady Jacobian, has ended the training: more epochs would change nothing."""
     is_synthetic_data: bool | None = None
+    is_handed_over: bool | None = None
+    """Whether the data was handed over from Python, and is gone after the run."""
+    names_code: bool | None = None
+    """Whether the run's settings name code that `--trust-code` would let run."""
     timing: StepTiming | None = None
     """Where the time of the steps went."""
     split: str | None = None
@@ -88,6 +101,11 @@ class RunSummary:
     """Targets of several for which always answering the mean is as good, though it is not for all together."""
     test: TestSkill | None = None
     """What was reached on the files of `data.test_path`."""
+    skills: tuple[TargetSkill, ...] | None = None
+    """Errors of each target in its units, over the samples that `skill_samples` names."""
+    skill_samples: str | None = None
+    phases: tuple[tuple[str, float], ...] | None = None
+    """Seconds of each phase of the run on the root, from the start of its process to the last line, by name."""
     profile_file: Path | None = None
     """The root's profile of ten early steps, where `training.profile_training` asked for it."""
 
@@ -100,20 +118,41 @@ class RunSummary:
 def render_summary(summary: RunSummary) -> str:
     """Plain text of at most 100 columns (but for long paths), without control characters, ending in a newline."""
     rows = [
-        ("Trained", _render_work(summary)),
-        ("Samples", _render_samples(summary)),
-        *(("Time" if number == 0 else "", text) for number, text in enumerate(_timing_lines(summary))),
+        *_under("Skill", _skill_lines(summary)),
+        *_under("Test", _test_lines(summary)),
         ("Loss", _render_loss(summary)),
         ("", _render_comparison(summary)),
-        ("", _render_failure(summary)),
-        *(("Test" if number == 0 else "", text) for number, text in enumerate(_test_lines(summary))),
+        *(("", line) for line in _baseline_lines(summary)),
+        *_under("", _failure_lines(summary)),
+        ("", _render_improvement(summary)),
+        ("Trained", _render_work(summary)),
+        ("Samples", _render_samples(summary)),
+        *_under("Time", _timing_lines(summary)),
         ("Weights", _render_weights(summary)),
         ("Model", "" if summary.model_file is None else str(summary.model_file)),
         ("Report", _render_report(summary)),
         ("Profile", _render_profile(summary)),
         *(("Next", text) for text in _next_steps(summary)),
     ]
-    return "".join(f"{label:<9}{text}\n" for label, text in rows if text)
+    return "".join(f"{label:<9}{one_line(text)}\n" for label, text in rows if text)
+
+
+def are_in_memory(files: Iterable[str]) -> bool:
+    """Tell whether files hold data in memory of a Python program, and are removed after the run."""
+    return any(is_in_passing_folder(Path(file)) for file in files)
+
+
+def _under(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [(label if number == 0 else "", text) for number, text in enumerate(lines)]
+
+
+def _skill_lines(summary: RunSummary) -> list[str]:
+    skills = summary.skills or ()
+    lines = [one.words for one in skills[:_MOST_TARGETS]]
+    num_more = len(skills) - _MOST_TARGETS
+    if num_more > 0:
+        lines.append(f"and {num_more} more target{'s' if num_more > 1 else ''}, in report.html")
+    return [*lines, summary.skill_samples] if lines and summary.skill_samples else lines
 
 
 def _render_work(summary: RunSummary) -> str:
@@ -124,11 +163,9 @@ def _render_work(summary: RunSummary) -> str:
     text = ", ".join(part for part in parts if part)
     if summary.steps_before and summary.steps is not None:
         text += f" in all, the last {summary.steps - summary.steps_before:,} now,"
-    if summary.wall_time_s is not None:
-        text += f" in {render_wall_time(summary.wall_time_s)}"
     if summary.world_size is not None:
         text += f" on {_count(summary.world_size, 'rank')}"
-    details = [summary.semantics, _count(summary.num_virtual_ranks, "virtual rank")]
+    details = [summary.semantics, _count(summary.num_virtual_ranks, "microbatch", "es")]
     known = ", ".join(detail for detail in details if detail)
     return f"{text.strip()} ({known})" if known else text.strip()
 
@@ -143,10 +180,26 @@ def _render_samples(summary: RunSummary) -> str:
 
 
 def _timing_lines(summary: RunSummary) -> list[str]:
-    if summary.timing is None:
-        return []
-    memory = f"; at most {describe_memory(summary.timing)}"
-    return [f"{describe_timing(summary.timing)}{memory}", describe_slowest(summary.timing)]
+    lines = [_render_phases(summary)]
+    if summary.timing is not None:
+        memory = f"; at most {describe_memory(summary.timing)}"
+        lines.append(f"{describe_timing(summary.timing)}{memory}")
+        lines += [describe_slowest(summary.timing)] if _lost_s(summary.timing) >= _NOTABLE_LOSS_S else []
+    return [line for line in lines if line]
+
+
+def _lost_s(timing: StepTiming) -> float:
+    """Return the seconds of the run for which the others waited for the slowest rank."""
+    return 0.0 if timing.slowest is None else timing.slowest.behind_s * timing.num_steps
+
+
+def _render_phases(summary: RunSummary) -> str:
+    """Return the whole time and its phases: they add up to it."""
+    if not summary.phases:
+        return "" if summary.wall_time_s is None else f"{render_wall_time(summary.wall_time_s)} in all"
+    whole_s = sum(seconds for _, seconds in summary.phases)
+    parts = ", ".join(f"{name} {render_wall_time(seconds)}" for name, seconds in summary.phases if seconds >= 0.05)
+    return f"{render_wall_time(whole_s)} in all: {parts}" if parts else f"{render_wall_time(whole_s)} in all"
 
 
 def _render_loss(summary: RunSummary) -> str:
@@ -154,28 +207,52 @@ def _render_loss(summary: RunSummary) -> str:
     if summary.train_loss is not None:
         parts.append(f"train {summary.train_loss:.4e}")
     if summary.validation_loss is not None:
-        best = f" (best: epoch {summary.best_epoch})" if summary.best_epoch is not None else ""
-        parts.append(f"validation {summary.validation_loss:.4e}{best}")
+        parts.append(f"validation {summary.validation_loss:.4e}{_render_best(summary)}")
     return ", ".join(parts)
 
 
-def _render_failure(summary: RunSummary) -> str:
-    loss = _shown_loss(summary)
-    if loss is None or summary.mean_predictor_mse is None or loss < summary.mean_predictor_mse:
-        return _render_failed_targets(summary.no_better_targets)
-    return (
-        "NO BETTER than always answering the mean. Try a smaller training.optimizer.learning_rate, more\n"
-        f"{'':<9}training.epochs, another model.name (mlp), other inputs; mpitrain data stats shows their ranges"
-    )
+def _render_best(summary: RunSummary) -> str:
+    if summary.best_epoch == 0:
+        return " (best: the linear regression that training began at)"
+    last = ", the last" if _is_improving(summary) else ""
+    return f" (best: epoch {summary.best_epoch}{last})" if summary.best_epoch is not None else ""
 
 
-def _render_failed_targets(names: Sequence[str] | None) -> str:
+_MEAN, _AS_GOOD = "always answering the mean", 1.01
+
+
+def _failure_lines(summary: RunSummary) -> list[str]:
+    loss, simple = _shown_loss(summary), dict(summary.baselines or {})
+    if summary.mean_predictor_mse is not None:
+        simple[_MEAN] = summary.mean_predictor_mse
+    best = min(simple, key=simple.__getitem__, default=None)
+    if loss is None or best is None or loss < simple[best]:
+        return _failed_target_lines(summary.no_better_targets)
+    if best != _MEAN and loss < _AS_GOOD * simple[best]:
+        return [f"As good as {best}: there may be no more in these inputs"]
+    # A loss that still falls does not ask for smaller steps.
+    rate = "" if _is_improving(summary) else "a smaller training.optimizer.learning_rate, "
+    return [
+        f"NO BETTER than {best}. Try {rate}more training.epochs,",
+        "more model.hidden_layers, other inputs; mpitrain data stats shows their ranges",
+    ]
+
+
+def _is_improving(summary: RunSummary) -> bool:
+    return summary.best_epoch is not None and summary.best_epoch == summary.epochs
+
+
+def _render_improvement(summary: RunSummary) -> str:
+    return "still improving: more training.epochs will probably lower it" if _is_improving(summary) else ""
+
+
+def _failed_target_lines(names: Sequence[str] | None) -> list[str]:
     if not names:
-        return ""
-    return (
-        f"NO BETTER than always answering the mean for {', '.join(names)}. Try a larger weight in\n"
-        f"{'':<9}training.loss_weights, more training.epochs, other inputs, or targets that these inputs tell of"
-    )
+        return []
+    return [
+        f"NO BETTER than always answering the mean for {', '.join(names)}. Try a larger weight in",
+        "training.loss_weights, more training.epochs, other inputs, or targets that these inputs tell of",
+    ]
 
 
 def _test_lines(summary: RunSummary) -> list[str]:
@@ -205,6 +282,15 @@ def _render_comparison(summary: RunSummary) -> str:
     return ", ".join(parts)
 
 
+def _baseline_lines(summary: RunSummary) -> list[str]:
+    loss = _shown_loss(summary)
+    if loss is None or not summary.baselines:
+        return []
+    return [
+        f"{loss / of_other:.3g} of {name}'s {of_other:.4e}" for name, of_other in summary.baselines.items() if of_other
+    ]
+
+
 def _render_weights(summary: RunSummary) -> str:
     if summary.weights_sha256 is None:
         return ""
@@ -223,11 +309,16 @@ def _next_steps(summary: RunSummary) -> list[str]:
     steps = []
     if summary.is_synthetic_data:
         steps.append("mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run's data was made up")
-    if summary.run_folder is not None and summary.epochs is not None:
+    if summary.epochs is None or summary.stopped_early:
+        return steps
+    if summary.is_handed_over:
+        steps.append(f"mpitrain.train(..., resume=True, epochs={2 * summary.epochs})   # go on from here")
+    elif summary.run_folder is not None:
         config = shlex.quote(str(summary.run_folder / "config.yaml"))
-        steps.append(f"mpitrain train {config} --resume --epochs {2 * summary.epochs}   # go on from here")
+        trust = " --trust-code" if summary.names_code else ""
+        steps.append(f"mpitrain train {config} --resume{trust} --epochs {2 * summary.epochs}   # go on from here")
     return steps
 
 
-def _count(number: int | None, thing: str) -> str:
-    return "" if number is None else f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _count(number: int | None, thing: str, plural: str = "s") -> str:
+    return "" if number is None else f"{number:,} {thing}{'' if number == 1 else plural}"

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from mpitrain.cluster.place import parent_process
-
 LAUNCHER_NAMES = ("mpirun", "mpiexec", "orterun", "prterun")
 _DEFAULT_COLUMNS = 80
 
@@ -100,7 +98,7 @@ def open_stream_terminal(stream: IO[str]) -> Terminal | None:
 
 def open_launcher_terminal() -> Terminal | None:
     """Open the terminal of the stderr of the MPI launcher that started this process; None where there is none."""
-    launcher_pid = find_launcher(parent_process(), read_process_status)
+    launcher_pid = find_launcher(os.getppid(), read_process_status)
     descriptor = _reopen(f"/proc/{launcher_pid}/fd/2") if launcher_pid else None
     if launcher_pid is None or descriptor is None:
         return None

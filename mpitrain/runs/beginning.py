@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
-from mpitrain.config.older.spellings import current_path
-from mpitrain.config.yaml import quoted
+from mpitrain.config import DataSection, LoadedConfig, RunConfig, load_run_config, overridden_keys, render_yaml
+from mpitrain.data.selection.settings import with_names_of_file
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.datatools.statistics import record_of_run, write_record
-from mpitrain.durable_files import write_durably
+from mpitrain.datatools.statistics import provenance_of, record_of_run, write_record
 from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder, begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
-from mpitrain.synthetic.history import write_synthetic_history
+from mpitrain.synthetic.stand_in import find_or_make
 from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.folder.claim import ClaimedFolder, claimed, refuse_if_used
+from mpitrain.train.folder.made_here import MadeHere
+from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on
 from mpitrain.train.run_folder import RunFolder, next_free
-
-# The synthetic history has somewhat more at each of its poles and times.
-SAMPLES_A_TIME = 6000
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,12 @@ class TrainRequest:
     """With `resume`: a run folder, or one of its checkpoints; None: the run in the run folder."""
     overwrite: bool = False
     log_level: str = "info"
+    trust_code: bool = False
+    """Run a network that is code where a run folder's own settings name it."""
     config: RunConfig | None = None
     """The settings themselves, in place of a file and overrides."""
+    quick_run: tuple[str, ...] = ()
+    """Overrides that make a new run a quick one; they give way to `overrides`."""
 
 
 def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
@@ -47,46 +49,81 @@ def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
 
     Raises ConfigError or OutputError, on all ranks, for settings that are wrong and for a folder that holds a run.
     """
-    loaded = ranks.on_all_ranks(lambda: _load(request))
-    folder = ranks.on_root(lambda: str(_choose_folder(loaded.config, request)))
+    loaded = ranks.on_all_ranks(lambda: load_asked_settings(request))
+    loaded = ranks.on_root(lambda: with_names_of_file(loaded))
+    folder = ranks.on_root(
+        lambda: str(_choose_folder(Path(loaded.config.output.model_dir), loaded.config.data.data_path is None, request))
+    )
     if folder == loaded.config.output.model_dir:
         return loaded
     # config.yaml must lead back to the folder that was taken.
-    overrides = (*request.overrides, f"output.model_dir={quoted(folder)}")
-    return ranks.on_all_ranks(lambda: load_run_config(request.config_path, overrides))
+    section = loaded.config.output.model_copy(update={"model_dir": folder})
+    return replace(loaded, config=loaded.config.model_copy(update={"output": section}))
 
 
-def _load(request: TrainRequest) -> LoadedConfig:
+def load_asked_settings(request: TrainRequest) -> LoadedConfig:
+    """Return the settings before a folder is chosen. Local to each rank. Raises ConfigError or UserError."""
     if request.config is not None:
         return LoadedConfig(request.config, ())
+    if request.quick_run:
+        return _load_quick_run(request)
     if not request.resume or request.config_path is not None:
-        return load_run_config(request.config_path, request.overrides)
+        return load_passed_settings(request.config_path, request.trust_code, request.overrides)
     # A resumed run is what its own folder says, and what the command line changes.
     folder = find_resumed_run(request.resume_from, request.overrides).folder
-    overrides = request.overrides
-    if request.resume_from is not None and not _names_folder(overrides):
-        overrides = (*overrides, f"output.model_dir={quoted(str(folder.path))}")  # it may have been moved since
-    return load_run_config(folder.config, overrides)
+    return load_settings_to_go_on(folder, request.trust_code, request.overrides)
 
 
-def _names_folder(overrides: Sequence[str]) -> bool:
-    keys = (tuple(override.partition("=")[0].strip().split(".")) for override in overrides)
-    return any(current_path(key) == ("output", "model_dir") for key in keys)
+def _load_quick_run(request: TrainRequest) -> LoadedConfig:
+    """Return the settings of a quick run, which has a folder of its own and leaves the run's folder free.
+
+    `reference` has the C++ program's options alone: all samples are used.
+    """
+    asked = load_passed_settings(request.config_path, request.trust_code, request.overrides)
+    is_reference = asked.config.semantics == "reference"
+    quick = [word for word in request.quick_run if not (is_reference and word.startswith("data."))]
+    folder = f"output.model_dir={json.dumps(asked.config.output.model_dir + '-debug')}"
+    loaded = load_run_config(request.config_path, (*quick, folder, *request.overrides))
+    return replace(loaded, notices=(f"--debug: a quick run: {' '.join(quick)}", *loaded.notices))
 
 
-def _choose_folder(config: RunConfig, request: TrainRequest) -> Path:
-    folder = RunFolder(Path(config.output.model_dir))
-    if request.overwrite:
-        return folder.path
+def _choose_folder(asked: Path, is_synthetic: bool, request: TrainRequest) -> Path:
+    folder = RunFolder(asked)
+    is_default = (
+        request.config is None
+        and not (request.overwrite or request.resume)
+        and "output.model_dir" not in overridden_keys(request.overrides)
+        and (is_synthetic or request.quick_run)
+    )
+    if is_default:
+        return next_free(folder.path)
+    try:
+        _check_free(folder, request)
+    except OutputError:
+        refuse_if_used(folder.path)  # a line that names the launch says more
+        raise
+    return folder.path
+
+
+def _check_free(folder: RunFolder, request: TrainRequest) -> None:
+    """Raise OutputError where a run is in the way of the one that is requested."""
     if request.resume:
         resumed = find_resumed_run(request.resume_from, request.overrides).folder if request.resume_from else folder
-        if resumed.path.resolve() != folder.path.resolve():
-            folder.check_free()  # the run goes on in a folder of its own
-        return folder.path
-    if request.config is None and not _names_folder(request.overrides) and config.data.data_path is None:
-        return next_free(folder.path)
-    folder.check_free()
-    return folder.path
+        if resumed.path.resolve() == folder.path.resolve():
+            return  # else the run goes on in a folder of its own
+    if not request.overwrite:
+        folder.check_free()
+
+
+@contextmanager
+def claimed_folder(ranks: Ranks, loaded: LoadedConfig, request: TrainRequest) -> Iterator[ClaimedFolder]:
+    """Let this launch alone use the folder of the settings during the block. Collective.
+
+    Raises OutputError, on all ranks, where another launch uses it, or has ended in it since `load_settings`.
+    """
+    with claimed(ranks, RunFolder.of(loaded.config.output)) as folder:
+        ranks.on_root(lambda: _check_free(folder, request))
+        yield folder
 
 
 def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Ranks) -> Checkpoint:
@@ -99,38 +136,25 @@ def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Rank
 
 
 @contextmanager
-def as_before_if_refused(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
-    """Take back the synthetic history file, and the folder made for it, when the run is refused. Not collective."""
-    if not ranks.is_root:
-        yield
-        return
-    existed = folder.path.exists()
-    history = folder.synthetic_history.read_bytes() if folder.synthetic_history.is_file() else None
+def files_removed_on_error() -> Iterator[MadeHere]:
+    """Yield the record of files that are made before the training begins; an error removes them again."""
+    made = MadeHere()
     try:
-        yield
+        yield made
     except MpitrainError:
-        if not existed:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        elif history is None:
-            folder.synthetic_history.unlink(missing_ok=True)
-        else:
-            write_durably(folder.synthetic_history, history)
+        made.take_back()
         raise
 
 
-def find_files(config: RunConfig, folder: RunFolder, request: TrainRequest) -> list[str]:
-    """Return the files and patterns of the run; the root writes a synthetic history where there are none."""
-    if config.data.entries:
-        return config.data.entries
-    if not (request.resume and folder.synthetic_history.exists()):
-        folder.create()
-        num_times = -(-(config.data.num_samples or 1) // SAMPLES_A_TIME)
-        write_synthetic_history(folder.synthetic_history, seed=config.seed, num_times=num_times)
-    return [str(folder.synthetic_history)]
+def find_files(
+    ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, request: TrainRequest, made: MadeHere
+) -> list[str]:  # fmt: skip
+    """Return the files and patterns of the run that is asked for: see `find_or_make`. Collective."""
+    return find_or_make(ranks, data, seed, folder, made, is_resumed=request.resume)
 
 
 def open_folder(
-    ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: RunFolder, request: TrainRequest,
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: ClaimedFolder, request: TrainRequest,
     checkpoint: Checkpoint | None,
 ) -> RunRecorder:  # fmt: skip
     """Make the run folder with all that is known before the training, and return what keeps its record. Collective.
@@ -139,6 +163,7 @@ def open_folder(
     """
     ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
     ranks.write_failures_to(folder.logs)
+    prepared.remember_run(folder.run)
     return begin_record(ranks, prepared, source, folder, checkpoint)
 
 
@@ -147,10 +172,7 @@ def prepare_folder(prepared: PreparedRun, source: SampleSource, folder: RunFolde
     if request.overwrite and not request.resume:
         folder.remove_run()
     folder.create()
-    try:
-        write_durably(folder.config, render_yaml(prepared.config).encode())
-    except OSError as error:
-        raise OutputError(f"{folder.config}: cannot be written ({error.strerror})") from error
+    folder.write_settings(render_yaml(prepared.config))
     summary = prepared.dataset.summary
     if summary.moments is not None:
-        write_record(record_of_run(prepared.config, source, summary, summary.moments), folder.statistics)
+        write_record(record_of_run(provenance_of(prepared.config), source, summary, summary.moments), folder.statistics)

@@ -1,6 +1,7 @@
 """What a run does with other files when it has trained: it is tested on some, and predicts for others.
 
-The settings are `data.test_path`, and `prediction.cice_history` and `prediction.output_filename`.
+The settings are `data.test_path`, and `prediction.cice_history` and `prediction.output_filename`. Few runs are asked to
+predict: what that takes is imported by those alone.
 """
 
 from __future__ import annotations
@@ -11,22 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
-from mpitrain.data.selection.names import CICE_TARGET
+from mpitrain.config import PredictionSection, RunConfig
 from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import asked_names, selection_of, selection_to_predict
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import OutputError
-from mpitrain.inference.predictor import (
-    describe_outside,
-    describe_prediction,
-    open_for_prediction,
-    predict_to_file,
-    selection_to_predict,
-)
-from mpitrain.inference.skill import judge_of, skill_on_files
-from mpitrain.inference.skill import open_test_files as open_test_files  # for the beginning of a run
-from mpitrain.models.files.stored_network import describe_network
-from mpitrain.models.output_transforms import answer_physically
+from mpitrain.inference.quality.skill import judge_of, skill_on_files
+from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run
+from mpitrain.models.files.file_network import describe_network
+from mpitrain.models.kinds import answer_physically
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.summary import TestSkill
 from mpitrain.runs.prepared_run import PreparedRun
@@ -35,9 +29,9 @@ from mpitrain.train.run_folder import RunFolder
 DEFAULT_NAME = "prediction.nc"
 
 
-def is_wanted(config: RunConfig) -> bool:
+def is_wanted(prediction: PredictionSection) -> bool:
     """Tell whether the settings ask for a prediction."""
-    return config.prediction.cice_history is not None or config.prediction.output_filename is not None
+    return prediction.cice_history is not None or prediction.output_filename is not None
 
 
 def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
@@ -45,10 +39,11 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
 
     Raises DataError for data that cannot be opened, OutputError for a folder that cannot be written.
     """
-    if not is_wanted(config):
+    if not is_wanted(config.prediction):
         return
+
     if config.prediction.cice_history is not None:
-        num_targets = len(config.variables.output_variables or (CICE_TARGET,))
+        num_targets = len(asked_names(config.variables)[1])
         open_source(selection_to_predict(config, [config.prediction.cice_history]), num_predicted=num_targets).close()
     if config.prediction.output_filename is not None:
         parent = Path(config.prediction.output_filename).absolute().parent
@@ -65,21 +60,29 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     Raises DataError or OutputError, on all ranks; the run's own files are complete by then.
     """
     config = prepared.config
-    if not is_wanted(config):
+    if not is_wanted(config.prediction):
         return
+    from mpitrain.inference.predictor import (
+        describe_doubts,
+        describe_prediction,
+        open_for_prediction,
+        predict_to_file,
+    )
+    from mpitrain.inference.roles import find_roles
+
     given = config.prediction.cice_history
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
     answer_physically(prepared.model)
     # The file's own hash: that of the model which the prediction is of.
-    network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.model))
+    network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.stored_model))
     selection = selection_to_predict(config, list(files) if given is None else [given])
-    selection = replace(selection, units=prepared.description.units)
+    known = prepared.description
+    selection = replace(selection, units=known.units, longitude_ranges=known.ranges)
     source = open_for_prediction(selection, network.num_outputs, ranks)
-    for line in () if source.has_targets else source.notices:
-        ranks.say(f"note: {line}", error=True)
-    prediction = predict_to_file(network, source, output, ranks, with_jacobian=source.kind == "points")
-    for line in describe_outside(prediction, network):
-        ranks.say(f"note: {line}", error=True)
+    ranks.note(*(() if source.has_targets else source.notices))
+    roles = find_roles(selection_of(config, files), config.split_data, source, ranks)
+    prediction = predict_to_file(network, source, output, ranks, with_jacobian=source.kind == "points", roles=roles)
+    ranks.note(*describe_doubts(prediction, network, source))
     for line in describe_prediction(prediction, source.units):
         ranks.say(line)
 
@@ -93,7 +96,7 @@ def skill_on_test_files(
     """
     if source is None:
         return None
-    test = skill_on_files(judge_of(prepared.config, prepared.model, prepared.dataset.summary), source, ranks)
+    test = skill_on_files(judge_of(prepared.config.training, prepared.model, prepared.dataset.summary), source, ranks)
     ranks.on_root(lambda: _record(test, folder, step))
     return test
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.config import DomainSection, VariablesSection
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
-from mpitrain.inference.skill import mean_predictor_loss, no_better_targets
-from mpitrain.models.files.torchscript import save_model, save_normalization
+from mpitrain.inference.quality.judge import mean_predictor_loss, no_better_targets
 from mpitrain.observe.step_times import StepTiming
-from mpitrain.observe.summary import RunSummary, TestSkill, render_summary
-from mpitrain.runs.page.findings import gather_findings, write_page
+from mpitrain.observe.summary import RunSummary, TestSkill, are_in_memory, render_summary
+from mpitrain.runs.page.findings import gather_findings, skill_of
 from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train.profile import PROFILED_AFTER
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import load_named_weights, named_weights
 from mpitrain.train.trainer import Trainer
-from mpitrain.train.watchers import PROFILED_AFTER
 
 
 def finish_run(
@@ -36,36 +36,33 @@ def finish_run(
         load_named_weights(prepared.model, trainer.best_weights)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
     summary = replace(summary, timing=timing, test=test())
+    phases = ranks.starting.phases(wall_time_s)
+    finishing_s = time.monotonic()
     found = gather_findings(ranks, prepared)
-    ranks.on_root(lambda: _save(folder, prepared))
-    ranks.on_root(lambda: write_page(folder.path, summary, found, prepared, files))
+    summary = skill_of(found, summary)
+    ranks.on_root(lambda: save_trained(folder, prepared))
+    ranks.note(*write_page_and_model(ranks, prepared, files, folder, summary, found))
+    summary = replace(summary, phases=(*phases, ("model and report", time.monotonic() - finishing_s)))
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
-        ranks.say(f"note: {folder.profile}: not written, for it takes {PROFILED_AFTER} steps of one run", error=True)
-    ranks.say(render_summary(summary).rstrip("\n"))
+        ranks.note(f"{folder.profile}: not written: it needs at least {PROFILED_AFTER} steps")
+    ranks.say(*render_summary(summary).rstrip("\n").split("\n"))
     return summary
-
-
-def _save(folder: RunFolder, prepared: PreparedRun) -> None:
-    model: Any = prepared.model
-    save_model(model, folder.model, prepared.description)
-    save_normalization(model.input_mean, model.input_std, folder.model)
 
 
 def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:
     """Return what no network can beat, measured as the losses are; None where it is not known."""
-    path, pole = Path(files[0]), prepared.config.domain.pole
+    path, pole = Path(files[0]), prepared.config.domain.pole or "north"
     is_single = len(files) == 1 and path.suffix == ".nc" and path.is_file()
-    if not is_single or pole == "both" or not asks_for_cice(prepared.config):
+    if not is_single or pole == "both" or not asks_for_cice(prepared.config.variables, prepared.config.domain):
         return None
-    noise_mse, output_std = read_noise_mse(path, pole), getattr(prepared.model, "output_std", None)
+    noise_mse, output_std = read_noise_mse(path, pole), dict(prepared.model.named_buffers()).get("output_std")
     if noise_mse is None or output_std is None:
         return noise_mse
     return noise_mse / float(output_std[0]) ** 2
 
 
-def asks_for_cice(config: RunConfig) -> bool:
+def asks_for_cice(names: VariablesSection, domain: DomainSection) -> bool:
     """Tell whether a run is for the ice concentration by a CICE history's own inputs, at the points of its rule."""
-    names, domain = config.variables, config.domain
     own = names.input_variables in (None, list(CICE_INPUTS)) and names.output_variables in (None, [CICE_TARGET])
     return own and domain == type(domain)(pole=domain.pole)
 
@@ -75,7 +72,7 @@ def _summarise(
     wall_time_s: float,
 ) -> RunSummary:  # fmt: skip
     config, state, data = prepared.config, trainer.state, prepared.dataset.summary
-    judged = config, prepared.dataset, prepared.model, prepared.layout.virtual_ranks, ranks
+    judged = config.training, prepared.dataset, prepared.model, prepared.layout.virtual_ranks, ranks
     exports_best = config.exported_weights == "best" and state.best_loss is not None
     return RunSummary(
         run_folder=folder.path,
@@ -92,24 +89,25 @@ def _summarise(
         wall_time_s=wall_time_s,
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
-        mean_predictor_mse=mean_predictor_loss(*judged),
+        mean_predictor_mse=mean_predictor_loss(*judged, is_streamed=config.data.streaming),
+        baselines=prepared.baseline_losses(ranks) or None,
         noise_mse=ranks.on_root(lambda: _noise_mse(files, prepared)),
         weights_sha256=weights_sha256(named_weights(prepared.model)),
         best_epoch=state.best_epoch if exports_best else None,
+        stopped_early=state.stopped_early or None,
         is_synthetic_data=config.data.data_path is None,
+        is_handed_over=are_in_memory(files),
+        names_code=prepared.names_code or None,
         split=_split_words(prepared),
-        no_better_targets=no_better_targets(*judged) or None,
+        no_better_targets=(no_better_targets(*judged) or None) if config.semantics == "standard" else None,
         profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,
     )
 
 
 def _split_words(prepared: PreparedRun) -> str | None:
-    """Return what is held out in words, None where nothing is."""
-    config, prefix = prepared.config, "held out for validation: "
-    if not prepared.dataset.summary.holds_out:
-        return None
-    told = [notice.removeprefix(prefix) for notice in prepared.dataset.notices if notice.startswith(prefix)]
-    if told:
-        return told[0]
+    """Return a description of what is held out, None where nothing is."""
+    config, data = prepared.config, prepared.dataset.summary
+    if not data.holds_out or data.held_out is not None:
+        return data.held_out
     fold = f", fold {config.data.fold or 0} of {config.data.folds}" if config.data.folds else ""
     return f"each sample by itself, {100 * config.validation_split:.3g} % by seed {config.split_seed}{fold}"

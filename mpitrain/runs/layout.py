@@ -1,6 +1,6 @@
-"""How a run is laid out: virtual ranks and the size of a batch, kept by a resumed run.
+"""How a run is laid out: the microbatches of a batch, who computes them, and the size of a batch.
 
-V  virtual ranks      P  real ranks
+V  microbatches, each a virtual rank's      P  real ranks      B  samples of a batch
 """
 
 from __future__ import annotations
@@ -8,10 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks, plan_virtual_ranks
-from mpitrain.config import RunConfig
+from mpitrain.comm.virtual_ranks import (
+    MOST_MICROBATCHES,
+    MOST_WITH_STATISTICS,
+    VirtualRanks,
+    idle_notice,
+    microbatches_of,
+    plan_virtual_ranks,
+    streams_of,
+    uneven_notice,
+)
+from mpitrain.config import RunConfig, TrainingSection
+from mpitrain.config.advice.defaults import Decided, OpenSettings, SampleCount
+from mpitrain.data.dataset.linear_fit import MOST_PLACE_SUMS, num_place_sums
+from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError
-from mpitrain.train.checkpoint.compatibility import global_batch_size
+from mpitrain.train.checkpoint.compatibility import EXACT_BATCHES_KEY, STREAMS_KEY, global_batch_size
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import check_strategy
 
@@ -25,38 +37,102 @@ class RunLayout:
 
     virtual_ranks: VirtualRanks
     global_batch_size: int | str
+    exact_batches: bool = False
+    """Whether a step has B samples, or B rounded up to as many in each microbatch: from files, and in runs of
+    before."""
     notices: tuple[str, ...] = ()
 
 
-def plan_layout(config: RunConfig, ranks: Ranks, checkpoint: Checkpoint | None) -> RunLayout:
-    """Return the layout of a new run, or of the run that `checkpoint` belongs to. Collective.
+@dataclass(frozen=True)
+class LayoutRule:
+    """What fixes the layout before the samples are counted, the same on all ranks but for `rank`.
+
+    `decides`: whether what the settings leave open follows from the samples; `grid` is theirs, see `SampleCount`.
+    """
+
+    config: RunConfig
+    kind: str
+    world_size: int
+    rank: int
+    checkpoint: Checkpoint | None
+    decides: bool
+    grid: tuple[int, int] | None = None
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether each rank stands for itself."""
+        return self.config.semantics == "reference"
+
+    def virtual_ranks(self, num_usable: int, num_training: int) -> VirtualRanks:
+        """Return who owns which of so many samples, held-out ones included in the first number. Not collective."""
+        return self.layout(num_usable, num_training).virtual_ranks
+
+    def layout(self, num_usable: int, num_training: int) -> RunLayout:
+        """Return the layout of a run on so many samples. Not collective."""
+        world_size, rank = self.world_size, self.rank
+        if self.is_reference:
+            return RunLayout(VirtualRanks(world_size, world_size, rank), "full")
+        if self.checkpoint is not None:
+            return self._resumed(self.checkpoint)
+        size = global_batch_size(self._training(num_usable), world_size)
+        if self.config.training.virtual_ranks is not None:
+            planned, notices = plan_virtual_ranks(self.config.training.virtual_ranks, world_size, rank)
+            return RunLayout(planned, size, notices=tuple(notices))
+        num_samples = num_training if size == "full" else int(size)
+        return self._of_batch(size, num_samples)
+
+    def decided(self, num_usable: int) -> Decided:
+        """Return the settings with what follows from the samples."""
+        return OpenSettings(self.config).decide(SampleCount(self.kind, num_usable, self.grid))
+
+    def _training(self, num_usable: int) -> TrainingSection:
+        return (self.decided(num_usable).config if self.decides else self.config).training
+
+    @property
+    def _most_microbatches(self) -> int:
+        return MOST_WITH_STATISTICS if self.config.network.may_have_batch_norm else MOST_MICROBATCHES
+
+    def _of_batch(self, size: int | str, num_samples: int) -> RunLayout:
+        parts = self.config.training.gradient_accumulation_steps
+        number = microbatches_of(num_samples, self.kind, self._most_microbatches, parts)
+        planned = VirtualRanks(number, self.world_size, self.rank, streams_of(number))
+        notices = (*idle_notice(planned, num_samples, self.kind, self._most_microbatches), *uneven_notice(planned))
+        return RunLayout(planned, size, not self.config.data.streaming, notices)
+
+    def _resumed(self, checkpoint: Checkpoint) -> RunLayout:
+        settings, number = checkpoint.settings, int(checkpoint.settings["training.virtual_ranks"])
+        planned = VirtualRanks(number, self.world_size, self.rank, settings.get(STREAMS_KEY))
+        size = settings["training.global_batch_size"]
+        in_steps = -1 if size == "full" else int(size)
+        idle = idle_notice(planned, in_steps, self.kind, self._most_microbatches) if in_steps > 0 else []
+        is_exact = bool(settings.get(EXACT_BATCHES_KEY))
+        return RunLayout(planned, size, is_exact, (*idle, *uneven_notice(planned)))
+
+
+def grid_for_defaults(source: SampleSource) -> tuple[int, int] | None:
+    """Return rows and columns of fields where these are few enough for coefficients of each point."""
+    rows, columns = source.grid_shape
+    num_sums = num_place_sums(len(source.input_names), len(source.target_names), rows * columns)
+    return (rows, columns) if source.kind == "fields" and num_sums <= MOST_PLACE_SUMS else None
+
+
+def plan_layout(
+    config: RunConfig, ranks: Ranks, checkpoint: Checkpoint | None, kind: str, *, decides: bool = False,
+    grid: tuple[int, int] | None = None,
+) -> LayoutRule:  # fmt: skip
+    """Return what fixes the layout of a new run on samples of a kind, or of the run of `checkpoint`. Collective.
 
     Raises LaunchError or CheckpointError, on all ranks, where so many ranks cannot take part.
     """
-    world_size, rank = ranks.world_size, ranks.rank
-    if config.semantics == "reference":
-        return RunLayout(VirtualRanks(world_size, world_size, rank), "full")
-    ranks.on_all_ranks(lambda: check_strategy(config, world_size))
-    requested = ranks.on_all_ranks(lambda: _virtual_ranks(config, world_size, checkpoint))
-    virtual_ranks, notices = plan_virtual_ranks(requested, world_size, rank)
-    batch_size = (
-        checkpoint.settings["training.global_batch_size"] if checkpoint else global_batch_size(config, world_size)
-    )
-    return RunLayout(virtual_ranks, batch_size, tuple(notices))
+    if config.semantics == "standard":
+        ranks.on_all_ranks(lambda: check_strategy(config.distributed.strategy, ranks.world_size))
+        ranks.on_all_ranks(lambda: _check_semantics(checkpoint))
+    return LayoutRule(config, kind, ranks.world_size, ranks.rank, checkpoint, decides, grid)
 
 
-def _virtual_ranks(config: RunConfig, world_size: int, checkpoint: Checkpoint | None) -> int:
-    if checkpoint is None:
-        return config.training.virtual_ranks
-    if checkpoint.settings["semantics"] == "reference":
+def _check_semantics(checkpoint: Checkpoint | None) -> None:
+    if checkpoint is not None and checkpoint.settings["semantics"] == "reference":
         raise CheckpointError(
             f"{checkpoint.path}: written with semantics=reference, this run has standard; resume with "
             f"semantics=reference"
         )
-    requested = int(checkpoint.settings["training.virtual_ranks"])
-    if world_size > requested:
-        raise CheckpointError(
-            f"{checkpoint.path}: has {requested} virtual ranks, too few for {world_size} ranks; resume "
-            f"on at most {requested}"
-        )
-    return requested

@@ -2,109 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import nn
+import numpy as np
 
+from mpitrain.comm.arrays import host_array
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
-from mpitrain.config.model import needs_fields, output_bounds
-from mpitrain.data.dataset.batches import Slice, SliceSource
-from mpitrain.data.dataset.dataset import DataSummary, Normalization
-from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.open_dataset import torch_dtype
+from mpitrain.comm.reduction import FixedTreeReducer
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.dataset.batches import Microbatch, MicrobatchSource
+from mpitrain.data.dataset.dataset import Dataset, DataSummary
+from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
-from mpitrain.models.build import build_learner
-from mpitrain.models.files.initial_weights import load_initial_weights
-from mpitrain.models.first_weights import can_be_drawn_anew, draw_first_weights, has_own_first_weights
-from mpitrain.models.user_model import check_answers
-from mpitrain.train.checkpoint.format import weights_sha256
-from mpitrain.train.state import named_weights
-
-Models = dict[str, nn.Module]
-"""Networks of runs that have ended, by their architecture."""
+from mpitrain.models.dense import DenseModel
+from mpitrain.models.networks.network import Network
+from mpitrain.runs.build import ModelRequest
 
 
-def build_model(config: RunConfig, summary: DataSummary, ranks: Ranks, ended: Models | None = None) -> nn.Module:
-    """Return the network for the data of `summary`, with the same weights on all ranks, on their devices. Collective.
-
-    One of `ended` is taken again where nothing of its run can be left in it, and the network is left there. Raises
-    ConfigError, on all ranks, for sizes that the data does not have, and where the ranks' weights differ.
-    """
-    num_inputs = len(summary.input_names)
-    if config.model.initial_weights is not None:
-        weights = Path(config.model.initial_weights)
-        ranks.on_root(lambda: FIRST_OPENING.check(weights))
-    model = ranks.on_all_ranks(lambda: _build(config, num_inputs, summary.target_names, {} if ended is None else ended))
-    hashes = ranks.gather_object(weights_sha256(named_weights(model)))
-    different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
-    if different:
-        ranks.on_all_ranks(lambda: _refuse_different_weights(config, different))
-    model = model.to(ranks.device)
-    set_normalization(model, summary.normalization, config.normalizes_outputs)
-    return model
-
-
-@torch.no_grad()
-def set_normalization(model: Any, normalization: Normalization, normalizes_outputs: bool) -> None:
-    """Give the model the statistics of its inputs, and of its outputs where they are normalised."""
-    outputs = (normalization.output_mean, normalization.output_std) if normalizes_outputs else ()
-    model.set_normalization(normalization.mean, normalization.std, *outputs)
-
-
-def _build(config: RunConfig, num_inputs: int, target_names: Sequence[str], ended: Models) -> nn.Module:
-    num_outputs = len(target_names)
-    for key, size, what, count in (
-        ("input_size", config.model.input_size, "input features", num_inputs),
-        ("output_size", config.model.output_size, "targets", num_outputs),
-    ):
-        if size not in (None, count):
-            raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
-    key = repr((config.network, num_inputs, target_names, torch_dtype(config), config.normalizes_outputs))
-    model = ended.get(key)
-    if model is None or not can_be_drawn_anew(model):
-        model = build_learner(config.network, num_inputs, target_names, config.seed, torch_dtype(config))
-    ended[key] = model.train()
-    if config.semantics == "standard" and has_own_first_weights(model):
-        draw_first_weights(model, config.seed)
-    if config.model.initial_weights is not None:
-        load_initial_weights(model, Path(config.model.initial_weights))
-    return model
-
-
-def first_weights_notices(config: RunConfig, model: nn.Module) -> list[str]:
+def first_weights_notices(request: ModelRequest, model: Any) -> list[str]:
     """Say where torch draws the first weights, of a user's own network: its numbers may follow the kind of CPU."""
-    if config.semantics == "reference" or has_own_first_weights(model):
+    if isinstance(model, DenseModel):
+        return []
+    from mpitrain.models.first_weights import has_own_first_weights
+
+    if request.semantics == "reference" or has_own_first_weights(model):
         return []
     return [
-        f"model.name={config.model.name}: torch draws its first weights and computes its steps; their bits may follow "
-        "the kind of CPU"
+        f"model.name={request.network.name}: torch draws its first weights and computes its steps; their bits may "
+        "follow the kind of CPU"
     ]
 
 
-def _refuse_different_weights(config: RunConfig, ranks: list[int]) -> None:
-    raise ConfigError(
-        f"model.name={config.model.name}: its parameters differ between ranks (rank {ranks[0]} from rank 0); draw them "
-        "from torch's random state alone, which is seeded before the model is made, and give all ranks the same code"
-    )
-
-
-def first_microbatch(source: SliceSource) -> Slice:
+def first_microbatch(source: MicrobatchSource) -> Microbatch:
     """Return the first microbatch of the first epoch."""
     source.start_epoch(0)
-    return source.slice(0)
+    return source.microbatch(0)
 
 
-def check_output_shape(name: str, model: nn.Module, piece: Slice) -> None:
+def check_output_shape(name: str, model: Any, piece: Microbatch) -> None:
     """Try the model `name` on a microbatch.
 
     Raises ConfigError where its outputs have another shape than the targets: a loss would broadcast.
     """
+    if isinstance(model, DenseModel):  # made for as many inputs and targets as there are
+        if piece.inputs.ndim != 2:
+            raise ConfigError(
+                f"the network cannot take inputs of shape {tuple(piece.inputs.shape)}: it takes points; check "
+                "model.name and data.samples"
+            )
+        return
+    import torch
+
     if ":" in name:
+        from mpitrain.models.user_model import check_answers
+
         check_answers(name, model, piece.inputs, piece.targets.shape[1])
     is_training = model.training
     try:
@@ -128,52 +81,68 @@ def check_output_shape(name: str, model: nn.Module, piece: Slice) -> None:
 _BEYOND_BOUNDS = 0.001
 
 
-def check_bounds(config: RunConfig, summary: DataSummary) -> None:
+def check_bounds(network: Network, summary: DataSummary) -> None:
     """Raise ConfigError where a target has values that the network's last function can never answer.
 
     In `reference` semantics nothing is checked: there are no such statistics, and the C++ program checks nothing.
     """
-    bounds, moments = output_bounds(config.network), summary.moments
+    bounds, moments = network.output_bounds, summary.moments
     if bounds is None or moments is None:
         return
     low, high = bounds
-    first, name = len(summary.input_names), config.network.name
+    first, name = len(summary.input_names), network.name
     ranges = zip(summary.target_names, moments.minimum[first:], moments.maximum[first:], strict=True)
     for target, lowest, highest in ranges:
         if lowest < low - _BEYOND_BOUNDS or highest > high + _BEYOND_BOUNDS:
-            advice = "model.name=mlp" if name == "icenet" else "model.output_activation=none"
+            advice = "model.output_activation=none" if getattr(network, "output_activation", None) else "model.name=mlp"
             raise ConfigError(
                 f"model.name={name}: answers from {low:g} to {high:g}, the target '{target}' lies from {lowest:.6g} to "
                 f"{highest:.6g}; set {advice}, or choose the samples by domain.mask"
             )
 
 
-def _check_targets(config: RunConfig, target_names: Sequence[str]) -> None:
+def _check_targets(network: Network, loss_weights: Mapping[str, float] | None, target_names: Sequence[str]) -> None:
     """Raise ConfigError where a setting names a target that there is not."""
     for key, given in (
-        ("model.output_transforms", config.model.output_transforms),
-        ("training.loss_weights", config.training.loss_weights),
+        ("model.output_transforms", network.transforms),
+        ("training.loss_weights", loss_weights),
     ):
         unknown = [name for name in given or () if name not in target_names]
         if unknown:
             raise ConfigError(f"{key}: '{unknown[0]}' is no target; the targets are {', '.join(target_names)}")
-    weights = config.training.loss_weights or {}
+    weights = loss_weights or {}
     if weights and not any(weights.get(name, 1.0) for name in target_names):
         raise ConfigError(
             "training.loss_weights: all are 0, nothing is left to learn; give one target a number above 0"
         )
 
 
-def check_kind(config: RunConfig, source: SampleSource) -> None:
+def check_kind(network: Network, loss_weights: Mapping[str, float] | None, source: SampleSource) -> None:
     """Raise ConfigError where the network takes fields and the samples are points, or the other way round.
 
     And where a setting names a target that the samples do not have.
     """
-    _check_targets(config, source.target_names)
-    wants_fields = needs_fields(config.network)
-    if wants_fields is not None and wants_fields != (source.kind == "fields"):
-        kind = "fields" if wants_fields else "points"
+    _check_targets(network, loss_weights, source.target_names)
+    kind = network.samples
+    if kind not in (None, source.kind):
         raise ConfigError(
-            f"model.name={config.network.name}: takes {kind}, the samples are {source.kind}; set "
+            f"model.name={network.name}: takes {kind}, the samples are {source.kind}; set "
             f"data.samples={kind} or another model.name"
         )
+
+
+def begin_at_regression(
+    network: Network, model: Any, dataset: Dataset, virtual_ranks: VirtualRanks, ranks: Ranks
+) -> None:
+    """Let a network with a linear part begin at the least-squares fit to the training samples. Collective."""
+    import torch
+
+    normalization, grid = dataset.summary.normalization, getattr(network, "grid", None)
+    sources = dataset.evaluation(held_out=False)
+    regression = LinearRegression(sources, normalization, FixedTreeReducer(ranks.cpu, virtual_ranks))
+    fit = regression.fit_everywhere(ranks) if grid is None else regression.fit_places(ranks, tuple(grid))
+    mean, std = (host_array(model.get_buffer(name)).astype(np.float64) for name in ("output_mean", "output_std"))
+    everywhere = fit.everywhere.copy()
+    everywhere[0] -= mean
+    here = None if fit.here is None else torch.from_numpy(fit.here / std[:, None, None, None])
+    model.network.begin(torch.from_numpy(everywhere / std), here)

@@ -1,4 +1,4 @@
-"""What the steps of the corridor hand on to training and to its end; one that has ended can begin again."""
+"""What the steps of the corridor hand on to training and to its end."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
-
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
 from mpitrain.data.dataset.dataset import Dataset
-from mpitrain.models.files.torchscript import ModelDescription
-from mpitrain.models.first_weights import can_be_drawn_anew, draw_first_weights
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.inference.page.baselines import Levels, baseline_losses, levels_of
+from mpitrain.models.files.description import ModelDescription
+from mpitrain.models.files.record import remember_run
 from mpitrain.runs.layout import RunLayout
-from mpitrain.runs.model import Models
-from mpitrain.train.choose_engine import Kernels
-from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.torchs_own import is_torchs_own
 
 
 @dataclass(frozen=True)
@@ -27,19 +25,29 @@ class PreparedRun:
     """What a run trains with, and what its beginning and its end tell about it.
 
     `choice` says which engine it is and why; `settings` are those that a checkpoint stores; `units` those of inputs and
-    targets by name.
+    targets by name; `levels` is what the places of samples tell.
     """
 
     config: RunConfig
     dataset: Dataset
     layout: RunLayout
-    model: nn.Module
+    model: Any
     plan: BatchPlan
     engine: StepEngine
     choice: EngineChoice
     settings: dict[str, Any]
     notices: tuple[str, ...]
     units: Mapping[str, str]
+    levels: Levels = field(default_factory=Levels)
+
+    def of_source(self, source: SampleSource, notices: Sequence[str], ranks: Ranks) -> PreparedRun:
+        """Return the run with `notices` before its own, and with what `source` tells of places. Collective."""
+        return replace(self, notices=(*notices, *self.notices), levels=levels_of(source, ranks))
+
+    def baseline_losses(self, ranks: Ranks) -> dict[str, float]:
+        """Return what simple predictors reach on the samples that losses are over, by their names. Collective."""
+        of_run = self.config.training, self.dataset, self.model, self.levels, self.layout.virtual_ranks
+        return baseline_losses(*of_run, ranks)
 
     @property
     def description(self) -> ModelDescription:
@@ -57,45 +65,15 @@ class PreparedRun:
         return ModelDescription(*names, input_units, target_units, of_inputs, read)
 
     @property
+    def names_code(self) -> bool:
+        """Whether the settings name code that a run folder's may only with trust."""
+        return not all(map(is_torchs_own, self.config.code_names.values()))
+
+    def remember_run(self, run: str) -> None:
+        """Let the model's files carry `run`, the identity of the launch that trains it."""
+        remember_run(self.model, run)
+
+    @property
     def preview(self) -> Sequence[EvaluationSource]:
         """The samples that plots show: held-out ones where there are any."""
         return self.dataset.evaluation(held_out=self.dataset.summary.holds_out)
-
-
-@dataclass
-class KnownParts:
-    """What one run after the other in a process need not find out again. Belongs to the same ranks in all of them."""
-
-    kernels: Kernels = field(default_factory=dict)
-    models: Models = field(default_factory=dict)
-    answers: set[str] = field(default_factory=set)
-    """Networks that are known to answer in the targets' shape."""
-    ended: PreparedRun | None = None
-    """A run that has ended well, and whose network and engine nobody uses any more."""
-
-    def take_ended(self) -> PreparedRun | None:
-        """Return `ended`, once."""
-        ended, self.ended = self.ended, None
-        return ended
-
-
-def restarted(
-    ended: PreparedRun | None, config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks
-) -> PreparedRun | None:
-    """Return `ended` as a run of `config`, the same bits as one built anew; None where that cannot be.
-
-    It can where one rank trains by the compiled engine, from first weights that are drawn, on the same samples, and the
-    settings differ in the seed and the folder alone. Not collective: other groups of ranks get None.
-    """
-    if ended is None or ranks.world_size > 1 or dataset is not ended.dataset or layout != ended.layout:
-        return None
-    engine, known = ended.engine, ended.config
-    if not isinstance(engine, CompiledEngine) or not can_be_drawn_anew(ended.model):
-        return None
-    if config.model.initial_weights is not None or config.data.streaming:
-        return None
-    if config != known.model_copy(update={"seed": config.seed, "output": config.output}):
-        return None
-    draw_first_weights(ended.model, config.seed)
-    engine.restart(config, lambda: dataset.microbatches(ended.plan, config.seed, config.shuffle))
-    return replace(ended, config=config, settings={**ended.settings, "seed": config.seed})

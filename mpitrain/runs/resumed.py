@@ -10,8 +10,9 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import load_run_config
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.train.checkpoint.format import COMMIT
+from mpitrain.train.checkpoint.manifest import check_whole
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train.run_folder import RUN, RunFolder
 
 
 @dataclass(frozen=True)
@@ -29,22 +30,32 @@ def find_resumed_run(path: Path | None, overrides: Sequence[str]) -> ResumedRun:
     """
     if path is None:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
-        if not folder.config.exists():
+        if not folder.config.is_file():
             raise ConfigError(
                 f"--resume: {folder.path} holds no run; name its folder with --resume FOLDER or output.model_dir=FOLDER"
             )
         return ResumedRun(folder)
-    if RunFolder(path).config.exists():
+    if RunFolder(path).config.is_file():
         return ResumedRun(RunFolder(path))
     checkpoint = (path if path.is_dir() else path.parent).resolve()  # a file of a checkpoint, or the link to the newest
     folder = RunFolder(checkpoint.parent.parent)
-    if not path.exists() or checkpoint.parent != folder.checkpoints or not folder.config.exists():
-        raise ConfigError(f"--resume {path}: neither a run folder nor one of its checkpoints; give one of them")
+    if not path.exists() or checkpoint.parent != folder.checkpoints or not folder.config.is_file():
+        raise ConfigError(f"--resume {path}: {_what_else(path)}")
     if checkpoint.name.startswith("best-"):
         raise ConfigError(
             f"--resume {path}: the best weights, without what training needs to go on; give --resume {folder.path}"
         )
     return ResumedRun(RunFolder(_relative(folder.path)), _relative(checkpoint))
+
+
+def _what_else(path: Path) -> str:
+    """Return why a path cannot be resumed, and what to do."""
+    if path.suffix in (".pt", ".pth", ".ckpt", ".h5"):
+        return (
+            "a file is no run of mpitrain's, whose checkpoints are folders, and no other trainer's can go on; give "
+            "--resume FOLDER of a run, or begin with the weights of a model.pt by model.initial_weights=FILE"
+        )
+    return "neither a run folder nor one of its checkpoints; give one of them"
 
 
 def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkpoint:
@@ -63,8 +74,9 @@ def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkp
                 f"--resume {resumed.checkpoint}: not the newest, which is {newest.parent.name}; to go on from it, give "
                 "the continued run a folder of its own with --output FOLDER"
             )
-    for line in notices:
-        ranks.say(f"note: {line}", error=True)
+    check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
+    note = resumed.folder.note_of_another_run(checkpoint.path, checkpoint.state.get(RUN))
+    ranks.note(*(notices if note is None else (*notices, note)))
     ranks.say(f"resuming from {checkpoint.path}")
     return checkpoint
 

@@ -6,14 +6,13 @@ import functools
 import logging
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
-import torch
-
-from mpitrain.cluster.place import ORIGIN
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.config import RunConfig, TrackingSection
 from mpitrain.errors import MpitrainError, StoppedError
 from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
 from mpitrain.observe.summary import RunSummary
@@ -25,19 +24,10 @@ from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder
 
 
-def tell(ranks: Ranks, notices: Iterable[str]) -> None:
-    """Print notices once. Not collective."""
-    for line in notices:
-        ranks.say(f"note: {line}", error=True)
-
-
-def _hear(logger: logging.Logger, text: str) -> None:
-    """Log what the root prints: notes as warnings, the rest as it is, line by line."""
-    if text.startswith("note: "):
-        logger.warning("%s", text.removeprefix("note: "))
-        return
+def _log(logger: logging.Logger, text: str, level: int) -> None:
+    """Log what the root prints, line by line."""
     for line in text.splitlines():
-        logger.info("%s", line)
+        logger.log(level, "%s", line)
 
 
 def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> None:
@@ -46,9 +36,9 @@ def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> No
     Any rank may log more than others do.
     """
     where = f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}, device {ranks.device}"
-    logger.info("%s, torch %s, %d threads", where, torch.__version__, ranks.num_threads)
-    if ORIGIN.refusal:
-        logger.info("start: this rank has loaded for itself: %s", ORIGIN.refusal)
+    torch: Any = sys.modules.get("torch")  # what is not loaded decides nothing
+    loaded = "" if torch is None else f"torch {torch.__version__}, "
+    logger.info("%s, %s%d threads", where, loaded, ranks.num_threads)
     of_ranks = ranks.gather_object(ranks.starting.times)
     for line in describe_start(of_ranks) if ranks.is_root else ():
         logger.info("start: %s", line)
@@ -84,8 +74,8 @@ def _part_of(prepared: PreparedRun) -> dict[str, str]:
     return {
         "data": f"{summary.num_training_samples} training samples, {summary.num_validation_samples} for validation, "
         f"inputs {' '.join(summary.input_names)}, targets {' '.join(summary.target_names)}",
-        "batches": f"{plan.steps_per_epoch} steps an epoch of {plan.global_batch_size} samples, {plan.slice_rows} a "
-        "microbatch",
+        "batches": f"{plan.steps_per_epoch} steps an epoch of {plan.global_batch_size} samples, "
+        f"{plan.microbatch_rows} a microbatch",
         "part": f"microbatches {owned.start} to {owned.stop - 1} of {plan.num_virtual_ranks}",
         "engine": prepared.choice.words + (f", {kernel._name}" if kernel is not None else ""),
     }
@@ -98,7 +88,7 @@ def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
     The records go into the folder that `log_into_folder` names. Not collective.
     """
     logger = start_rank_log(ranks.rank, getattr(logging, level.upper()))
-    heard_before, ranks.heard_by = ranks.heard_by, functools.partial(_hear, logger)
+    heard_before, ranks.heard_by = ranks.heard_by, functools.partial(_log, logger)
     try:
         with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
             yield logger
@@ -106,7 +96,7 @@ def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
         ranks.heard_by = heard_before
     if warned and ranks.failure_folder is not None:
         number = "a warning of a library is" if len(warned) == 1 else f"{len(warned)} warnings of libraries are"
-        ranks.say(f"note: {number} in {ranks.failure_folder}", error=True)
+        ranks.note(f"{number} in {ranks.failure_folder}")
 
 
 def log_into_folder(logger: logging.Logger, ranks: Ranks, folder: RunFolder) -> None:
@@ -127,13 +117,13 @@ def told_errors(logger: logging.Logger) -> Iterator[None]:
         raise
 
 
-def check_outputs(config: RunConfig, folder: RunFolder) -> None:
+def check_outputs(tracking: TrackingSection, folder: RunFolder) -> None:
     """Find out before the training what could not be written after it. For the root.
 
     Raises OutputError, or MissingDependencyError for a tracker that is not installed.
     """
     folder.check_model_file()
-    check_trackers(config)
+    check_trackers(tracking)
 
 
 @contextmanager
@@ -154,7 +144,7 @@ def tracking(
     with ExitStack() as stack:
         trackers: Sequence[BackgroundTracker] = ()
         if ranks.is_root:
-            opened = open_trackers(config, folder.tracking, first_step, lambda line: tell(ranks, [line]))
+            opened = open_trackers(config, folder.tracking, first_step, ranks.note)
             trackers = stack.enter_context(opened)
         ranks.barrier()
         yield trackers

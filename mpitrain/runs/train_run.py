@@ -11,10 +11,11 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
-from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.settings import name_files, selection_of
 from mpitrain.runs.beginning import (
     TrainRequest,
-    as_before_if_refused,
+    claimed_folder,
+    files_removed_on_error,
     find_files,
     load_newest_checkpoint,
     load_settings,
@@ -26,12 +27,11 @@ from mpitrain.runs.final_prediction import (
     predict_finally,
     skill_on_test_files,
 )
-from mpitrain.runs.finish import finish_run
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tell, tracking
-from mpitrain.runs.watching import checkpoint_saver, closing, watching
-from mpitrain.train.jacobian import build_jacobian_watch
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tracking
+from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
+from mpitrain.train.folder.claim import ClaimedFolder
+from mpitrain.train.needs import EngineRequest
 from mpitrain.train.stop_request import StopRequest, listen_for_stop
 from mpitrain.train.trainer import Trainer
 
@@ -45,47 +45,50 @@ def train(ranks: Ranks, request: TrainRequest) -> int:
     with run_log(ranks, request.log_level) as logger:
         ranks.starting.now("reading the settings")
         loaded = load_settings(request, ranks)  # 2
-        with open_tensors(ranks, loaded.config), listen_for_stop() as stop_request:  # 1
-            tell(ranks, (*loaded.notices, *ranks.notices))
-            _train(ranks, loaded.config, request, stop_request, logger, started_s)
+        config = loaded.config
+        engine_request = EngineRequest(config.semantics, config.training, config.distributed)
+        needs_torch = not engine_request.may_need_no_torch(config.network)
+        of_tensors = config.semantics, config.compute, config.training, config.distributed.timeout_s
+        with open_tensors(ranks, *of_tensors, needs_torch), listen_for_stop() as stop_request:  # 1
+            ranks.note(*loaded.notices, *ranks.notices)
+            ranks.on_all_ranks(config.check_code)
+            with claimed_folder(ranks, loaded, request) as folder:
+                _train(ranks, config, folder, request, stop_request, logger, started_s)
     return 0
 
 
 def _train(
-    ranks: Ranks, config: RunConfig, request: TrainRequest, stop_request: StopRequest, logger: logging.Logger,
-    started_s: float,
+    ranks: Ranks, config: RunConfig, folder: ClaimedFolder, request: TrainRequest, stop_request: StopRequest,
+    logger: logging.Logger, started_s: float,
 ) -> None:  # fmt: skip
-    folder = RunFolder.of(config)
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
-    with as_before_if_refused(ranks, folder):
-        ranks.on_root(lambda: check_outputs(config, folder))
+    with files_removed_on_error() as made:
+        ranks.on_root(lambda: check_outputs(config.tracking, folder))
         ranks.starting.now("opening the data")
-        files = ranks.on_root(lambda: find_files(config, folder, request))
+        files = find_files(ranks, config.data, config.seed, folder, request, made)
         source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
-        jacobian_watch = build_jacobian_watch(
-            prepared.config, prepared.model, prepared.preview, ranks, prepared.layout.virtual_ranks
-        )
+        config = prepared.config  # with the defaults that follow from the number of samples
+        jacobian_watchers = jacobian_callbacks(prepared, ranks)
         ranks.on_root(lambda: check_final_prediction(config, folder))
         test_files = open_test_files(config, source, ranks)
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
     log_into_folder(logger, ranks, folder)
     _announce(ranks, prepared, source.notices, files, folder)
     with tracking(ranks, config, folder, checkpoint) as trackers:
-        with (
-            watching(prepared, ranks, folder, checkpoint, logger, trackers) as (watcher, meter),
-            closing(prepared.engine),
-        ):
-            save = checkpoint_saver(ranks, folder, prepared.settings, logger)
-            trainer = Trainer(
-                config, ranks, prepared.model, prepared.engine, save, watcher, stop_request, jacobian_watch, meter=meter
-            )
+        with watching(prepared, ranks, folder, checkpoint, logger, trackers) as (watchers, meter):
+            callbacks = [*jacobian_watchers, *watchers, CheckpointCallback(ranks, folder, prepared.settings, logger)]
+            of_run = config.training, ranks, prepared.model, prepared.engine, callbacks, stop_request
+            trainer = Trainer(*of_run, judges_first=config.network.begins_at_regression)
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             ranks.starting.done()
             log_start(logger, ranks, prepared)
             trainer.fit()  # 8
             timing = meter.whole()
+        ranks.on_root(folder.check_claim)
+        from mpitrain.runs.finish import finish_run  # loaded at the end: it is not needed for the start
+
         test = partial(skill_on_test_files, ranks, prepared, test_files, folder, trainer.state.global_step)
         summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s, test)  # 9
         report_end(trackers, summary)
@@ -94,19 +97,19 @@ def _train(
 
 
 def _announce(
-    ranks: Ranks, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str], folder: RunFolder
+    ranks: Ranks, prepared: PreparedRun, of_source: Sequence[str], files: Sequence[str], folder: ClaimedFolder
 ) -> None:  # fmt: skip
-    tell(ranks, (*of_source, *prepared.notices))
+    ranks.note(*of_source, *prepared.notices)
     summary = prepared.dataset.summary
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
     ranks.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
         f"{ranks.backend}, {ranks.device.type}, reduction {_reduction(prepared, ranks)}, "
-        f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {' '.join(files)}; "
+        f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {name_files(files)}; "
         f"run folder {folder.path}"
     )
 
 
 def _reduction(prepared: PreparedRun, ranks: Ranks) -> str:
-    # The setting is of `standard`; the C++ program leaves the order of addition to the MPI library.
+    # `training.reduction` is an option of `standard`; the C++ program leaves the order of addition to the MPI library.
     return "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction

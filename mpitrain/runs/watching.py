@@ -7,73 +7,93 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.ranks import Ranks
-from mpitrain.errors import MpitrainError
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.open_progress import open_progress
 from mpitrain.observe.step_times import StepMeter
 from mpitrain.observe.trackers.tracker import BackgroundTracker
 from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.train.callbacks import Callback, JacobianCallback, MeterCallback, RankWatcher, RootWatcher
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
-from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.trainer import SaveCheckpoint, Watcher
-from mpitrain.train.watchers import RankWatcher, RootWatcher, profiled_steps
+from mpitrain.train.engines.contract import closing
+from mpitrain.train.folder.claim import ClaimedFolder
+from mpitrain.train.profile import profiled_steps
+from mpitrain.train.run_folder import RUN, RunFolder
+from mpitrain.train.state import TrainingState
 
 
 @contextmanager
 def watching(
     prepared: PreparedRun, ranks: Ranks, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger,
     trackers: Sequence[BackgroundTracker],
-) -> Iterator[tuple[Watcher, StepMeter]]:  # fmt: skip
-    """Open what follows the training: on the root metrics, progress and trackers, else the log; and its meter.
+) -> Iterator[tuple[list[Callback], StepMeter]]:  # fmt: skip
+    """Open the callbacks of a run, and its meter: on the root metrics, progress and trackers, else the log.
 
-    Not collective.
+    Opening is not collective. The engine is closed after the block, see `closing`.
     """
-    config, meter = prepared.config, StepMeter(ranks, prepared.engine.spent, prepared.engine.global_batch_size)
+    training, meter = (
+        prepared.config.training,
+        StepMeter(ranks, prepared.engine.spent, prepared.engine.global_batch_size),
+    )
+    of_meter = MeterCallback(meter, training.epochs)
     if not ranks.is_root:
-        yield RankWatcher(logger), meter
+        with closing(prepared.engine):
+            yield [RankWatcher(logger), of_meter], meter
         return
     first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
-    total_steps = config.training.epochs * prepared.engine.steps_per_epoch
+    total_steps = training.epochs * prepared.engine.steps_per_epoch
     with MetricsFile(folder.metrics) as metrics:
         metrics.cut_back(first_step)
         with (
             open_progress(
-                config.output.progress, total_steps=total_steps, first_step=first_step, stream=sys.stderr
+                prepared.config.output.progress, total_steps=total_steps, first_step=first_step, stream=sys.stderr
             ) as progress,
-            profiled_steps(folder.profile if config.training.profile_training else None) as note_step,
+            profiled_steps(folder.profile if training.profile_training else None) as note_step,
         ):
-            yield RootWatcher(progress, metrics, logger, config.training, note_step, meter, trackers), meter
+            root = RootWatcher(progress, metrics, logger, training, note_step, meter, trackers)
+            with closing(prepared.engine):
+                yield [root, of_meter], meter
 
 
-def checkpoint_saver(
-    ranks: Ranks, folder: RunFolder, settings: Mapping[str, Any], logger: logging.Logger
-) -> SaveCheckpoint:
-    """Return what writes a checkpoint of the whole run; a call is collective. Raises OutputError, on all ranks."""
-    store = CheckpointStore(folder.checkpoints)
+def jacobian_callbacks(prepared: PreparedRun, ranks: Ranks) -> list[Callback]:
+    """Return the callback that records the Jacobian, nothing where the settings do not ask for it. Collective.
 
-    def save(tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
+    Computes with torch. Raises ConfigError, on all ranks, for samples that are fields.
+    """
+    training = prepared.config.training
+    if not training.follows_jacobian:
+        return []
+    from mpitrain.train.jacobian import build_jacobian_watch
+
+    watch = build_jacobian_watch(prepared.model, prepared.preview, ranks, prepared.layout.virtual_ranks)
+    return [JacobianCallback(watch.mean, training)]
+
+
+class CheckpointCallback(Callback):
+    """Writes checkpoints of the whole run. A call is collective, and raises OutputError on all ranks."""
+
+    def __init__(
+        self, ranks: Ranks, folder: ClaimedFolder, settings: Mapping[str, Any], logger: logging.Logger
+    ) -> None:
+        self._ranks, self._folder, self._settings, self._logger = ranks, folder, settings, logger
+        self._store = CheckpointStore(folder.checkpoints)
+
+    def on_checkpoint(self, tensors: Mapping[str, Any], state: TrainingState, kind: str) -> None:
+        """See `Callback.on_checkpoint`. Collective."""
         started_s = time.monotonic()
-        path = ranks.on_root(lambda: store.save(tensors, state, settings, step, kind))
-        if ranks.is_root:
-            logger.info("checkpoint %s: saved in %.3f s", path, time.monotonic() - started_s)
+        of_run = self._store, self._folder, tensors, state, self._settings, kind
+        path = self._ranks.on_root(lambda: save_claimed(*of_run))
+        if self._ranks.is_root:
+            self._logger.info("checkpoint %s: saved in %.3f s", path, time.monotonic() - started_s)
 
-    return save
 
-
-@contextmanager
-def closing(engine: StepEngine) -> Iterator[None]:
-    """Close the engine after the block, and after an error if all ranks have it: else some may never come."""
-    try:
-        yield
-    except MpitrainError as error:
-        if is_agreed(error):
-            engine.close()
-        raise
-    engine.close()
+def save_claimed(
+    store: CheckpointStore, claim: ClaimedFolder, tensors: Mapping[str, Any], state: TrainingState,
+    settings: Mapping[str, Any], kind: str = "step",
+) -> Path:  # fmt: skip
+    """Save a checkpoint that carries the identity of `claim`. Raises OutputError, also where the claim is lost."""
+    claim.check_claim()
+    return store.save(tensors, {**state.to_manifest(), RUN: claim.run}, settings, state.global_step, kind)

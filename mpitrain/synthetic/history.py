@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.hdf5 import forgo_locks
 from mpitrain.data.streaming.read_ahead import in_order
 from mpitrain.durable_files import replacing, sync_file, sync_folder
@@ -88,7 +87,6 @@ def write_synthetic_history(
         num_times=num_times,
         storage=storage,
     )
-    FIRST_OPENING.trust(path)
     return summary
 
 

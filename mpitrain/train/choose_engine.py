@@ -6,151 +6,218 @@ Also what `distributed.strategy` asks of the launch, and the switches of torch t
 from __future__ import annotations
 
 import ctypes
-import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-import torch
-from torch import nn
-
+from mpitrain.cluster.cpu.compiler_flags import fuses_products
+from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster.cpu.mixture import describe_mixture
+from mpitrain.comm.device import Device
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import DistributedSection, RunConfig, TrainingSection
+from mpitrain.config import DistributedSection, TrainingSection
 from mpitrain.config.yaml import show_value
-from mpitrain.data.dataset.batches import Slice
-from mpitrain.data.open_dataset import torch_dtype
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
-from mpitrain.models.mlp import dense_chain_of
-from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
+from mpitrain.models.kinds import chain_of, graph_of
+from mpitrain.train.compiled.build import DenseNetwork, KernelNetwork, build_kernel, load_kernel
 from mpitrain.train.engine_choice import EngineChoice
-from mpitrain.train.traced.record import needs_autograd, record_gradient
+from mpitrain.train.needs import EngineRequest
 
 # Batch norm needs all rows of a microbatch at once, with their activations; more would not stay in the CPU's caches.
 MOST_NORM_ROWS = 4096
 # Wider layers spend their time in products that torch's libraries do better.
 LARGEST_COMPILED_WIDTH = 512
-Kernels = dict[tuple[DenseNetwork, str], ctypes.CDLL]
+# Beyond it the products take most of a step, whichever engine computes them.
+LARGEST_SLOWED_WIDTH = 256
+Kernels = dict[tuple[KernelNetwork, str], ctypes.CDLL]
 """Loaded kernels by network and `compute.instruction_set`."""
 _OF_DDP_ONLY = (
     "find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb", "static_graph",
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Obstacle:
+    """Why the compiled engine cannot be used. `is_second_best`: it could elsewhere, but not on this machine."""
+
+    reason: str
+    is_second_best: bool = False
+
+
 def choose_engine(
-    config: RunConfig,
+    request: EngineRequest,
     ranks: Ranks,
-    model: nn.Module,
-    example: Slice,
-    resumed_engine: str | None,
+    model: Any,
+    example: Microbatch,
     num_microbatches: int = 1,
     target_weights: tuple[float, ...] = (),
     kernels: Kernels | None = None,
 ) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
-    `example` is a microbatch of this run, of which the rank has `num_microbatches`: its shapes count, and so do the
-    `target_weights` of its loss. `kernels`, the same on all ranks, are those that are loaded. `compiled` is for chains
-    of dense layers, `traced` for any other network that does the same in each step, `eager` for the rest.
+    `model` is one of torch's modules, `example` a microbatch of this run, of which the rank has `num_microbatches`: its
+    shapes count, and so do the `target_weights` of its loss. `compiled` is for chains of dense layers, cnn and unet,
+    `traced` for any other network that does the same in each step, `eager` for the rest.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
-    if config.semantics == "reference":
-        return EngineChoice("reference", "")
-    asked = requested_engine(config)
-    if asked == "auto" and resumed_engine:
-        asked = resumed_engine
-    if asked == "cuda_graph" and ranks.device.type != "cuda":
-        raise ConfigError("training.engine=cuda_graph: needs a GPU, this run is on CPUs; use training.engine=auto")
-    if asked in ("eager", "ddp", "cuda_graph"):
-        return EngineChoice(asked, "asked for")
     # With "any" a rank's microbatches are one: the whole batch bounds its rows, whatever the number of ranks.
     num_rows = len(example.inputs) * (sum(ranks.gather_object(num_microbatches)) if ranks.reduction == "any" else 1)
-    obstacle = _not_compilable(config, ranks.device, model, num_rows)
+    found = choose_compiled(request, ranks, model, num_rows, kernels)
+    if isinstance(found, EngineChoice):
+        return found
+    return choose_torchs(request, ranks, model, example, target_weights, found, kernels)
+
+
+def choose_compiled(
+    request: EngineRequest, ranks: Ranks, model: Any, num_rows: int, kernels: Kernels | None = None,
+) -> EngineChoice | Obstacle:  # fmt: skip
+    """Return the compiled engine for a `DenseModel` or a module, or what is in its way. Collective. Loads no torch.
+
+    A microbatch has `num_rows`, which count for batch norm. `kernels`, the same on all ranks, are those that are
+    loaded. Raises as `choose_engine`.
+    """
+    asked = request.engine
+    if request.semantics == "reference" or asked not in ("auto", "compiled"):
+        return Obstacle(request.engine_setting)
+    if graph_of(model) is not None:
+        return Obstacle("the size of its fields decides")  # see choose_torchs
+    obstacle = what_cannot_be_compiled(request, ranks.device, model, num_rows)
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
-    if asked == "traced" or obstacle is not None:
-        return _choose_traced(config, ranks, model, example, target_weights, asked, obstacle or "asked for")
-    network = dense_network_of(config, model, num_rows)
+    if obstacle is not None:
+        return Obstacle(obstacle)
+    network = dense_network_of(request.training, model, num_rows)
+    return _built(request, ranks, network, "a chain of dense layers on CPUs", kernels)
+
+
+def _built(
+    request: EngineRequest, ranks: Ranks, network: KernelNetwork, why: str, kernels: Kernels | None
+) -> EngineChoice | Obstacle:
+    """Return the compiled engine, or that it cannot be built. Collective."""
     try:
-        kernel = _load_everywhere(ranks, network, config.compute.instruction_set, {} if kernels is None else kernels)
-        return EngineChoice("compiled", "a chain of dense layers on CPUs", network, kernel)
+        kernel = _load_everywhere(ranks, network, request.instruction_set, {} if kernels is None else kernels)
+        return EngineChoice("compiled", why, network, kernel)
     except MissingDependencyError as error:
-        if asked == "compiled":
+        if request.engine == "compiled":
             raise
-        second = _choose_traced(config, ranks, model, example, target_weights, asked, f"the slower one: {error}")
-        return replace(second, is_second_best=True)
+        return Obstacle(f"the slower one: {error}", is_second_best=True)
+
+
+def _choose_for_fields(
+    request: EngineRequest, ranks: Ranks, graph: Any, example: Microbatch, kernels: Kernels | None
+) -> EngineChoice | Obstacle:
+    """Return the compiled engine of a cnn or unet, or what is in its way. Collective. Raises as `choose_engine`."""
+    from mpitrain.train.compiled.fields import FieldNetwork, what_cannot_be_convolved
+
+    training, shape = request.training, tuple(example.inputs.shape)
+    loss, dtype = training.loss_function.kernel, training.dtype
+    obstacle = _what_no_kernel_has(request, ranks.device) or what_cannot_be_convolved(request, graph, shape, dtype)
+    if obstacle is not None or loss is None:
+        if request.engine == "compiled":
+            raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
+        return Obstacle(str(obstacle))
+    network = FieldNetwork(graph, (shape[2], shape[3]), loss, dtype)
+    return _built(request, ranks, network, "convolutions on CPUs", kernels)
+
+
+def choose_torchs(
+    request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch, target_weights: tuple[float, ...],
+    obstacle: Obstacle, kernels: Kernels | None = None,
+) -> EngineChoice:  # fmt: skip
+    """Return an engine for one of torch's modules, on tensors. Collective. Raises as `choose_engine`."""
+    if request.semantics == "reference":
+        return EngineChoice("reference", "")
+    asked = request.engine
+    graph = graph_of(model) if asked in ("auto", "compiled") else None
+    if graph is not None:
+        found = _choose_for_fields(request, ranks, graph, example, kernels)
+        if isinstance(found, EngineChoice):
+            return found
+        obstacle = found
+    if asked == "cuda_graph" and ranks.device.type != "cuda":
+        raise ConfigError("training.engine=cuda_graph: needs a GPU, this run is on CPUs; use training.engine=auto")
+    optimizer = request.training.optimizer
+    if asked == "cuda_graph" and optimizer.graph_flag is None:
+        raise ConfigError(
+            f"training.engine=cuda_graph: records no step of training.optimizer.type={optimizer.name}; use "
+            "training.engine=auto"
+        )
+    if asked in ("eager", "ddp", "cuda_graph"):
+        return EngineChoice(asked, request.engine_setting)
+    choice = _choose_traced(request, ranks, model, example, target_weights, obstacle.reason)
+    return replace(choice, is_second_best=obstacle.is_second_best)
 
 
 def _choose_traced(
-    config: RunConfig, ranks: Ranks, model: nn.Module, example: Slice, target_weights: tuple[float, ...], asked: str,
+    request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch, target_weights: tuple[float, ...],
     reason: str,
 ) -> EngineChoice:  # fmt: skip
     """Return the traced engine, or the eager one where the network cannot be recorded on some rank. Collective."""
-    gradient = record_gradient(config, ranks, model, example, target_weights)
+    from mpitrain.train.traced.record import record_gradient
+
+    gradient = record_gradient(request, ranks, model, example, target_weights)
     if not isinstance(gradient, str):
         return EngineChoice("traced", reason, gradient=gradient)
-    if asked == "traced":
+    if request.engine == "traced":
         raise ConfigError(f"training.engine=traced: {gradient}; use training.engine=auto")
     return EngineChoice("eager", gradient)
 
 
-def requested_engine(config: RunConfig) -> str:
-    """Return `training.engine`, or what `distributed.strategy` means by it."""
-    if config.training.engine == "auto" and config.distributed.strategy == "ddp":
-        return "ddp"
-    return config.training.engine
-
-
-def _not_compilable(config: RunConfig, device: torch.device, model: nn.Module, num_rows: int) -> str | None:
-    """Say what the compiled step lacks for this run, whose microbatches have `num_rows`; None where it serves."""
-    if (obstacle := needs_autograd(config, device)) is not None:
+def _what_no_kernel_has(request: EngineRequest, device: Device) -> str | None:
+    if (obstacle := request.needs_autograd(device)) is not None:
         return obstacle
-    chain = dense_chain_of(model)
+    if request.training.loss_function.kernel is None:
+        return f"training.loss_function={request.training.loss_function.name} has no compiled kernel"
+    return None
+
+
+def what_cannot_be_compiled(request: EngineRequest, device: Device, model: Any, num_rows: int) -> str | None:
+    """Return why the compiled step cannot compute this run, whose microbatches have `num_rows`; None where it can."""
+    if (obstacle := _what_no_kernel_has(request, device)) is not None:
+        return obstacle
+    chain = chain_of(model)
     if chain is None:
-        return "the network is no plain chain of dense layers"
+        return "the network is neither a plain chain of dense layers nor a plain cnn or unet"
     if max(chain.sizes) > LARGEST_COMPILED_WIDTH:
         return f"a layer is wider than {LARGEST_COMPILED_WIDTH}"
     if not chain.has_batch_norm:
         return None
-    if config.distributed.sync_batch_norm:
-        return "distributed.sync_batch_norm=true is autograd's"
-    if config.training.gradient_accumulation_steps > 1:
-        return "batch norm of training.gradient_accumulation_steps is autograd's"
-    return f"batch norm over more than {MOST_NORM_ROWS} rows is autograd's" if num_rows > MOST_NORM_ROWS else None
+    if request.distributed.sync_batch_norm:
+        return "distributed.sync_batch_norm=true needs autograd"
+    if request.training.gradient_accumulation_steps > 1:
+        return "batch norm of training.gradient_accumulation_steps needs autograd"
+    return f"batch norm over more than {MOST_NORM_ROWS} rows needs autograd" if num_rows > MOST_NORM_ROWS else None
 
 
-def _load_everywhere(ranks: Ranks, network: DenseNetwork, instruction_set: str, loaded: Kernels) -> ctypes.CDLL:
+def _load_everywhere(ranks: Ranks, network: KernelNetwork, instruction_set: str, loaded: Kernels) -> ctypes.CDLL:
     if (network, instruction_set) not in loaded:
         loaded[network, instruction_set] = _load_new(ranks, network, instruction_set)
     return loaded[network, instruction_set]
 
 
-def _load_new(ranks: Ranks, network: DenseNetwork, instruction_set: str) -> ctypes.CDLL:
+def _load_new(ranks: Ranks, network: KernelNetwork, instruction_set: str) -> ctypes.CDLL:
     ranks.starting.now("compiling the training step for this network (once; it is kept)")
     # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
-    say_note = functools.partial(_say_note, ranks)
-    ranks.on_root(lambda: build_kernel(network, instruction_set, say_note))
+    ranks.on_root(lambda: build_kernel(network, instruction_set, ranks.note))
     return ranks.on_all_ranks(lambda: load_kernel(network, instruction_set))
 
 
-def _say_note(ranks: Ranks, line: str) -> None:
-    ranks.say(f"note: {line}", error=True)
-
-
-def dense_network_of(config: RunConfig, model: nn.Module, num_rows: int = 0) -> DenseNetwork:
+def dense_network_of(training: TrainingSection, model: Any, num_rows: int = 0) -> DenseNetwork:
     """Describe a chain of dense layers to the kernel; `num_rows` of a microbatch count for batch norm."""
-    chain = dense_chain_of(model)
+    chain = chain_of(model)
     if chain is None:
         raise TypeError(f"{type(model).__name__} is no chain of dense layers")
     hidden, output = (name.replace("none", "identity") for name in (chain.hidden_activation, chain.output_activation))
-    loss, dtype = config.training.loss_function, torch_dtype(config)
+    loss, dtype = training.loss_function.kernel, training.dtype
     # Few sizes, so that one kernel serves for similar batches.
     norm_rows = 1 << max(num_rows - 1, 0).bit_length() if chain.has_batch_norm else 0
     layers = chain.dropout, norm_rows, chain.has_layer_norm, chain.is_residual
     return DenseNetwork(chain.sizes, hidden, output, loss, dtype, *layers)
 
 
-def check_strategy(config: RunConfig, world_size: int) -> None:
+def check_strategy(strategy: str, world_size: int) -> None:
     """Raise LaunchError where `single` or `dp`, which are one process each, meet several ranks."""
-    strategy = config.distributed.strategy
     if strategy in ("single", "dp") and world_size > 1:
         raise LaunchError(
             f"distributed.strategy={strategy}: is one process, this run has {world_size} ranks; start one, or give "
@@ -158,23 +225,60 @@ def check_strategy(config: RunConfig, world_size: int) -> None:
         )
 
 
-def strategy_notices(config: RunConfig, engine: str) -> list[str]:
+def slow_step_notices(request: EngineRequest, choice: EngineChoice, model: Any, device: Device) -> list[str]:
+    """Return a line where a switch keeps a small network on CPUs from the compiled step.
+
+    Networks 7-16-1 to 7-256-256-1 with batches of 64 to 4096 took 2 to 400 times as long a step.
+    """
+    chain, cause = chain_of(model), request.needs_autograd(device)
+    if choice.name != "eager" or device.type != "cpu" or cause is None or chain is None:
+        return []
+    if max(chain.sizes) > LARGEST_SLOWED_WIDTH or request.training.optimizer.kernel is None:
+        return []
+    return [f"{cause}: on CPUs a step of a network this small takes up to 400 times as long with it; leave it out here"]
+
+
+def strategy_notices(distributed: DistributedSection, engine: str) -> list[str]:
     """Return a line for each option of DistributedDataParallel that is set in a run without it."""
     defaults = DistributedSection()
     if engine == "ddp":
         return []
     return [
-        f"distributed.{key}={show_value(getattr(config.distributed, key))}: an option of DistributedDataParallel, of "
+        f"distributed.{key}={show_value(getattr(distributed, key))}: an option of DistributedDataParallel, of "
         "no effect without distributed.strategy=ddp"
         for key in _OF_DDP_ONLY
-        if getattr(config.distributed, key) != getattr(defaults, key)
+        if getattr(distributed, key) != getattr(defaults, key)
     ]
 
 
 def set_switches(training: TrainingSection) -> None:
-    """Set what is torch's own, for the whole process: deterministic algorithms, TensorFloat32 products."""
+    """Set torch's process-wide switches: deterministic algorithms, TensorFloat32 products."""
+    import torch
+
     # Asking for what is so already would load torch's compiler: a second or two on each rank.
     if torch.are_deterministic_algorithms_enabled() != training.deterministic:
         torch.use_deterministic_algorithms(training.deterministic)
     torch.backends.cuda.matmul.allow_tf32 = training.allow_tf32
     torch.backends.cudnn.allow_tf32 = training.allow_tf32
+
+
+def cpu_notices(instruction_set: str, choice: EngineChoice, ranks: Ranks) -> list[str]:
+    """Return notices of what makes a run's bits depend on the kind of CPU, or makes avoiding that slow. Collective."""
+    notices = _fusing_notices(instruction_set, choice.name)
+    mixture = describe_mixture(ranks.gather_object(detect_cpu()))
+    if mixture is None or choice.same_on_any_cpu:
+        return notices
+    return [
+        *notices,
+        f"the ranks are on several kinds of CPU ({mixture}): training.engine={choice.name} promises the same bits on "
+        "one kind only; ranks that drift apart end the run, so give it nodes of one kind",
+    ]
+
+
+def _fusing_notices(instruction_set: str, engine: str) -> list[str]:
+    if engine != "compiled" or fuses_products(detect_cpu(), instruction_set):
+        return []
+    return [
+        f"compute.instruction_set={instruction_set}: without fused multiply-add instructions, which are "
+        "computed exactly in several: the same results, up to 20 times slower"
+    ]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mpitrain.train.compiled.build import DenseNetwork
+from mpitrain.train.compiled.build import KernelNetwork
 from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.engines.cuda_graph import CudaGraphEngine
-from mpitrain.train.engines.ddp import DdpEngine
-from mpitrain.train.engines.eager import EagerEngine
-from mpitrain.train.engines.reference import ReferenceEngine
 from mpitrain.train.engines.standard import EngineInputs
-from mpitrain.train.traced.engine import TracedEngine
-from mpitrain.train.traced.gradient import TracedGradient
+
+if TYPE_CHECKING:
+    from mpitrain.train.traced.gradient import TracedGradient
 
 _SAME_ON_ANY_CPU = frozenset({"compiled"})
 
@@ -26,7 +24,7 @@ class EngineChoice:
 
     name: str
     reason: str
-    network: DenseNetwork | None = None
+    network: KernelNetwork | None = None
     kernel: ctypes.CDLL | None = None
     gradient: TracedGradient | None = None
     is_second_best: bool = False
@@ -43,19 +41,30 @@ class EngineChoice:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know: that another engine would have been faster."""
+        """Notices, such as that another engine would be faster."""
         return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
 
     def build(self, inputs: EngineInputs) -> StepEngine:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""
         if self.network is not None and self.kernel is not None:
             return CompiledEngine(inputs, self.network, self.kernel)
-        if self.gradient is not None:
-            return TracedEngine(inputs, self.gradient)
-        engines: dict[str, Callable[[EngineInputs], StepEngine]] = {
-            "reference": ReferenceEngine,
-            "eager": EagerEngine,
-            "ddp": DdpEngine,
-            "cuda_graph": CudaGraphEngine,
-        }
-        return engines[self.name](inputs)
+        return _torchs_engine(self, inputs)
+
+
+def _torchs_engine(choice: EngineChoice, inputs: EngineInputs) -> StepEngine:
+    if choice.gradient is not None:
+        from mpitrain.train.traced.engine import TracedEngine
+
+        return TracedEngine(inputs, choice.gradient)
+    from mpitrain.train.engines.cuda_graph import CudaGraphEngine
+    from mpitrain.train.engines.ddp import DdpEngine
+    from mpitrain.train.engines.eager import EagerEngine
+    from mpitrain.train.engines.reference import ReferenceEngine
+
+    engines: dict[str, Callable[[EngineInputs], StepEngine]] = {
+        "reference": ReferenceEngine,
+        "eager": EagerEngine,
+        "ddp": DdpEngine,
+        "cuda_graph": CudaGraphEngine,
+    }
+    return engines[choice.name](inputs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,9 +16,9 @@ from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import RunConfig
 from mpitrain.data.dataset.batches import EvaluationSource
 from mpitrain.errors import ConfigError, TrainingError
+from mpitrain.models.dense_module import torch_view
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.output_transforms import answering_physically
 
@@ -50,7 +51,7 @@ class JacobianWatch:
         The bits do not depend on the number of ranks. Raises TrainingError, on all ranks, where it is not finite.
         """
         own = torch.stack([self._sum(inputs) for inputs in self._samples])
-        gathered = self._ranks.cpu.all_gather(own, self._counts)
+        gathered = self._ranks.cpu.all_gather(own, self._counts)[: self._num_parts]
         # Zeros to the next power of two, which a number of ranks (`reference`) need not be, change no sum.
         missing = (1 << (self._num_parts - 1).bit_length()) - self._num_parts
         total = combine_in_tree(torch.cat([gathered, gathered.new_zeros((missing, gathered.shape[1]))]))
@@ -78,17 +79,13 @@ class JacobianWatch:
 
 
 def build_jacobian_watch(
-    config: RunConfig, model: nn.Module, sources: Sequence[EvaluationSource], ranks: Ranks,
-    layout: VirtualRanks,
-) -> JacobianWatch | None:  # fmt: skip
-    """Return what follows the Jacobian, None where the settings do not ask for it. Collective.
+    model: Any, sources: Sequence[EvaluationSource], ranks: Ranks, layout: VirtualRanks
+) -> JacobianWatch:
+    """Return the watch of the Jacobian at the first samples of `sources`. Collective.
 
     Raises ConfigError, on all ranks, for samples that are fields.
     """
-    training = config.training
-    if not training.follows_jacobian:
-        return None
-    watch = JacobianWatch(model, sources, ranks, layout)
+    watch = JacobianWatch(torch_view(model), sources, ranks, layout)
     ranks.on_all_ranks(watch.check_points)
     return watch
 
@@ -98,7 +95,7 @@ def _first_inputs(source: EvaluationSource, rows: int) -> torch.Tensor | None:
     found: list[torch.Tensor] = []
     count = 0
     for block in source.blocks():
-        found.append(block.inputs[: rows - count])
+        found.append(torch.as_tensor(block.inputs[: rows - count]))
         count += len(found[-1])
         if count >= rows:
             break

@@ -1,14 +1,22 @@
-"""The run folder: what lies where, who may write into it, and what is in the way."""
+"""The run folder: its files, and checks that they may be written."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.config import RunConfig
-from mpitrain.errors import OutputError
+from mpitrain.config import OutputSection
+from mpitrain.config.yaml import show_value
+from mpitrain.durable_files import replacing, write_durably, write_whole
+from mpitrain.errors import OutputError, writing
+from mpitrain.json_text import read_json
+
+RUN = "run"
+"""The key of a launch's identity: in a run's record, in the state of a checkpoint, in the record of a model."""
+_LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 
 
 @dataclass(frozen=True)
@@ -19,13 +27,13 @@ class RunFolder:
     model_file: str = "model.pt"
 
     @classmethod
-    def of(cls, config: RunConfig) -> RunFolder:
-        """Return the folder that the settings of a run name."""
-        return cls(Path(config.output.model_dir), config.output.model_file)
+    def of(cls, output: OutputSection) -> RunFolder:
+        """Return the folder that the section `output` of a run names."""
+        return cls(Path(output.model_dir), output.model_file)
 
     @property
     def config(self) -> Path:
-        """The resolved configuration; also the mark that the folder holds a run."""
+        """The resolved configuration; a folder that has it holds a run."""
         return self.path / "config.yaml"
 
     @property
@@ -40,7 +48,7 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """What is needed to train the run again."""
+        """The record that `mpitrain reproduce` reads."""
         return self.path / "run_record.json"
 
     @property
@@ -52,6 +60,16 @@ class RunFolder:
     def model(self) -> Path:
         """The trained model, TorchScript."""
         return self.path / self.model_file
+
+    @property
+    def own_model(self) -> Path:
+        """The trained model as this package reads it: safetensors and JSON."""
+        return self.path / "model.safetensors"
+
+    @property
+    def stored_model(self) -> Path:
+        """What to read the trained model from: the run's own file, or that of runs before there was one."""
+        return self.own_model if self.own_model.is_file() else self.model
 
     @property
     def logs(self) -> Path:
@@ -72,6 +90,19 @@ class RunFolder:
     def synthetic_history(self) -> Path:
         """The history file that a run without data writes for itself."""
         return self.path / "cice_history.nc"
+
+    @property
+    def _own_files(self) -> tuple[Path, ...]:
+        model = (self.own_model, self.model, self.model.with_name(f"normalization.{self.model.name}"))
+        return self.config, self.statistics, self.record, self.metrics, *model, self.path / "report.html"
+
+    @property
+    def _own_folders(self) -> tuple[Path, ...]:
+        return self.checkpoints, self.logs, self.tracking
+
+    def data_files(self, entries: Sequence[str]) -> Sequence[str]:
+        """Return what the run trained on: the `entries` of `data.data_path`, or its synthetic history."""
+        return entries or [str(self.synthetic_history)]
 
     @property
     def holds_run(self) -> bool:
@@ -104,38 +135,85 @@ class RunFolder:
                 "it, or give a name such as model.pt"
             )
 
+    def refuse_links(self) -> None:
+        """Raise OutputError where what a run writes to is a symbolic link, which may lead anywhere, or a pipe.
+
+        Trackers have links of their own; those may lead to what is beside them, and the one of an earlier launch of
+        W&B to its log in the user's cache: a later launch has a folder of its own.
+        """
+        notes = (*self.logs.glob("*"), *self.path.glob("failed_on_some_ranks-*"), self.path / "member.json")
+        for path in (*self._own_files, *self._own_folders, self.profile, *notes):
+            refuse_link(path)
+        inside, of_earlier = os.path.realpath(self.tracking), set(self.tracking.glob(_LINK_OF_WANDB))
+        for path in self.tracking.rglob("*"):
+            if path not in of_earlier and not Path(os.path.realpath(path)).is_relative_to(inside):
+                refuse_link(path)
+
+    def note_of_another_run(self, path: Path, run: object) -> str | None:
+        """Return a line where `path`, which `run` has written, is of no launch that the folder's record names.
+
+        None where that is not known: earlier versions wrote no identity.
+        """
+        known = sorted(_runs_in(self.record))
+        if run is None or not known or run in known:
+            return None
+        return (
+            f"{path}: written by run {show_value(run)}, but {self.record.name} is of run {show_value(known[0])}: the "
+            "folder holds files of several runs"
+        )
+
     def create(self) -> None:
-        """Make the folder and try that it can be written. Raises OutputError."""
-        probe = self.logs / ".probe"
+        """Make the folder, and check that files can be written to it. Raises OutputError."""
+        self.refuse_links()
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
+            with replacing(self.logs / ".probe") as probe:
+                probe.write_bytes(b"")
+            (self.logs / ".probe").unlink()
             (self.logs / "failure.txt").unlink(missing_ok=True)
         except OSError as error:
             raise OutputError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another output.model_dir"
             ) from error
 
+    def write_settings(self, text: str, waits_for_disk: bool = True) -> None:
+        """Write `config.yaml`, and wait until the disk has it unless told otherwise. Raises OutputError."""
+        with writing(self.config, "free space, or choose another output.model_dir"):
+            (write_durably if waits_for_disk else write_whole)(self.config, text.encode())
+
     def remove_run(self) -> None:
         """Delete the run's own files and nothing else. Raises OutputError."""
-        own = [
-            self.config,
-            self.statistics,
-            self.record,
-            self.metrics,
-            self.model,
-            self.model.with_name(f"normalization.{self.model.name}"),
-            self.path / "report.html",
-        ]
         try:
-            for file in own:
+            for file in self._own_files:
                 file.unlink(missing_ok=True)
-            for folder in (self.checkpoints, self.logs, self.tracking):
+            for folder in self._own_folders:
                 if folder.is_dir():
                     shutil.rmtree(folder)
         except OSError as error:
             raise OutputError(f"{error.filename}: cannot be removed ({error.strerror})") from error
+
+
+def _runs_in(record: Path) -> set[str]:
+    """Return the identities of the launches that a record names: of the last one, and of those that it went on from."""
+    try:
+        found = read_json(record)
+    except (OSError, ValueError):
+        return set()
+    earlier = found.get("earlier") if isinstance(found, dict) else None
+    launches = [found, *(earlier if isinstance(earlier, list) else ())]
+    runs = (one.get(RUN) for one in launches if isinstance(one, dict))
+    return {run for run in runs if isinstance(run, str)}
+
+
+def refuse_link(path: Path) -> None:
+    """Raise OutputError where `path` is a symbolic link, a pipe or a device."""
+    if path.is_fifo() or path.is_char_device() or path.is_block_device():
+        raise OutputError(f"{path}: is a pipe or a device, where a run has a file; remove it")
+    if path.is_symlink():
+        raise OutputError(
+            f"{path}: is a symbolic link, and a run writes to no link in its folder; remove it, or put in its place "
+            "what it leads to"
+        )
 
 
 def next_free(path: Path) -> Path:

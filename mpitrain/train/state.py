@@ -1,4 +1,4 @@
-"""Where a training stands: everything that a resumed run needs besides the data, as plain numbers and tensors."""
+"""The state of a training: everything that a resumed run needs besides the data, as numbers and tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
+import numpy as np
+
+from mpitrain.comm.arrays import Array, set_values
 
 # Set from the data before training begins, and never changed by it.
 NORMALIZATION_BUFFERS = ("input_mean", "input_std", "output_mean", "output_std")
@@ -57,7 +59,7 @@ class TrainingState:
         return False
 
     def record_jacobian(self, values: list[float], num_epochs: int, tolerance: float | None) -> None:
-        """Take the mean Jacobian in, `num_epochs` after the last one, and count epochs of changes below `tolerance`."""
+        """Record the mean Jacobian, `num_epochs` after the last one, and count epochs of changes below `tolerance`."""
         self.jacobian_change = None if self.jacobian is None else relative_change(values, self.jacobian)
         self.jacobian = values
         is_steady = tolerance is not None and self.jacobian_change is not None and self.jacobian_change < tolerance
@@ -82,23 +84,34 @@ def relative_change(values: Sequence[float], before: Sequence[float]) -> float:
     return difference / norm if norm > 0 else float(difference > 0)
 
 
-def named_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def named_weights(model: Any) -> dict[str, Array]:
     """Return copies of all that training changes, parameters and running statistics, by name, on the CPU, in order."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in _trained_tensors(model).items()}
+    return {name: copied(array) for name, array in _trained(model).items()}
 
 
-def load_named_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Set what `named_weights` gave, names and shapes alike."""
-    with torch.no_grad():
-        for name, tensor in _trained_tensors(model).items():
-            tensor.copy_(weights[name])
+def copied(array: Array) -> Array:
+    """Return a copy on the CPU."""
+    return array.copy() if isinstance(array, np.ndarray) else array.detach().cpu().clone()
 
 
-def without_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def load_named_weights(model: Any, weights: Mapping[str, Array]) -> None:
+    """Restore the weights of `named_weights`; names and shapes must agree."""
+    for name, target in _trained(model).items():
+        set_values(target, weights[name])
+
+
+def load_statistics(model: Any, state: Mapping[str, Array]) -> None:
+    """Set the statistics of inputs and outputs that `state` has by their names."""
+    for name in NORMALIZATION_BUFFERS:
+        if name in state:
+            set_values(model.get_buffer(name), state[name])
+
+
+def without_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """Return the tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _trained(model: Any) -> dict[str, Array]:
     buffers = {name: buffer for name, buffer in model.named_buffers() if name not in NORMALIZATION_BUFFERS}
     return {**dict(model.named_parameters()), **buffers}

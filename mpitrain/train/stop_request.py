@@ -1,4 +1,4 @@
-"""A polite stop: signals set a flag and nothing else; all ranks agree on it at a step's boundary."""
+"""Stopping by signals: a signal only sets a flag, on which all ranks agree between two steps."""
 
 from __future__ import annotations
 

@@ -4,61 +4,53 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
-
-import torch
-from torch import nn
+from collections.abc import Sequence
+from typing import Any
 
 from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.arrays import Array
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.config import TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
-from mpitrain.observe.step_times import StepMeter
+from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.drift.watch import DriftWatch
+from mpitrain.train.drift import DriftWatch
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.jacobian import JacobianWatch
-from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
-from mpitrain.train.schedules import REFERENCE_BATCH_SIZE, learning_rate_at, scaled_learning_rate
+from mpitrain.train.optimizers.state import optimizer_tensors, restore_optimizer
+from mpitrain.train.schedules.schedule import REFERENCE_BATCH_SIZE, Rates, learning_rates, scaled_learning_rate
 from mpitrain.train.state import TrainingState, load_named_weights, named_weights, without_prefix
 from mpitrain.train.stop_request import StopRequest
 
-SaveCheckpoint = Callable[[Mapping[str, torch.Tensor], Mapping[str, Any], int, str], None]
-
-
-class Watcher(Protocol):
-    """Who is told how the training goes; on ranks that keep quiet, nobody."""
-
-    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
-        """Hear of finished optimiser steps, of which `state.global_step` counts the last."""
-
-    def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
-        """Hear of a finished epoch."""
+SAVE_INTERVAL_S = 60.0
+"""Where epochs take long, a checkpoint is saved about as often, by whole epochs."""
+_TIMED_EPOCHS = 2  # the first one may hold what is done once, such as compiling
 
 
 class Trainer:
     """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
 
     def __init__(
-        self, config: RunConfig, ranks: Ranks, model: nn.Module, engine: StepEngine, save: SaveCheckpoint,
-        watcher: Watcher, stop_request: StopRequest, jacobian_watch: JacobianWatch | None = None,
-        one_by_one: bool = False, meter: StepMeter | None = None,
+        self, training: TrainingSection, ranks: Ranks, model: Any, engine: StepEngine, callbacks: Sequence[Callback],
+        stop_request: StopRequest, one_by_one: bool = False, judges_first: bool = False,
     ) -> None:  # fmt: skip
-        """`meter` is told when steps begin and end.
+        """`callbacks` are called in the order of the list.
 
-        `one_by_one`, or a profile: the watcher hears of each step before the next one, and sees the model then.
+        `one_by_one`, or a profile, calls them after every single step, so that they can read the model's weights.
+        `judges_first` validates the first weights, as epoch 0: they are exported if training improves nothing.
         """
         self.state = TrainingState()
         self.steps_before = 0  # of the run that is resumed
-        self.best_weights: dict[str, torch.Tensor] | None = None
-        self._config, self._ranks, self._model, self._engine = config, ranks, model, engine
-        self._save, self._watcher, self._stop_request = save, watcher, stop_request
-        self._jacobian_watch, self._best_is_saved = jacobian_watch, True
-        self._one_by_one, self._stop_was_asked = one_by_one or config.training.profile_training, False
+        self.best_weights: dict[str, Array] | None = None
+        self._training, self._ranks, self._model, self._engine = training, ranks, model, engine
+        self._callbacks, self._stop_request, self._best_is_saved = tuple(callbacks), stop_request, True
+        self._judges_first = judges_first
+        self._one_by_one, self._stop_was_asked = one_by_one or training.profile_training, False
+        self._epochs_between_saves, self._untimed_epochs = training.save_interval, _TIMED_EPOCHS
         self._drift = DriftWatch(ranks, model, engine)
-        self._meter = meter
         self._names = [name for name, _ in model.named_parameters()]
+        schedule = training.scheduler
+        self._plateau_patience = schedule.plateau_patience if schedule is not None else None
+        self._rates = ranks.on_all_ranks(self._learning_rates)
 
     def fit(self) -> None:
         """Train to the end. Collective.
@@ -67,18 +59,26 @@ class Trainer:
         stop whose checkpoint is on the disk.
         """
         if self.state.global_step > 0:
-            self._stop_if_asked(False)  # resumed where it had been told to stop
-        while self.state.epoch < self._config.training.epochs and not self.state.stopped_early:
+            self._stop_if_asked(False)  # a resumed run may already have taken max_steps
+        elif self._judges_first:
+            self._judge_first_weights()
+        while self.state.epoch < self._training.epochs and not self.state.stopped_early:
             started_s = time.monotonic()
-            learning_rate = self._learning_rate()
+            learning_rate = self._rates(self.state.epoch, self.state.num_plateaus)
             self._run_steps(learning_rate)
             self._finish_epoch(learning_rate, started_s)
         self.save_checkpoint()
 
+    def _judge_first_weights(self) -> None:
+        loss = self._engine.validation_loss()
+        if loss is not None and math.isfinite(loss):
+            self.state.best_loss, self.state.best_epoch = loss, 0
+            self.best_weights, self._best_is_saved = named_weights(self._model), False
+
     def _run_steps(self, learning_rate: float) -> None:
         state = self.state
-        if self._meter is not None:
-            self._meter.begin()
+        for callback in self._callbacks:
+            callback.on_epoch_begin(state)
         if state.step_in_epoch == 0:  # else the order and the losses so far came with the checkpoint
             self._engine.start_epoch(state.epoch)
         while state.step_in_epoch < self._engine.steps_per_epoch:
@@ -86,19 +86,17 @@ class Trainer:
                 state.step_in_epoch, self._steps_at_once(), learning_rate, self._stop_request.is_set
             )
             self._count_steps(taken.losses, learning_rate)
-            if self._meter is not None:
-                self._meter.count(len(taken.losses))
             self._stop_was_asked = taken.stop_requested
             # After an epoch's last step the epoch is finished first, so that no checkpoint lies between the two.
             if state.step_in_epoch < self._engine.steps_per_epoch:
                 self._stop_if_asked(taken.stop_requested)
-        if self._meter is not None:
-            self._meter.end(is_last=state.epoch + 1 == self._config.training.epochs)
+        for callback in self._callbacks:
+            callback.on_steps_end(state)
 
     def _steps_at_once(self) -> int:
         if self._one_by_one:
             return 1
-        left, max_steps = self._engine.steps_per_epoch - self.state.step_in_epoch, self._config.training.max_steps
+        left, max_steps = self._engine.steps_per_epoch - self.state.step_in_epoch, self._training.max_steps
         return left if max_steps is None else min(left, max_steps - self.state.global_step)
 
     def _count_steps(self, losses: Sequence[float], learning_rate: float) -> None:
@@ -112,10 +110,11 @@ class Trainer:
             raise mark_agreed(TrainingError(self._describe_divergence(losses[-1], learning_rate)))
         self._ranks.note_step(self.state.global_step)
         self._drift.after_steps(self.state.global_step)
-        self._watcher.on_steps(self.state, losses, learning_rate)
+        for callback in self._callbacks:
+            callback.on_steps(self.state, losses, learning_rate)
 
     def _finish_epoch(self, learning_rate: float, started_s: float) -> None:
-        training = self._config.training
+        training = self._training
         validation_loss = self._engine.validation_loss()
         if validation_loss is not None and not math.isfinite(validation_loss):
             self._drift.on_failed_loss(self.state.global_step)
@@ -129,27 +128,26 @@ class Trainer:
         patience = training.early_stopping_patience
         if patience is not None and self.state.epoch >= training.min_epochs:
             self.state.stopped_early = self.state.epochs_without_improvement >= patience
-        self._follow_jacobian()
-        if training.scheduler is not None and training.scheduler.type == "plateau":
-            self.state.watch_plateau(training.scheduler.patience)
-        self._watcher.on_epoch(self.state, learning_rate, wall_time_s)
+        if self._plateau_patience is not None:
+            self.state.watch_plateau(self._plateau_patience)
+        for callback in self._callbacks:
+            callback.on_epoch(self.state, learning_rate, wall_time_s)
         is_last = self.state.epoch == training.epochs or self.state.stopped_early
         if not is_last:
             self._stop_if_asked(self._stop_was_asked)
-            if self.state.epoch % training.save_interval == 0:
+            self._time_epoch(wall_time_s)
+            if self.state.epoch % self._epochs_between_saves == 0:
                 self.save_checkpoint()
 
-    def _follow_jacobian(self) -> None:
-        training, state = self._config.training, self.state
-        if self._jacobian_watch is None or state.epoch % training.jacobian_freq != 0:
-            return
-        state.record_jacobian(self._jacobian_watch.mean(), training.jacobian_freq, training.jacobian_tolerance)
-        # All ranks have the same Jacobian, so they decide alike.
-        if state.epoch >= training.min_epochs:
-            state.stopped_early |= state.epochs_of_steady_jacobian >= (training.early_stopping_patience or 1)
+    def _time_epoch(self, wall_time_s: float) -> None:
+        """Save more often than every `save_interval` epochs, if they are long. Collective: the root's time counts."""
+        if self._untimed_epochs > 0:
+            self._untimed_epochs -= 1
+            in_time = max(1, math.ceil(SAVE_INTERVAL_S / max(wall_time_s, 1e-9)))
+            self._epochs_between_saves = self._ranks.broadcast_object(min(self._training.save_interval, in_time))
 
     def _stop_if_asked(self, stop_requested: bool) -> None:
-        max_steps = self._config.training.max_steps
+        max_steps = self._training.max_steps
         if max_steps is not None and self.state.global_step >= max_steps:
             reason = f"training.max_steps={max_steps}"
         elif stop_requested:
@@ -169,14 +167,12 @@ class Trainer:
         tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
         tensors |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
         self._drift.before_saving(tensors, self.state.global_step)
-        self._save(tensors, self.state.to_manifest(), self.state.global_step, "step")
+        for callback in self._callbacks:
+            callback.on_checkpoint(tensors, self.state, "step")
         if self.best_weights is not None and not self._best_is_saved:
-            self._save(
-                {f"model.{name}": value for name, value in self.best_weights.items()},
-                self.state.to_manifest(),
-                self.state.global_step,
-                "best",
-            )
+            best = {f"model.{name}": value for name, value in self.best_weights.items()}
+            for callback in self._callbacks:
+                callback.on_checkpoint(best, self.state, "best")
             self._best_is_saved = True
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -190,12 +186,12 @@ class Trainer:
         self._engine.start_epoch(self.state.epoch, self.state.step_in_epoch)
         self._engine.restore_state(without_prefix(checkpoint.tensors, "engine."))
 
-    def _learning_rate(self) -> float:
-        training = self._config.training
+    def _learning_rates(self) -> Rates:
+        training = self._training
         is_by_batch = training.learning_rate_scaling_by == "batch_size"
         ratio = self._engine.global_batch_size / REFERENCE_BATCH_SIZE if is_by_batch else self._ranks.world_size
         base = scaled_learning_rate(training.optimizer.learning_rate, training.learning_rate_scaling, ratio)
-        return learning_rate_at(self.state.epoch, training.epochs, base, training.scheduler, self.state.num_plateaus)
+        return learning_rates(training.scheduler, base, training.epochs)
 
     def _describe_divergence(self, loss: float, learning_rate: float) -> str:
         return (
@@ -204,7 +200,7 @@ class Trainer:
         )
 
     def _describe_validation(self, loss: float, learning_rate: float) -> str:
-        # A batch's loss is the one before its step: what an epoch's last step did, validation is the first to see.
+        # A batch's loss is the one before its step: validation is the first to see the effect of an epoch's last step.
         where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
         return f"the validation loss became {loss} after {where}; {_advice(learning_rate)}"
 

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config import TrainingSection, load_run_config
 from mpitrain.errors import ConfigError, UserError
 
 TRACE_STEPS = (1, 10, 100, 1000)
@@ -48,6 +48,8 @@ _SOUTH = ("domain.pole=south", "training.epochs=100", "model.hidden_size=2")
 _SIGMOID = ("training.epochs=100", "model.hidden_activation=sigmoid", "model.hidden_size=64")
 _BATCH_64 = ("training.epochs=60", "training.global_batch_size=64")
 _FULL_BATCH = ("training.epochs=200", "training.global_batch_size=full")
+# As many microbatches as a batch has; the others have 8, as all batches had before.
+_BATCH_900 = ("training.epochs=10", "training.global_batch_size=900", "training.virtual_ranks=null")
 _ALL_DATA = ("domain.pole=south", "domain.clean_data=false", "training.epochs=4", "training.global_batch_size=100")
 
 _RUNS = {
@@ -59,6 +61,7 @@ _RUNS = {
         _reference("reference, sigmoid between", *_SIGMOID),
         _standard("standard, batch 64", *_BATCH_64),
         _standard("standard, batch 64 float64", *_BATCH_64, precision="float64"),
+        _standard("standard, batch 900 in 64 microbatches", *_BATCH_900),
         _standard("standard, full batch", *_FULL_BATCH),
         _standard("standard south, all data, gelu", *_ALL_DATA, "model.hidden_activation=gelu"),
     )
@@ -89,29 +92,28 @@ def named_cases(names: Sequence[str], overrides: Sequence[str]) -> list[Case]:
     chosen = [case for case in table if case.name in names or case.run.name in names]
     changed = [replace(case, run=replace(case.run, settings=(*case.run.settings, *overrides))) for case in chosen]
     for case in changed:
-        _check_the_cpp_program_has(load_run_config(None, case.run.settings).config)
+        _check_the_cpp_program_has(load_run_config(None, case.run.settings).config.training)
     return changed
 
 
-def cases_of_user(config: RunConfig, overrides: Sequence[str]) -> list[Case]:
-    """Return the cases of a user's own configuration: exact against libtorch, close against the plain engine.
+def cases_of_user(training: TrainingSection, overrides: Sequence[str]) -> list[Case]:
+    """Return the cases of a user's own run: exact against libtorch, close against the plain engine.
 
     Raises ConfigError for settings that the C++ program does not have.
     """
-    _check_the_cpp_program_has(config)
+    _check_the_cpp_program_has(training)
     # The eager engine is the definition; the others promise to agree with it to rounding.
-    run = Run("your run", config.training.dtype, (*overrides, "training.engine=eager"))
-    claims = [("torch", "exact"), ("plain", f"close {config.training.dtype}")]
+    run = Run("your run", training.dtype, (*overrides, "training.engine=eager"))
+    claims = [("torch", "exact"), ("plain", f"close {training.dtype}")]
     return [Case(run, engine, claim) for engine, claim in claims]
 
 
-def _check_the_cpp_program_has(config: RunConfig) -> None:
-    training = config.training
+def _check_the_cpp_program_has(training: TrainingSection) -> None:
     unknown = {
-        "training.scheduler": training.scheduler is not None and training.scheduler.type != "none",
-        "training.optimizer.type": training.optimizer.type != "adam",
-        "training.optimizer.weight_decay": training.optimizer.weight_decay != 0,
-        "training.loss_function": training.loss_function != "mse",
+        "training.scheduler": training.scheduler is not None and training.scheduler.in_reference is None,
+        "training.optimizer.type": training.optimizer.in_reference is None,
+        "training.optimizer.weight_decay": bool(getattr(training.optimizer, "weight_decay", 0)),
+        "training.loss_function": training.loss_function.in_reference is None,
         "training.gradient_clip_norm": training.gradient_clip_norm is not None,
         "training.gradient_accumulation_steps": training.gradient_accumulation_steps != 1,
         "training.learning_rate_scaling": training.learning_rate_scaling != "none",
@@ -124,10 +126,9 @@ def _check_the_cpp_program_has(config: RunConfig) -> None:
         raise ConfigError(f"the C++ program has no {', '.join(asked)}; verify with key=null (or 0) for each")
 
 
-def weights_for_cpp(config: RunConfig) -> str | None:
-    """Return the run's file of initial weights where the C++ program reads it itself: NetCDF, not a model.pt.
+def weights_for_cpp(given: str | None) -> str | None:
+    """Return the file `model.initial_weights` where the C++ program reads it itself: NetCDF, not a model.pt.
 
     None: Python writes the weights that it starts from as NetCDF. Told by the content, as in training.
     """
-    given = config.model.initial_weights
     return None if given is None or zipfile.is_zipfile(given) else given

@@ -18,13 +18,14 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import run_on_all_ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.dataset.batches import BatchPlan, EpochOrder
+from mpitrain.data.dataset.batches import EpochOrder
 from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.faults.table import stages_of
 from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
-from mpitrain.verify.recorder import Recorded, record_run
+from mpitrain.verify.recorder import record_run
 from mpitrain.verify.trace import Trace, write_trace
+from mpitrain.verify.traced_run import Recorded
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def _do_all(ranks: Ranks, jobs: list[dict[str, Any]]) -> int:
         settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi"]
         path = Path(job["config"]) if job["config"] else None
         config = ranks.on_all_ranks(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
-        with open_tensors(ranks, config):
+        with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
             recorded = record_run(config, ranks, TRACE_STEPS, stages_of(job.get("fault")))
             recorded.trace.attributes |= as_attributes(ranks.gather_object(facts_of_this_rank(os.environ)))
             ranks.on_root(lambda config=config, job=job, recorded=recorded: _write(config, job, recorded))  # type: ignore[misc]
@@ -50,8 +51,8 @@ def _write(config: RunConfig, job: Mapping[str, Any], recorded: Recorded) -> Non
     write_trace(Path(job["trace"]), recorded.trace)
     if job.get("fault"):
         return
-    if weights_for_cpp(config) is None:
-        _write_initial_weights(Path(job["initial_weights"]), config, recorded.trace)
+    if weights_for_cpp(config.model.initial_weights) is None:
+        _write_initial_weights(Path(job["initial_weights"]), config.model.hidden_size, recorded.trace)
     if config.semantics == "standard":
         _write_batch_order(Path(job["batch_order"]), config, recorded)
 
@@ -64,30 +65,28 @@ def _write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> Non
     """
     plan, num_epochs = recorded.plan, config.training.epochs
     training, _ = split_validation(len(recorded.selected), config.validation_split, config.seed)
-    orders = [_epoch_order(v, config, plan, len(training)) for v in range(plan.num_virtual_ranks)]
-    order = np.empty((num_epochs * plan.steps_per_epoch, plan.num_virtual_ranks, plan.slice_rows), dtype=np.int64)
+    orders = [
+        EpochOrder(v, len(members_of(v, plan.num_virtual_ranks, len(training))), plan, config.seed, config.shuffle)
+        for v in range(plan.num_virtual_ranks)
+    ]
+    order = np.empty((num_epochs * plan.steps_per_epoch, plan.num_virtual_ranks, plan.microbatch_rows), dtype=np.int64)
     for epoch in range(num_epochs):
         for v, own in enumerate(orders):
             own.start_epoch(epoch)
             members = np.concatenate(
-                [members_of(v, plan.num_virtual_ranks, len(training)), np.full(plan.slice_rows, -1)]
+                [members_of(v, plan.num_virtual_ranks, len(training)), np.full(plan.microbatch_rows, -1)]
             )
             for step in range(plan.steps_per_epoch):
-                rows = np.minimum(own.rows(step).numpy(), len(members) - 1)
+                rows = np.minimum(own.rows(step), len(members) - 1)
                 order[epoch * plan.steps_per_epoch + step, v] = members[rows]
     write_trace(path, Trace({"training_index": training, "batch_order": order}))
 
 
-def _epoch_order(virtual_rank: int, config: RunConfig, plan: BatchPlan, num_training: int) -> EpochOrder:
-    count = len(members_of(virtual_rank, plan.num_virtual_ranks, num_training))
-    return EpochOrder(virtual_rank, count, plan, config.seed, config.shuffle)
-
-
-def _write_initial_weights(path: Path, config: RunConfig, trace: Trace) -> None:
+def _write_initial_weights(path: Path, hidden_size: int, trace: Trace) -> None:
     """Write the weights that the C++ program starts from: those that Python's side started from, all their digits."""
     prefix = "initial."
     arrays = {name.removeprefix(prefix): values for name, values in trace.arrays.items() if name.startswith(prefix)}
-    write_trace(path, Trace(arrays, {"hidden_size": np.int64(config.model.hidden_size)}))
+    write_trace(path, Trace(arrays, {"hidden_size": np.int64(hidden_size)}))
 
 
 if __name__ == "__main__":

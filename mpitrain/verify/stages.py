@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import RunConfig
-from mpitrain.data.dataset.dataset import DataSummary
-from mpitrain.data.open_dataset import HeldDataset, hold_samples
+from mpitrain.data.dataset.dataset import DataSummary, LayoutOfSamples
+from mpitrain.data.dataset.in_memory import InMemoryDataset
+from mpitrain.data.dataset.reference import ReferenceDataset
+from mpitrain.data.open_dataset import DataRequest, hold_samples
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.settings import Selection
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.runs.model import build_model
+from mpitrain.runs.build import ModelRequest, build_model
 from mpitrain.train.engines.contract import StepEngine
+
+HeldDataset = InMemoryDataset | ReferenceDataset
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Stages:
     """
 
     select: Callable[[Selection], Selection] = lambda selection: selection
-    hold_samples: Callable[[RunConfig, Samples, VirtualRanks, Ranks], HeldDataset] = hold_samples
-    build_model: Callable[[RunConfig, DataSummary, Ranks], nn.Module] = build_model
+    hold_samples: Callable[[DataRequest, Samples, LayoutOfSamples, Ranks], HeldDataset] = hold_samples
+    build_model: Callable[[ModelRequest, DataSummary, Ranks], nn.Module] = build_model
     session_of_engine: Callable[[Ranks], Ranks] = lambda ranks: ranks
     adjust_engine: Callable[[StepEngine], None] = lambda engine: None
     jacobian: Callable[[nn.Module, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = scalar_jacobian

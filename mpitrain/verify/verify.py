@@ -138,7 +138,7 @@ def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
         raise DataError(f"{history}: no such file; set data.data_path to an existing file")
     if history.suffix == ".npz":
         raise DataError(f"{history}: the C++ program reads NetCDF history files only; set data.data_path to one (.nc)")
-    return cases_of_user(config, request.overrides), history
+    return cases_of_user(config.training, request.overrides), history
 
 
 class _Workbench:
@@ -250,7 +250,7 @@ class _Workbench:
 def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:
     """Return the C++ program's flags for a configuration, with the files that Python's side wrote."""
     optimizer = config.training.optimizer
-    weights = ["--initial-weights", weights_for_cpp(config) or f"{stem}.weights.nc"]
+    weights = ["--initial-weights", weights_for_cpp(config.model.initial_weights) or f"{stem}.weights.nc"]
     if config.semantics == "standard" and config.model.initial_weights is None:
         # Drawn there once more, so that the drawing is compared too.
         weights = ["--seed", str(config.seed), "--hidden-size", str(config.model.hidden_size)]
@@ -262,7 +262,7 @@ def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[s
     return [
         *("--history", str(history), *weights, "--engine", case.engine),
         *("--semantics", config.semantics, "--precision", config.training.dtype),
-        *("--pole", config.domain.pole, "--clean-data", str(config.domain.clean_data).lower()),
+        *("--pole", config.domain.pole or "north", "--clean-data", str(config.domain.clean_data).lower()),
         *("--hidden-activation", config.model.hidden_activation or "none"),
         *("--learning-rate", repr(optimizer.learning_rate), "--epsilon", repr(optimizer.epsilon)),
         *("--beta1", repr(optimizer.beta1), "--beta2", repr(optimizer.beta2)),

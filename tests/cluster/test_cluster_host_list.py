@@ -111,6 +111,7 @@ def test_unreadable_tasks_per_node_are_refused(text):
         expand_tasks_per_node(text)
 
 
+@pytest.mark.lab
 @pytest.mark.skipif(shutil.which("scontrol") is None, reason="no scontrol: apt-get install slurm-wlm")
 def test_scontrol_reads_the_same_hosts(tmp_path):
     configuration = tmp_path / "slurm.conf"

@@ -26,7 +26,7 @@ def test_the_table_is_plain_aligned_text():
         RankClaim("Slurm step", 12, 16, 4, variables=("SLURM_PROCID", "SLURM_LOCALID")),
         RankClaim("PBS job"),
     ]
-    assert render_claims_table(claims).splitlines() == [
+    assert render_claims_table(claims) == [
         "source      rank  world_size  local_rank  read from",
         "MPI         0     1           -           MPI_COMM_WORLD",
         "Slurm step  12    16          4           SLURM_PROCID, SLURM_LOCALID",

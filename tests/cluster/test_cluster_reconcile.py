@@ -1,5 +1,7 @@
 """Launches as they are really seen: good ones with the decision, wrong ones with the fix."""
 
+from pathlib import Path
+
 import pytest
 
 from mpitrain.cluster.rank_info import RankClaim
@@ -79,6 +81,7 @@ def torchrun(rank, size, local=None, agents=1):
 
 
 BATCH = {"SLURM_JOB_ID": "42", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+FOUR_SLOTS = str(Path(__file__).with_name("four_slots"))
 PBS = {"PBS_JOBID": "9.server", "PBS_NODEFILE": "/var/spool/aux/9.server", "PBS_TASKNUM": "1"}
 FLUX = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "1", "PMI_FD": "3"}
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
@@ -141,6 +144,12 @@ GOOD = {
     "interactive shell": ((0, 1), OPEN_MPI, SHELL, "mpi", (0, 1), 0),
     "PBS, mpirun": ((1, 2), MPICH, PBS | hydra(1, 2), "mpi", (1, 2), 0),
     "PBS, one process": ((0, 1), MPICH, PBS, "mpi", (0, 1), 0),
+    "Torque, one process": (
+        (0, 1), MPICH, PBS | {"PBS_NP": "1", "PBS_NUM_NODES": "1", "PBS_NUM_PPN": "1"}, "mpi", (0, 1), 0
+    ),
+    "Torque's numbers without a job": ((0, 1), MPICH, {"PBS_NP": "8"}, "mpi", (0, 1), 0),
+    "Torque, mpirun of one rank": ((0, 1), MPICH, PBS | hydra(0, 1) | {"PBS_NP": "8"}, "mpi", (0, 1), 0),
+    "nodes without tasks by node": ((0, 1), MPICH, BATCH | {"SLURM_NNODES": "2"}, "mpi", (0, 1), 0),
     "Cray PALS": ((3, 8), "MPI VERSION : CRAY MPICH version 8.1", {"PALS_RANKID": "3"}, "mpi", (3, 8), 0),
     "Flux": ((1, 4), MPICH, FLUX, "mpi", (1, 4), 0),
     "Flux on Slurm: the brokers' step is inherited": ((1, 4), MPICH, step(1, 2, "1,1", 1) | FLUX, "mpi", (1, 4), 0),
@@ -221,6 +230,42 @@ WRONG = {
         "",
         BATCH | {"SLURM_NTASKS": "8"},
         "nothing started the others; put srun",
+    ),
+    "mpirun forgotten in a PBS job": (
+        (0, 1),
+        OPEN_MPI,
+        {"PBS_JOBID": "9.server", "PBS_NODEFILE": FOUR_SLOTS},
+        "4 slots in job 9.server.*`mpirun -np 4 python.*`env -u PBS_JOBID python",
+    ),
+    "mpirun forgotten in a Torque job, the file of hosts elsewhere": (
+        (0, 1),
+        OPEN_MPI,
+        {"PBS_JOBID": "9.server", "PBS_NODEFILE": "/nowhere", "PBS_NUM_NODES": "2", "PBS_NUM_PPN": "4"},
+        "^PBS_NUM_NODES=2 and PBS_NUM_PPN=4 in job 9.server.*`mpirun -np 8 python.*`env -u PBS_JOBID python",
+    ),
+    "mpirun forgotten in a Torque job without a file of hosts": (
+        (0, 1),
+        MPICH,
+        {"PBS_JOBID": "9.server", "PBS_NP": "6", "PBS_NUM_NODES": "2", "PBS_NUM_PPN": "4"},
+        "^PBS_NP=6 in job 9.server.*`mpirun -np 6 python",
+    ),
+    "mpirun forgotten in a Torque job of two hosts": (
+        None,
+        "",
+        {"PBS_JOBID": "9.server", "PBS_NUM_NODES": "2"},
+        "^PBS_NUM_NODES=2 in job 9.server",
+    ),
+    "Torque's number by hand": (
+        None,
+        "",
+        {"PBS_JOBID": "9.server", "PBS_NP": "all"},
+        "PBS_NP=all: not a whole number; .*`unset PBS_NP`",
+    ),
+    "srun forgotten, tasks by node": (
+        (0, 1),
+        MPICH,
+        BATCH | {"SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4"},
+        "^SLURM_NNODES=2 and SLURM_NTASKS_PER_NODE=4.*`srun --mpi=pmi2 -n 8.*`SLURM_NTASKS=1 python",
     ),
     "SLURM_NTASKS by hand": (None, "", BATCH | {"SLURM_NTASKS": "all"}, "SLURM_NTASKS=all: not a whole number"),
     "mpirun in every task of srun": (

@@ -3,7 +3,7 @@
 import pytest
 from played_ranks import on_played_ranks
 
-from mpitrain.comm.agreement import is_agreed, mark_agreed, on_all_ranks, on_root
+from mpitrain.comm.agreement import is_agreed, mark_agreed, on_all_ranks, on_root, on_two_ranks
 from mpitrain.errors import CheckpointError, DataError, TrainingError
 
 
@@ -64,3 +64,25 @@ def test_the_roots_error_is_raised_on_every_rank():
         return is_agreed(raised.value)
 
     assert on_played_ranks(3, body) == [True] * 3
+
+
+@pytest.mark.parametrize(("num_ranks", "second", "ran_by"), [(3, 2, 2), (3, None, 0), (1, None, 0)])
+def test_two_ranks_act_at_once_and_all_have_both_results(num_ranks, second, ran_by):
+    def act(comm):
+        return on_two_ranks(comm, comm.rank == second, lambda: ("first", comm.rank), lambda: ("second", comm.rank))
+
+    assert on_played_ranks(num_ranks, act) == [(("first", 0), ("second", ran_by))] * num_ranks
+
+
+@pytest.mark.parametrize("failing", ["first", "second"])
+def test_an_error_of_either_of_two_ranks_is_everybodys(failing):
+    def act(comm):
+        def action(name):
+            return lambda: fail(DataError(name)) if name == failing else name
+
+        try:
+            return on_two_ranks(comm, comm.rank == 1, action("first"), action("second"))
+        except DataError as error:
+            return str(error), is_agreed(error)
+
+    assert on_played_ranks(3, act) == [(failing, True)] * 3

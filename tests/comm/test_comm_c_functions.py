@@ -14,7 +14,6 @@ PROGRAM = Path(__file__).parent / "c_functions_program.py"
 LIBRARIES = {"MPICH": (sys.executable, 4, 20), "Open MPI": (OPENMPI, 8, 24)}
 
 
-@pytest.mark.mpi(ranks=2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_two_ranks_exchange_bytes(tmp_path, library):
     python, handle_bytes, status_bytes = LIBRARIES[library]

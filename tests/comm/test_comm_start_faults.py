@@ -2,26 +2,141 @@
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import subprocess
 import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import launch
+from conftest import TIMEOUT_S, find_mpirun, launch, launcher_environment
 from start_faults import (
-    NUM_RANKS,
     Cell,
+    Ended,
+    cells,
+    expected_code,
+    expected_words,
+    is_named_by_launcher,
+    run_cell,
 )
-from start_problems import problems_of
 
-from mpitrain.comm.supervision import node_watch
-from mpitrain.comm.supervision.start_report import Start, describe_end, describe_lost
-from mpitrain.comm.supervision.time_limit import start_limit_s
+from mpitrain.comm.agent import rank_side
+from mpitrain.comm.agent.arrival import start_limit_s
+from mpitrain.comm.agent.folder import SPOKEN
+from mpitrain.comm.agent.words import IMPORTING, Start, describe_end, describe_lost
 from mpitrain.errors import LaunchError
 
+AT_ONCE = 3
+START_LIMIT_S = 30.0
+START_S = 15.0  # imports of all ranks at once
+# One of each way to fail, of each phase and of each launcher; the others are drawn, or all of them with --full.
+ALWAYS = (
+    Cell("SIGSTOP", "MPI_Init", "mpirun"),
+    Cell("hang with lock", "import torch", "by hand"),
+    Cell("SIGKILL", "settings", "by hand"),
+    Cell("exception", "import mpi4py", "mpirun"),
+    Cell("sys.exit(0)", "meeting", "mpirun"),
+    Cell("hang", "transport", "by hand"),
+)
+NUM_DRAWN = 1
 
-@pytest.mark.mpi(ranks=NUM_RANKS)
+
+def chosen(is_full: bool) -> list[Cell]:
+    every = cells()
+    return every if is_full else [*ALWAYS, *random.Random(14).sample(every, NUM_DRAWN)]
+
+
+def processes_with(mark: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (path / "environ").read_bytes() and b") Z " not in (path / "stat").read_bytes():
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def problems_of(cell: Cell, history: Path, folder: Path, python: str, limit_s: float) -> list[str]:
+    """Run a cell; return everything in which it ended otherwise than it must."""
+    mark = uuid.uuid4().hex
+    arguments = ["train", f"data.data_path={history}", f"output.model_dir={folder / mark}", "training.epochs=1"]
+    environ = {**launcher_environment(), "MARK_OF_TEST": mark}
+    try:
+        ended = run_cell(cell, arguments, environ, python, find_mpirun(python), limit_s)
+    except subprocess.TimeoutExpired:
+        return ["did not end"]
+    return [*problems_of_output(cell, ended, limit_s), *problems_of_processes(mark)]
+
+
+def problems_of_output(cell: Cell, ended: Ended, limit_s: float) -> list[str]:
+    problems = []
+    if not is_named_by_launcher(cell) and not (
+        len(ended.our_lines) == 1 and re.search(expected_words(cell), ended.our_lines[0])
+    ):
+        problems.append(f"said {ended.our_lines or ended.stderr[-2000:]}, not {expected_words(cell)}")
+    if "by hand" in cell.launcher and ended.codes[0] != expected_code(cell, ended.codes[1]):
+        problems.append(f"exit codes {ended.codes}")
+    return problems + (["ended well"] if ended.codes[0] == 0 else [])
+
+
+def problems_of_processes(mark: str) -> list[str]:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while left := processes_with(mark):
+        if time.monotonic() > deadline_s:
+            return [f"left behind: {[Path(f'/proc/{pid}/cmdline').read_bytes()[-90:] for pid in left]}"]
+        time.sleep(0.05)
+    return []
+
+
 def test_a_rank_that_never_comes_is_named_and_all_end(small_history: Path, tmp_path: Path) -> None:
-    assert problems_of(Cell("hang", "before", "mpirun"), small_history, tmp_path, sys.executable) == []
+    cell = Cell("hang", "before", "mpirun")
+    assert problems_of(cell, small_history, tmp_path, sys.executable, START_LIMIT_S) == []
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_a_rank_that_fails_before_the_ranks_have_met(
+    small_history: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    todo = chosen(request.config.getoption("--full"))
+    limit_s = START_LIMIT_S
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda cell: problems_of(cell, small_history, tmp_path, sys.executable, limit_s), todo)
+    wrong = {str(cell): problems for cell, problems in zip(todo, found, strict=True) if problems}
+    assert not wrong, "\n".join(f"{cell}: {problems}" for cell, problems in wrong.items())
+
+
+@pytest.mark.lab
+def test_under_open_mpi_too(small_history: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    python = os.environ.get("MPITRAIN_OPENMPI_PYTHON")
+    if python is None:
+        pytest.skip("needs an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
+    todo = cells(("mpirun",)) if request.config.getoption("--full") else [Cell("SIGSTOP", "settings", "mpirun")]
+    for cell in todo:
+        assert problems_of(cell, small_history, tmp_path, python, START_LIMIT_S) == [], cell
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("mpi", ["MPICH", "Open MPI"])
+def test_what_one_rank_has_said_no_late_rank_says_again(tmp_path: Path, mpi: str) -> None:
+    """Rank 1 comes when rank 0 and all that watched it have ended: on a busy machine that is half a second."""
+    python = sys.executable if mpi == "MPICH" else os.environ.get("MPITRAIN_OPENMPI_PYTHON")
+    if python is None:
+        pytest.skip("needs an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
+    late = tmp_path / "late"
+    late.write_text('#!/bin/sh\n[ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 0 ] || sleep 8\nexec "$@"\n')
+    late.chmod(0o700)
+    mark = uuid.uuid4().hex
+    done = launch(
+        ["-m", "mpitrain", "--no-such-flag"], 2, environ={"MARK_OF_TEST": mark}, python=python, emulator=[str(late)]
+    )
+    assert (done.returncode, len(done.our_lines)) == (2, 1), done.stderr
+    assert problems_of_processes(mark) == []
 
 
 def test_the_limit_is_a_variable_and_by_default_longer_on_several_nodes() -> None:
@@ -32,6 +147,7 @@ def test_the_limit_is_a_variable_and_by_default_longer_on_several_nodes() -> Non
             start_limit_s({"MPITRAIN_START_TIMEOUT_S": text}, True)
 
 
+@pytest.mark.lab
 def test_a_wrong_limit_is_one_line(tmp_path: Path) -> None:
     done = launch(["-m", "mpitrain", "--output", str(tmp_path / "run")], environ={"MPITRAIN_START_TIMEOUT_S": "soon"})
     assert (done.returncode, len(done.our_lines)) == (3, 1), done.stderr
@@ -52,7 +168,8 @@ def note(rank: int, stage: int, waits: bool, **more: object) -> dict[str, object
 @pytest.mark.parametrize(
     ("notes", "said"),
     [
-        ([note(0, 2, True), note(1, 0, False)], "rank 1 on n1 (process 11) is still loading torch; see what keeps it"),
+        ([note(0, 2, True), note(1, 0, False)],
+         "rank 1 on n1 (process 11) is still loading its packages; see what keeps it"),
         ([note(0, 3, True, where="n0:29500")], "no sign of rank 1 of 2, awaited at n0:29500; see whether it was"),
         ([note(0, 4, True, count=5), note(1, 4, False, count=4, place="read (x.py:3)")],
          "rank 1 on n1 (process 11) is still agreeing on the start in read (x.py:3)"),
@@ -80,15 +197,15 @@ def test_words_of_this_launch_outlive_the_beginning_of_its_supervision(
 ) -> None:
     """A rank that finds the lock taken may speak before its holder has cleared an earlier launch's words."""
     folder = tmp_path / "start"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     if when == "before":
-        (folder / node_watch.SPOKEN).touch()
+        (folder / SPOKEN).touch()
 
     def lock_while_another_speaks(*_: object) -> None:
-        (folder / node_watch.SPOKEN).touch()
+        (folder / SPOKEN).touch()
 
-    monkeypatch.setattr(node_watch, "_spawn", lambda *_: None)
+    monkeypatch.setattr(rank_side, "_spawn", lambda *_: None)
     if when == "while":
-        monkeypatch.setattr(node_watch.fcntl, "flock", lock_while_another_speaks)
-    node_watch.NodeWatch(folder, 1).enter(node_watch.IMPORTING)
-    assert (folder / node_watch.SPOKEN).exists() == (when == "while")
+        monkeypatch.setattr(rank_side.fcntl, "flock", lock_while_another_speaks)
+    rank_side.NodeWatch(folder, 1).enter(IMPORTING)
+    assert (folder / SPOKEN).exists() == (when == "while")

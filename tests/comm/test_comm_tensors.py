@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tensors import choose_backend, choose_device
+from mpitrain.comm.tensors import choose_backend
 from mpitrain.config import ComputeSection, RunConfig
 from mpitrain.errors import LaunchError
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU, GPU = Device("cpu"), Device("cuda:0")
 
 
 def ranks_over(transport):
@@ -28,14 +29,14 @@ def config_with(backend, semantics="standard"):
 )  # fmt: skip
 def test_backend(requested, device, transport, chosen):
     ranks = ranks_over(transport)
-    assert choose_backend(config_with(requested), device, ranks) == chosen
+    assert choose_backend("standard", requested, device, ranks) == chosen
     assert ranks.notices == []
 
 
 @pytest.mark.parametrize(("transport", "chosen"), [("mpi", "mpi"), ("torch", "gloo")])
 def test_nccl_of_older_files_gives_way_with_one_line(transport, chosen):
     ranks = ranks_over(transport)
-    assert choose_backend(config_with("nccl_if_available"), CPU, ranks) == chosen
+    assert choose_backend("standard", "nccl_if_available", CPU, ranks) == chosen
     assert len(ranks.notices) == 1
     assert f"no GPU here, so {chosen} is used" in ranks.notices[0]
 
@@ -47,14 +48,14 @@ def test_nccl_of_older_files_gives_way_with_one_line(transport, chosen):
 )  # fmt: skip
 def test_a_backend_that_cannot_serve_is_refused(requested, device, transport, words):
     with pytest.raises(LaunchError, match=words) as refused:
-        choose_backend(config_with(requested), device, ranks_over(transport))
+        choose_backend("standard", requested, device, ranks_over(transport))
     assert refused.value.exit_code == 3
 
 
 def test_reference_semantics_speak_mpi_only():
-    assert choose_backend(config_with("auto", "reference"), CPU, ranks_over("mpi")) == "mpi"
+    assert choose_backend("reference", "auto", CPU, ranks_over("mpi")) == "mpi"
     with pytest.raises(LaunchError, match="semantics=reference needs MPI between the ranks"):
-        choose_backend(config_with("auto", "reference"), CPU, ranks_over("torch"))
+        choose_backend("reference", "auto", CPU, ranks_over("torch"))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_reference_semantics_speak_mpi_only():
 )  # fmt: skip
 def test_device(monkeypatch, requested, num_visible, local_rank, device):
     _show_gpus(monkeypatch, num_visible)
-    assert choose_device(requested, local_rank) == torch.device(device)
+    assert choose_device(requested, local_rank) == device
 
 
 @pytest.mark.parametrize(
@@ -79,5 +80,6 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, requested, num_visib
 
 
 def _show_gpus(monkeypatch, number):
+    monkeypatch.setattr("mpitrain.comm.device.has_gpu_driver", lambda: number > 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: number)

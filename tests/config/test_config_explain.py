@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mpitrain.cli.main import main
@@ -26,7 +28,7 @@ def test_every_setting_is_found_by_its_key(key: str) -> None:
     is_section = first.endswith("(a section)")
     assert is_section == any(other.startswith(f"{key}.") for other in KEYS)
     if not is_section:
-        assert sum(line.startswith("  Takes: ") for line in rest) == 1
+        assert sum(line.startswith("  Allowed: ") for line in rest) == 1
     assert key in keys_of(explain_settings([key.rpartition(".")[2]]))
 
 
@@ -40,14 +42,26 @@ def test_other_trainers_names_lead_to_the_setting(older: str) -> None:
     assert SAME[older] in keys_of(explain_settings([older]))
 
 
+def test_the_settings_of_a_file_are_explained_in_one_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "output: {model_dir: run}\ntraining: {max_steps: 9, epochs: 2, save_interval: 1, engine: eager}\n"
+        "model: {hidden_layers: 2, name: mlp, hidden_size: 8, dropout: 0.1}\nseed: 3\n"
+    )
+    assert main(["config", "explain", str(path)]) == 0
+    keys = keys_of(capsys.readouterr().out)
+    assert len(keys) == 10
+    assert keys == [key for key in keys_of(explain_settings([])) if key in keys], "a set has no order of its own"
+
+
 def test_what_it_may_be_and_what_it_is_unless_set() -> None:
     assert explain_settings(["training.scheduler.step_size"]) == (
-        "training.scheduler.step_size\n  Epochs between two steps of `step`.\n"
-        "  Takes: a whole number, at least 1. Unless set: 30.\n"
+        "training.scheduler.step_size\n  Epochs between two steps.\n"
+        "  Allowed: a whole number, at least 1. Default: 30.\n  Of: step.\n"
     )
-    assert "Unless set: 20." in explain_settings(["epochs"])
+    assert "Default: 20." in explain_settings(["epochs"])
     assert RunConfig().training.epochs == 20
-    assert "It must be given." in explain_settings(["training.scheduler.type"])
+    assert "It must be given." in " ".join(explain_settings(["training.scheduler.type"]).split())
     assert keys_of(explain_settings(["warmup", "seed"])) == ["training.scheduler.warmup_epochs", "seed"]
 
 
@@ -59,3 +73,12 @@ def test_what_is_no_setting_says_what_to_do(word: str, advice: str, capsys: pyte
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"mpitrain: error: {word}: no setting; ")
     assert advice in line
+
+
+def test_an_option_that_means_two_things_says_with_which_component_it_means_which() -> None:
+    lines = explain_settings(["training.optimizer.weight_decay"]).splitlines()
+    assert lines[1:3] == [
+        "  adam, sgd: L2 penalty on the weights.",
+        "  adamw: Fraction of the weights, times the learning rate, that each step takes off.",
+    ]
+    assert not any(line.startswith("  Of:") for line in lines)

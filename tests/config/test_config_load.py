@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yaml
 from mpitrain.errors import ConfigError
 
 OLDER_CONFIGS = Path(__file__).parents[1] / "data" / "older_configs"
+SHARED_OLDER_CONFIGS = Path(__file__).parents[3] / "shared" / "older_configs"
 OLDER_NAMES = ["distributed", "emulator_large", "ffnn_cpp", "icenet_hpc", "icenet_quick"]
 
 
@@ -35,6 +37,12 @@ def test_an_empty_file_or_section_means_defaults(tmp_path: Path, text: str) -> N
 
 def test_every_older_file_is_here() -> None:
     assert sorted(path.stem for path in OLDER_CONFIGS.iterdir()) == OLDER_NAMES
+
+
+@pytest.mark.skipif(not SHARED_OLDER_CONFIGS.is_dir(), reason="no folder of older configurations beside the project")
+def test_the_older_files_are_unchanged_copies() -> None:
+    copies = {path.name: path.read_bytes() for path in OLDER_CONFIGS.iterdir()}
+    assert copies == {path.name: path.read_bytes() for path in SHARED_OLDER_CONFIGS.iterdir()}
 
 
 @pytest.mark.parametrize("name", OLDER_NAMES)
@@ -133,3 +141,16 @@ def test_importing_needs_nothing_heavy() -> None:
 def test_a_section_where_semantics_belongs_is_not_dropped(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=":1: semantics: a mapping; give one of standard, reference"):
         load_text(tmp_path, "semantics: {a: 1}\nffnn: {hiddenSize: 3}")
+
+
+def test_coordinates_that_are_named_are_known_by_what_they_are() -> None:
+    words = ["data.coordinates.latitude=TLAT", "data.coordinates.time=date"]
+    assert load_run_config(None, words).config.data.named_coordinates == {"lat": "TLAT", "time": "date"}
+    assert load_run_config(None, []).config.data.named_coordinates == {}
+
+
+def test_settings_within_a_list_keep_their_order(tmp_path: Path) -> None:
+    text = "data: {reader: {type: 'my:read', options: {parts: [{to: 2, from: 1}]}}}"
+    written = yaml.safe_load(render_yaml(load_text(tmp_path, text).config))
+    (part,) = written["data"]["reader"]["options"]["parts"]
+    assert list(part) == ["to", "from"]

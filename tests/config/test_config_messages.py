@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
@@ -28,7 +29,7 @@ BAD_FILES = [
     ("train:\n  epoch: 5", "@:2: train.epoch: unknown key; did you mean 'epochs'?"),
     ("trainin:\n  epochs: 5", "@:1: trainin: unknown section; did you mean 'training'?"),
     ("\nzzz: 5", f"@:2: zzz: unknown key; allowed: {SECTION_NAMES}"),
-    ("hidden_size: 3", "@:1: hidden_size: unknown key; did you mean 'model.hidden_size'?"),
+    ("hiden_size: 3", "@:1: hiden_size: unknown key; did you mean 'model.hidden_size'?"),
     ("model: {lr: 3}", "@:1: model.lr: unknown key; did you mean 'training.optimizer.learning_rate'?"),
     ("training: {patience: 3}", "@:1: training.patience: unknown key; did you mean 'early_stopping_patience'?"),
     ("training.epochs: 3", "@:1: training.epochs: unknown key; write 'epochs' below 'training:'"),
@@ -59,10 +60,13 @@ BAD_FILES = [
         "training: {optimizer: {learning_rate: .nan}}",
         "@:1: training.optimizer.learning_rate: .nan is not a finite number; give a number, above 0",
     ),
-    ("training: {virtual_ranks: 6}", "@:1: training.virtual_ranks: 6 is not allowed; give a power of two, 1 to 65536"),
+    (
+        "training: {virtual_ranks: 6}",
+        "@:1: training.virtual_ranks: 6 is not allowed; give a power of two, 1 to 65536, or null",
+    ),
     ("domain: {clean_data: 1}", "@:1: domain.clean_data: 1 is a number; give true or false"),
     ("domain: {latitude_range: [a, 90]}", "@:1: domain.latitude_range[0]: a is text; give a number"),
-    ("domain: {pole: west}", "@:1: domain.pole: west is not allowed; give one of north, south, both"),
+    ("domain: {pole: west}", "@:1: domain.pole: west is not allowed; give one of north, south, both, or null"),
     ("use_cuda: maybe", "@:1: use_cuda: maybe is not allowed; give true or false"),
     (
         "data: {data_path: ''}",
@@ -70,7 +74,8 @@ BAD_FILES = [
     ),
     (
         "training: {scheduler: {gamma: 0.5}}",
-        "@:1: training.scheduler.type: missing; give one of step, cosine, plateau, none",
+        "@:1: training.scheduler.type: missing; give one of step, cosine, plateau, none, or a library's or your own as "
+        "package.module:name",
     ),
     (
         "training:\n  dtype: f\n  epochs: 0\nseed: -1",
@@ -248,3 +253,10 @@ def test_aliases_cannot_make_a_small_file_endless(tmp_path: Path) -> None:
     assert message_of(path).startswith(f"{path}:1: seed: -1 is not allowed")
     path.write_text(f"m0: &m0 {{a: b}}\n{maps}", encoding="utf-8")
     assert "more than 1000 settings" in message_of(path)
+
+
+def test_an_error_with_a_table_is_the_same_after_it_has_travelled():
+    """Errors go from rank to rank, and to other processes, by pickle: a table's lines must arrive as lines."""
+    error = LaunchError("what\nis wrong", "source  rank", "MPI     0")
+    for copy in (pickle.loads(pickle.dumps(error)), type(error)(*error.args)):
+        assert str(copy) == str(error) == "what\\nis wrong\nsource  rank\nMPI     0"

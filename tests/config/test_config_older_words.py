@@ -8,8 +8,10 @@ import pytest
 
 from mpitrain.config import load_run_config
 from mpitrain.config.messages import known_keys
+from mpitrain.config.model import is_ice_concentration
+from mpitrain.config.older.spellings import current_path
 from mpitrain.config.older.synonyms import INSTEAD, SAME, SECTIONS
-from mpitrain.launch.script_parts import OLDER_VARIABLES, OVERRIDES
+from mpitrain.launch.inside.settings import OLDER_VARIABLES, OVERRIDES
 
 WITH_EFFECT = [
     "data: {num_workers: 4, streaming: true}",
@@ -54,6 +56,27 @@ def test_an_override_by_name_keeps_the_rest_of_the_file(tmp_path: Path) -> None:
     changed = load_run_config(path, ["training.optimizer=sgd"]).config.training.optimizer
     assert (changed.type, changed.learning_rate) == ("sgd", 0.5)
     assert load_run_config(path, ["training.lr=0.1"]).config.training.optimizer.learning_rate == 0.1
+    whole = load_run_config(path, ["training.optimizer={type: sgd}"]).config.training.optimizer
+    assert (whole.type, whole.learning_rate) == ("sgd", 0.001)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options"),
+    [
+        ([], {"alpha": 0.9}),
+        (["training.optimizer.type=torch.optim:RMSprop"], {"alpha": 0.9}),
+        (["training.optimizer=torch.optim:NAdam"], {}),
+        (["training.optimizer.type=torch.optim:NAdam"], {}),
+        (["training.optimizer.options={eps: 0.1}", "training.optimizer=torch.optim:NAdam"], {"eps": 0.1}),
+    ],
+)
+def test_options_are_those_of_the_code_beside_which_they_stand(
+    tmp_path: Path, overrides: list[str], options: dict[str, float]
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("training: {optimizer: {type: 'torch.optim:RMSprop', learning_rate: 0.5, options: {alpha: 0.9}}}")
+    optimizer = load_run_config(path, overrides).config.training.optimizer
+    assert (optimizer.options, optimizer.learning_rate) == (options, 0.5)
 
 
 @pytest.mark.parametrize("older", sorted(SAME))
@@ -77,3 +100,15 @@ def test_advice_and_sections_are_of_names_that_are_no_keys_of_ours() -> None:
 def test_every_variable_of_job_scripts_is_read_or_answered(name: str) -> None:
     """What a script does with each is shown where scripts are run."""
     assert name in {*(variable for variable, _, _ in OVERRIDES), *OLDER_VARIABLES, "CONDA_ENV"}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_it"),
+    [("aice_d", True), ("sea_ice_area_fraction", True), ("group/aice_h", True), ("sea_ice_thickness", False)],
+)
+def test_names_of_the_ice_concentration(name: str, is_it: bool) -> None:
+    assert is_ice_concentration(name) == is_it
+
+
+def test_a_key_that_one_section_alone_has_is_found_without_it() -> None:
+    assert current_path(("hidden_activation",)) == ("model", "hidden_activation")

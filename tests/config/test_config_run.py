@@ -8,12 +8,12 @@ from pydantic import ValidationError
 from mpitrain.config import (
     DataSection,
     DistributedSection,
-    ModelSection,
     OutputSection,
     RunConfig,
     TrainingSection,
     VariablesSection,
 )
+from mpitrain.config.model import network_settings
 
 
 def test_what_null_means() -> None:
@@ -40,7 +40,7 @@ def test_a_configuration_is_frozen() -> None:
 
 @pytest.mark.parametrize(("size", "fits"), [(None, True), (2, True), (7, False)])
 def test_input_size_is_that_of_the_listed_variables(size: int | None, fits: bool) -> None:
-    model, variables = ModelSection(input_size=size), VariablesSection(input_variables=["sst", "sss"])
+    model, variables = network_settings(input_size=size), VariablesSection(input_variables=["sst", "sss"])
     if fits:
         assert RunConfig(model=model, variables=variables).model.input_size == size
         return

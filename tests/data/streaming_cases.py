@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from field_files import config_of, write_xy
 from played_ranks import on_played_ranks, played_ranks_of
 
@@ -39,7 +38,7 @@ class Seen:
     reads: Counter
 
 
-def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype=torch.float32, buffer=100):
+def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype="float32", buffer=100):
     """What each of `num_ranks` ranks sees of an epoch from a step on; the first pass over the files is not counted."""
     given = (f"data.shuffle_buffer_samples={buffer}", "data.streaming=true", *settings)
     config = config_of(path, *given)
@@ -48,14 +47,16 @@ def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype=to
         ranks = played_ranks_of(communicator)
         source = ranks.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
         reads: Counter = Counter()
-        data = open_streamed(source, ranks, VirtualRanks(V, num_ranks, communicator.rank), config, dtype, reads)
+        data = open_streamed(
+            source, ranks, VirtualRanks(V, num_ranks, communicator.rank), config.split_data, dtype, reads
+        )
         reads.clear()
         plan = plan_batches(data.summary.num_training_samples, batch, V, data.summary.largest_share)
         sources = data.microbatches(plan, config.seed, config.shuffle)
         for one in sources:
             one.start_epoch(epoch, first_step)
         steps = range(first_step, plan.steps_per_epoch)
-        slices = {one.virtual_rank: [one.slice(step) for step in steps] for one in sources}
+        slices = {one.virtual_rank: [one.microbatch(step) for step in steps] for one in sources}
         return Seen(data, plan, slices, reads)
 
     return on_played_ranks(num_ranks, body)

@@ -46,7 +46,7 @@ def samples_in_memory(v, inputs, targets):
 def epoch_of(batches, plan, epoch):
     for own in batches:
         own.start_epoch(epoch)
-    return [own.slice(step) for step in range(plan.steps_per_epoch) for own in batches]
+    return [own.microbatch(step) for step in range(plan.steps_per_epoch) for own in batches]
 
 
 def samples_of(pieces):
@@ -63,12 +63,34 @@ def test_every_sample_is_seen_once_an_epoch(num_samples, batch_size, shuffle):
         pieces = epoch_of(batches, plan, epoch)
         assert sorted(samples_of(pieces)) == list(range(1, num_samples + 1))
         for piece in pieces:
-            assert piece.inputs.shape == (plan.slice_rows, NUM_FEATURES)
-            assert piece.targets.shape == piece.weights.shape == (plan.slice_rows, 1)
+            assert piece.inputs.shape == (plan.microbatch_rows, NUM_FEATURES)
+            assert piece.targets.shape == piece.weights.shape == (plan.microbatch_rows, 1)
             padding = piece.weights[:, 0] == 0
             assert torch.equal(padding, piece.targets[:, 0] == 0), "weight and sample do not go together"
             assert torch.equal(piece.inputs, piece.targets.expand(-1, NUM_FEATURES))
             assert not padding[:-1].logical_and(~padding[1:]).any(), "padding lies before a sample"
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 25, 31, 96])
+@pytest.mark.parametrize("num_samples", [96, 97, 160])
+def test_an_exact_batch_has_as_many_samples_as_are_asked_for(num_samples, batch_size):
+    plan = plan_batches(num_samples, batch_size, 8, is_exact=True)
+    assert plan.global_batch_size == batch_size
+    for shuffle in (False, True):
+        pieces = epoch_of(all_batches(num_samples, plan, shuffle=shuffle), plan, 2)
+        steps = [samples_of(pieces[first : first + 8]) for first in range(0, len(pieces), 8)]
+        assert {len(step) for step in steps[:-1]} <= {batch_size}
+        assert sorted(number for step in steps for number in step) == list(range(1, num_samples + 1))
+        if not shuffle:  # one batch after the other of what lies in the file
+            assert all(sorted(step) == list(range(step[0], step[0] + len(step))) for step in map(sorted, steps))
+
+
+def test_exact_batches_of_equal_microbatches_are_those_of_before():
+    before, exact = (plan_batches(97, 24, 8, is_exact=is_exact) for is_exact in (False, True))
+    assert exact.steps_per_epoch == before.steps_per_epoch
+    for epoch in range(2):
+        first, second = (epoch_of(all_batches(97, plan), plan, epoch) for plan in (before, exact))
+        assert all(torch.equal(one.targets, other.targets) for one, other in zip(first, second, strict=True))
 
 
 def test_each_epoch_and_each_virtual_rank_has_its_own_order():
@@ -113,6 +135,6 @@ def test_batches_keep_the_dtype(dtype):
         samples_in_memory(1, torch.ones((1, 3), dtype=dtype), torch.ones(1, dtype=dtype)), plan, 0, True
     )
     own.start_epoch(0)
-    piece = own.slice(1)
+    piece = own.microbatch(1)
     assert {piece.inputs.dtype, piece.targets.dtype, piece.weights.dtype} == {dtype}
     assert piece.weights.tolist() == [[0]]

@@ -2,14 +2,15 @@
 
 import sys
 import zlib
+from types import SimpleNamespace
 
 import h5py
 import netCDF4
 import numpy as np
 import pytest
 
-from mpitrain.data.files.compiled import blocks, build
-from mpitrain.data.files.open import open_field_file
+from mpitrain.data.files import blocks
+from mpitrain.data.formats.open import open_field_file
 from mpitrain.errors import DataError
 
 SHAPE, CHUNKS = (3, 130, 170), (1, 100, 90)  # no multiple of the blocks
@@ -32,16 +33,12 @@ def numbers(dtype):
     return bits.view(dtype)[..., 0]
 
 
-@pytest.fixture(params=["numpy", "compiled"])
+@pytest.fixture(params=["deflate", "zlib"])
 def way(request, monkeypatch):
-    """How shuffled bytes are put together: both ways must do."""
-    kernels = build.ReadingKernels()
-    kernels._is_tried = True
-    if request.param == "compiled":
-        kernels._library = build.load_library()
-        assert kernels._library is not None
-    monkeypatch.setattr(blocks, "KERNELS", kernels)
+    """What unpacks: libdeflate, or zlib where its package is missing."""
     monkeypatch.setattr(blocks, "SMALLEST_BLOCK_BYTES", 1)
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "deflate", None)
 
 
 def is_direct(file, name):
@@ -63,9 +60,9 @@ def test_same_bits_as_the_library(tmp_path, way, suffix):
                 found, expected = opened.read_stored(name, part), file[name][part]
                 assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
                 assert found.tobytes() == expected.tobytes(), (name, part)
-            assert is_direct(opened, name) == name.endswith(("deflate",))
+            assert is_direct(opened, name) == name.endswith(("deflate", "checked"))
             count += is_direct(opened, name)
-    assert count >= 2 * 14
+    assert count >= 3 * 14
     opened.close()
 
 
@@ -107,16 +104,6 @@ def test_a_variable_that_grows_in_a_group_is_read_directly(tmp_path, way):
     opened.close()
 
 
-def test_without_the_package_the_library_reads(tmp_path, way, monkeypatch):
-    monkeypatch.setitem(sys.modules, "deflate", None)
-    path = tmp_path / "f.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("a", data=numbers("<f4"), chunks=CHUNKS, compression=1)
-    opened = open_field_file(path)
-    assert opened.read_stored("a", EVERYTHING).tobytes() == numbers("<f4").tobytes()
-    assert not is_direct(opened, "a")
-
-
 def damaged(kind, packed):
     if kind == "cut off":
         return packed[: len(packed) // 2]
@@ -156,9 +143,56 @@ def test_a_block_that_takes_more_room_than_it_can_need_is_left_to_the_library(tm
     opened.close()
 
 
-def test_places_that_are_not_the_librarys_are_left_to_it(tmp_path, way):
-    """A block of the user's comes first in the file: what the library counts from is not the file's beginning."""
+def test_a_block_of_the_users_before_the_file(tmp_path, way):
+    """What the library counts from is then not the file's beginning."""
     with h5py.File(tmp_path / "f.h5", "w", userblock_size=512) as file:
         file.create_dataset("a", data=numbers("<f4"), chunks=CHUNKS, compression=1)
-    with h5py.File(tmp_path / "f.h5") as file:
-        assert blocks.open_blocks(file["a"]) is None
+    opened = open_field_file(tmp_path / "f.h5")
+    assert opened.read_stored("a", EVERYTHING).tobytes() == numbers("<f4").tobytes()
+    opened.close()
+
+
+@pytest.mark.parametrize("item_bytes", [1, 2, 4, 8])
+def test_bytes_are_put_together_by_the_size_of_a_number(item_bytes):
+    values = np.arange(24 * item_bytes, dtype=np.uint8)
+    found = np.empty(24, f"u{item_bytes}")
+    blocks.unshuffle(values.reshape(-1, item_bytes).T.tobytes(), found)
+    assert found.view(np.uint8).tolist() == values.tolist()
+
+
+def test_a_shuffle_of_other_items_than_the_numbers_is_the_librarys(tmp_path, way):
+    """The filter's own size of an item is what counts, and need not be that of the type."""
+    values, path = numbers("<f4"), tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        steps = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        steps.set_chunk(CHUNKS)
+        steps.set_filter(h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FLAG_OPTIONAL, (2,))
+        steps.set_deflate(1)
+        space = h5py.h5s.create_simple(SHAPE)
+        h5py.h5d.create(file.id, b"a", h5py.h5t.py_create(np.dtype("<f4")), space, steps)
+        file["a"][...] = values
+        stored = file["a"].id.get_create_plist().get_filter(0)[2]
+    opened = open_field_file(path)
+    assert opened.read_stored("a", EVERYTHING).tobytes() == values.tobytes()
+    assert is_direct(opened, "a") == (stored == (4,)), "the library sets the size of the type itself"
+    opened.close()
+
+
+@pytest.mark.parametrize(("item_bytes", "is_undone_here"), [((4,), True), ((2,), False), ((8,), False), ((), False)])
+def test_a_files_own_size_of_shuffled_items_is_compared_with_the_types(item_bytes, is_undone_here):
+    """The library sets the type's size when it writes; other writers may not, and the values would be wrong."""
+    codes = {0: (h5py.h5z.FILTER_SHUFFLE, 1, item_bytes), 1: (h5py.h5z.FILTER_DEFLATE, 1, (4,))}
+    steps = SimpleNamespace(get_filter=codes.get, get_nfilters=lambda: len(codes))
+    dataset = SimpleNamespace(dtype=np.dtype("<f4"), id=SimpleNamespace(get_create_plist=lambda: steps))
+    assert bool(blocks._filters_of(dataset)) == is_undone_here
+
+
+@pytest.mark.parametrize("num_bytes", [1, 2, 7, 1000, 3 * 2**21 + 1])
+def test_the_librarys_own_checksum_is_found(tmp_path, num_bytes):
+    values = np.random.default_rng(1).integers(0, 256, num_bytes, dtype=np.uint8)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        data = file.create_dataset("a", data=values, chunks=(num_bytes,), fletcher32=True)
+        _, block = data.id.read_direct_chunk((0,))
+    assert blocks.check_fletcher32(block) == values.tobytes()
+    with pytest.raises(blocks.DamagedBlockError):
+        blocks.check_fletcher32(bytes([block[0] ^ 1]) + block[1:])

@@ -35,7 +35,7 @@ def path(tmp_path_factory):
 
 def converted(path, output, *settings, num_ranks=1, **options):
     config = config_of(path, *settings)
-    return on_played_ranks(num_ranks, lambda c: convert(config, output, played_ranks_of(c), **options))[0]
+    return on_played_ranks(num_ranks, lambda c: convert(selection_of(config), output, played_ranks_of(c), **options))[0]
 
 
 def table(files):

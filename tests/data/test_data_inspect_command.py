@@ -1,14 +1,18 @@
 """`mpitrain data inspect` and `generate`, through the command tree, and once as users type them."""
 
 import json
+import shlex
 
 import netCDF4
 import numpy as np
 import pytest
 from conftest import launch
-from field_files import write_xy
+from field_files import ramp, read_all, write_netcdf, write_xy
 
 from mpitrain.cli.main import main
+from mpitrain.config import load_run_config
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.datatools.inspect import inspect_data
 from mpitrain.datatools.maps import draw_maps
 
@@ -77,11 +81,44 @@ def test_json_and_a_selection_that_fails(tmp_path, capsys):
     content = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in content["variables"]] == ["x", "y"]
     assert content["variables"][0]["maximum"] == 59
-    assert "no variable 'Tair_h' (of a CICE history" in content["selection"]["why"]
-    assert main(["data", "inspect", path, "--maps", str(tmp_path / "maps")]) == 2
+    assert content["selection"]["train_with"].endswith(
+        'f.nc --output RUN "variables.input_variables=[y]" "variables.output_variables=[x]"'
+    )
+    assert main(["data", "inspect", path, "variables.input_variables=[Tair_h]"]) == 0
+    assert "why: " + path + ": no variable 'Tair_h'; this one has x, y" in capsys.readouterr().out
+    assert main(["data", "inspect", path, "variables.input_variables=[q]", "--maps", str(tmp_path / "maps")]) == 2
     assert main(["data", "inspect"]) == 2
     assert main(["data", "inspect", str(tmp_path / "none.nc")]) == 2
     assert all(line.startswith("mpitrain: error: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_a_file_that_nobody_describes_comes_with_places_times_and_a_command_that_trains(tmp_path, capsys):
+    shape, along = (3, 2, 4, 5), ("time", "Z", "lat", "lon")
+    variables = {name: (along, ramp(first, shape)) for name, first in (("temp", 0), ("salt", 100))}
+    variables |= {
+        "lat": (("lat",), np.arange(4.0)),
+        "lon": (("lon",), np.arange(5.0)),
+        "Z": (("Z",), np.array([5.0, 9])),
+    }
+    variables |= {"time": (("time",), np.arange(3.0)), "empty": (along, np.full(shape, np.nan))}
+    attributes = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}, "Z": {"positive": "down"},
+                  "time": {"units": "days since 2000-02-28"}, "temp": {"long_name": "the water's"}}  # fmt: skip
+    path = str(write_netcdf(tmp_path / "f.nc", variables, "", None, **attributes))
+    assert main(["data", "inspect", path]) == 0
+    shown = capsys.readouterr().out
+    assert "  the water's\n" in shown
+    assert "latitude: lat, 0 to 3\nlongitude: lon, 0 to 4\n" in shown
+    assert "times: 3, 2000-02-28 00:00:00 to 2000-03-01 00:00:00, calendar standard\n" in shown
+    assert "selected samples: 60\n" in shown
+    (command,) = [line.removeprefix("train with: ") for line in shown.splitlines() if line.startswith("train with")]
+    words = shlex.split(command)
+    assert words[-2:] == ["variables.input_variables=['salt[Z=5]']", "variables.output_variables=['temp[Z=5]']"]
+    config = load_run_config(None, [f"data.data_path={path}", *words[-2:]]).config
+    assert len(read_all(open_source(selection_of(config)))) == 60
+    one = {name: variables[name] for name in ("temp", "lat", "lon", "time")}
+    alone = write_netcdf(tmp_path / "g.nc", one, "", None, **attributes)
+    assert main(["data", "inspect", str(alone)]) == 0
+    assert '"variables.input_variables=[lat, lon, day_of_year]"' in capsys.readouterr().out
 
 
 def test_what_is_not_selected_is_pale_on_the_map(small_history, tmp_path):
@@ -100,6 +137,7 @@ def test_what_is_not_selected_is_pale_on_the_map(small_history, tmp_path):
     assert colours("domain.mask=aice_h > 0.5", "domain.mask_mode=ocean") > colours("domain.mask_mode=ocean") + 0.05
 
 
+@pytest.mark.lab
 def test_the_limit_acts_before_incomplete_samples_are_dropped_as_in_a_run(tmp_path, capsys):
     x = np.arange(4 * 5 * 6, dtype=np.float64).reshape(4, 5, 6)
     y = np.where(x % 3 == 0, np.nan, x)
@@ -113,3 +151,166 @@ def test_the_limit_acts_before_incomplete_samples_are_dropped_as_in_a_run(tmp_pa
     counted = json.loads(done.stdout)["samples"]
     assert (counted["selected"], counted["kept"]) == (120, 30)
     assert inspected["kept_samples"] == counted["valid"] < 30
+
+
+def suggested(path, capsys):
+    assert main(["data", "inspect", str(path)]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("train with")]
+    words = shlex.split(line)[-2:]
+    assert len(read_all(open_source(selection_of(load_run_config(None, [f"data.data_path={path}", *words]).config))))
+    return words[0]
+
+
+def test_what_is_suggested_varies_and_is_there(tmp_path, capsys):
+    """A day of the year that is always the same, places that are all missing, and an axis of levels are no inputs."""
+    axes = {"y": (("y",), np.arange(4.0)), "x": (("x",), np.arange(5.0))}
+    places = {"lat": (("y",), np.arange(4.0)), "lon": (("x",), np.arange(5.0))}
+    units = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}
+    along, shape = ("time", "y", "x"), (3, 4, 5)
+    yearly = axes | places | {"time": (("time",), 365.0 * np.arange(3)), "t": (along, ramp(0, shape))}
+    days = {"time": {"units": "days since 2001-06-01", "calendar": "noleap"}}
+    path = write_netcdf(tmp_path / "years.nc", yearly, "", None, **units, **days)
+    assert suggested(path, capsys) == "variables.input_variables=[lat, lon, time]"
+    missing = axes | places | {"lon": (("x",), np.full(5, np.nan)), "t": (("y", "x"), ramp(0, (4, 5)))}
+    path = write_netcdf(tmp_path / "missing.nc", missing, "", None, **units)
+    assert suggested(path, capsys) == "variables.input_variables=[y, x]"
+    levels = axes | {"level": (("level",), np.arange(1.0, 4)), "t": (("level", "y", "x"), ramp(0, shape))}
+    path = write_netcdf(tmp_path / "levels.nc", levels, "", None, level={"axis": "Z"})
+    assert suggested(path, capsys) == "variables.input_variables=[y, x]"
+
+
+def test_what_is_suggested_of_meshes_and_stations_is_what_was_measured(tmp_path, capsys):
+    """Connections of a mesh, which station reports belong to, its height, and masks without units are no targets."""
+    degrees = {name: {"units": f"degrees_{where}"} for name, where in (("fx", "east"), ("fy", "north"))}
+    mesh = {"fx": (("face",), np.arange(4.0)), "fy": (("face",), np.arange(4.0))}
+    mesh["corners"] = (("face", "three"), ramp(0, (4, 3)))
+    mesh |= {"level": (("time", "face"), ramp(0, (3, 4))), "speed": (("time", "face"), ramp(50, (3, 4)))}
+    of_mesh = {"cf_role": "face_node_connectivity"}
+    path = write_netcdf(tmp_path / "ugrid.nc", mesh, "", None, corners=of_mesh, **degrees)
+    assert suggested(path, capsys) == "variables.input_variables=[speed]"
+
+    times = {"time": (("obs",), np.arange(12.0) * 30)}
+    units = {"time": {"units": "days since 2001-01-01", "standard_name": "time"}, "t": {"units": "K"}}
+    reports = times | {"which": (("obs",), ramp(0, (12,)) % 3), "t": (("obs",), ramp(5, (12,)))}
+    reports["count"] = (("station",), np.array([4.0, 5, 3]))
+    units |= {"which": {"instance_dimension": "station"}, "count": {"sample_dimension": "obs"}}
+    path = write_netcdf(tmp_path / "stations.nc", reports, "", None, **units)
+    assert main(["data", "inspect", str(path)]) == 0
+    assert "variables.output_variables=[t]" in capsys.readouterr().out
+
+    hourly = {"elev": ramp(3, (6, 4)), "t": ramp(0, (6, 4)), "dew": ramp(50, (6, 4))}
+    of_hours = {name: (("report", "hour"), values) for name, values in hourly.items()}
+    units = {"elev": {"units": "meters", "long_name": "elevation"}, "t": {"units": "K"}, "dew": {"units": "K"}}
+    path = write_netcdf(tmp_path / "hours.nc", of_hours, "", None, **units)
+    assert suggested(path, capsys) == "variables.input_variables=[dew]"
+
+    cells = {"wet": (("depth", "cell"), ramp(0, (3, 8))), "s": (("time", "depth", "cell"), ramp(0, (1, 3, 8)))}
+    cells |= {"depth": (("depth",), np.array([10.0, 30, 50])), "clon": (("cell",), np.arange(8.0))}
+    cells["clat"] = (("cell",), np.arange(8.0))
+    path = write_netcdf(tmp_path / "icon.nc", cells, "", None, s={"units": "psu"}, depth={"axis": "Z"})
+    assert main(["data", "inspect", str(path)]) == 0
+    assert "variables.output_variables=['s[depth=10]']" in capsys.readouterr().out
+
+
+def test_what_is_suggested_can_be_learnt_from_together(tmp_path, capsys):
+    """A level that is the same everywhere is no target, and inputs that are seldom there together are left out."""
+    random = np.random.default_rng(0)
+    ne = random.normal(size=(4, 5, 6))
+    ne[:2] = 7.0
+    levels = {"ne": (("height", "y", "x"), ne), "height": (("height",), np.arange(4.0) * 100)}
+    levels |= {"y": (("y",), np.arange(5.0)), "x": (("x",), np.arange(6.0))}
+    path = write_netcdf(tmp_path / "levels.nc", levels, "", None, height={"axis": "Z"})
+    assert main(["data", "inspect", str(path)]) == 0
+    assert "variables.output_variables=['ne[height=200]']" in capsys.readouterr().out
+
+    reports = {name: random.normal(size=200) for name in ("t", "ice", "dew", "snow", "wind")}
+    reports["t"][:10] = np.nan
+    reports["ice"][10:80], reports["snow"][80:150] = np.nan, np.nan  # each is mostly there, both seldom
+    reports["wind"][:5] = np.nan
+    of_obs = {name: (("obs",), values) for name, values in reports.items()}
+    path = write_netcdf(tmp_path / "reports.nc", of_obs, "", None, t={"units": "K"})
+    assert suggested(path, capsys) == "variables.input_variables=[ice, dew, wind]"
+    assert main(["data", "inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: snow: too often missing where the others are there\n" in shown
+    assert "complete samples: 120\n" in shown
+
+    # What is constant where the target is known teaches nothing.
+    sea = {"sst": np.where(np.arange(200) < 60, np.nan, random.normal(size=200)), "x": random.normal(size=200)}
+    sea["is_land"] = (np.arange(200) < 60) * 1.0
+    path = write_netcdf(tmp_path / "sea.nc", {name: (("obs",), one) for name, one in sea.items()}, "", None)
+    assert suggested(path, capsys) == "variables.input_variables=[x]"
+
+
+def test_a_series_is_suggested_to_be_learnt_from_its_past(tmp_path, capsys):
+    series, monthly = (("n",), ramp(0, (60,))), {"units": "days since 2000-01-01"}
+    for name in ("n", "when"):
+        variables = {"soi": series, name: (("n",), 30.0 * np.arange(60))}
+        path = write_netcdf(tmp_path / f"{name}.nc", variables, "", None, **{name: monthly})
+        assert suggested(path, capsys) == "variables.input_variables=['soi[time-1]', day_of_year]"
+
+
+def test_heights_are_a_target_where_nothing_else_was_measured(tmp_path, capsys):
+    axes = {"lat": (("lat",), np.arange(4.0)), "lon": (("lon",), np.arange(5.0))}
+    units = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}
+    height = {"standard_name": "surface_altitude", "units": "m"}
+    heights = axes | {"orog": (("lat", "lon"), ramp(0, (4, 5)))}
+    path = write_netcdf(tmp_path / "orog.nc", heights, "", None, orog=height, **units)
+    assert suggested(path, capsys) == "variables.input_variables=[lat, lon]"
+    path = write_netcdf(tmp_path / "alone.nc", {"a": (("n",), ramp(0, (4,))), "b": (("m",), ramp(0, (5,)))}, "", None)
+    assert main(["data", "inspect", str(path)]) == 0
+    assert "why: no variable has values that differ beside others along the same dim" in capsys.readouterr().out
+
+
+def test_values_that_stand_apart_are_told(tmp_path, capsys):
+    """0 over land and 9999 in reports are told; rain, whole numbers and classes are not."""
+    random = np.random.default_rng(0)
+
+    def notes(**columns):
+        of_obs = {name: (("obs",), values) for name, values in columns.items()}
+        path = write_netcdf(tmp_path / f"{'_'.join(columns)}.nc", of_obs, "", None)
+        assert main(["data", "inspect", str(path)]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+
+    salt = np.where(np.arange(500) < 100, 0.0, random.uniform(20, 38, 500))
+    dew = np.where(np.arange(500) == 7, 9999.0, random.normal(10, 5, 500))
+    first, second = notes(salt=salt, dew=dew)
+    assert first.startswith("note: dew: 0.2 % of its values are 9999, apart from the others, ")
+    assert first.endswith("where that is a fill value, domain.mask='dew < 9999' leaves it out")
+    assert second.startswith("note: salt: 20 % of its values are 0, apart from the others, 20")
+    assert second.endswith("domain.mask='salt > 0' leaves it out")
+    rain = np.maximum(0, random.normal(size=500))
+    assert notes(rain=rain, wind=random.integers(0, 30, 500) * 0.5144, kind=random.integers(0, 3, 500) * 50.0) == []
+    np.savez(tmp_path / "table.npz", inputs=dew[:, None].astype("f4"), targets=rain[:, None].astype("f4"))
+    assert main(["data", "inspect", str(tmp_path / "table.npz")]) == 0
+    assert "where that is a fill value, write NaN in its place\n" in capsys.readouterr().out
+
+
+def test_a_place_that_nothing_names_is_named_where_one_variable_is_called_so(tmp_path, capsys):
+    grid = {name: (("j", "i"), ramp(first, (4, 5))) for first, name in enumerate(("t", "geolat_c", "lon_a", "lon_b"))}
+    path = write_netcdf(tmp_path / "f.nc", grid, "", None)
+    assert main(["data", "inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "latitude: not known; data.coordinates={latitude: geolat_c} names it\n" in shown
+    assert "longitude: not known; data.coordinates={longitude: NAME} names it\n" in shown
+
+
+@pytest.mark.parametrize(("units", "scale"), [("degrees_east", 1.0), ("radian", np.pi / 180)])
+def test_longitudes_around_the_globe_are_suggested_without_a_seam(tmp_path, capsys, units, scale):
+    """0.1 and 359.9 degrees are neighbours; those of a region are numbers that go on."""
+    for name, lon in (
+        ("globe", np.arange(0, 360, 30.0)),
+        ("around", np.arange(-180, 180, 30.0)),
+        ("part", np.arange(12.0)),
+    ):
+        variables = {
+            "t": (("cell",), ramp(0, (12,))),
+            "lat": (("cell",), np.arange(12.0)),
+            "lon": (("cell",), lon * scale),
+        }
+        attributes = {"lat": {"units": "degrees_north"}, "lon": {"units": units, "standard_name": "longitude"}}
+        path = write_netcdf(tmp_path / f"{name}.nc", variables, "", None, **attributes)
+        angle = "lon" if units == "radian" else "0.017453*lon"
+        seamless = f"lat, 'cos({angle})', 'sin({angle})'"
+        expected = "lat, lon" if name == "part" else seamless
+        assert suggested(path, capsys) == f"variables.input_variables=[{expected}]"

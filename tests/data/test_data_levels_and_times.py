@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf
 
+from mpitrain.data.selection.expressions.clock import clock_values, dates_of, numbers_of
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError
@@ -157,3 +158,11 @@ def test_a_level_that_one_file_lacks_and_times_that_cannot_be(tmp_path):
     bare = write_netcdf(tmp_path / "c.nc", {"u": (("time", "y", "x"), ramp()), "v": (("time", "y", "x"), ramp())})
     with pytest.raises(DataError, match=r"c.nc: its time levels have no time \(a coordinate variable with units"):
         sampled(bare, "[day_of_year]")
+
+
+def test_a_missing_time_has_no_date() -> None:
+    days = dates_of(np.ma.masked_invalid([0.0, np.nan, 45.0]), "days since 2001-01-01", "standard")
+    times = numbers_of(days, "days since 1970-01-01", "standard")
+    assert times.tolist()[::2] == [11323.0, 11368.0]
+    assert np.isnan(times[1])
+    np.testing.assert_array_equal(clock_values("month", times, "standard"), [1, np.nan, 2])

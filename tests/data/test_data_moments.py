@@ -5,7 +5,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_ranks import on_played_ranks
@@ -109,7 +108,7 @@ def test_nobody_has_samples():
 
 def test_merge_is_chans_formula():
     # (1, 3) has mean 2 and m2 2; (5, 9, 10) has mean 8 and m2 14; together mean 5.6, m2 2 + 14 + 36 * 2 * 3 / 5.
-    lower, upper = torch.tensor([[2.0, 2, 2, 1, 3]]).double(), torch.tensor([[3.0, 8, 14, 5, 10]]).double()
+    lower, upper = np.array([[2.0, 2, 2, 1, 3]]), np.array([[3.0, 8, 14, 5, 10]])
     count, mean, m2, minimum, maximum = merge_stacks(lower, upper)[0].tolist()
     assert (count, minimum, maximum) == (5, 1, 10)
     assert mean == pytest.approx(5.6, rel=1e-15)

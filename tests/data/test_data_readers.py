@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 
 import h5py
 import netCDF4
@@ -11,8 +12,8 @@ import torch
 from field_files import ramp, write_netcdf, write_xy
 
 from mpitrain.data.files.decoding import decode, read
-from mpitrain.data.files.open import open_field_file
 from mpitrain.data.files.variable import VariableInfo
+from mpitrain.data.formats.open import open_field_file
 from mpitrain.errors import DataError
 
 NAN = np.nan
@@ -122,6 +123,21 @@ def test_a_pt_file_with_code_inside_is_not_opened(tmp_path):
         open_field_file(tmp_path / "f.pt")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_compressed_pt_file_is_not_opened(tmp_path):
+    """Its numbers may be a thousand times larger than the file."""
+    torch.save({"inputs": torch.zeros(4096)}, tmp_path / "stored.pt")
+    with zipfile.ZipFile(tmp_path / "stored.pt") as stored, zipfile.ZipFile(tmp_path / "f.pt", "w") as packed:
+        for part in stored.infolist():
+            packed.writestr(part.filename, stored.read(part), zipfile.ZIP_DEFLATED)
+    with pytest.raises(DataError, match=r"f\.pt: holds compressed numbers, which torch never writes; save it again"):
+        open_field_file(tmp_path / "f.pt")
+
+
+def test_a_pt_file_of_the_time_before_archives_is_opened(tmp_path):
+    torch.save({"inputs": torch.arange(3.0)}, tmp_path / "f.pt", _use_new_zipfile_serialization=False)
+    assert read(open_field_file(tmp_path / "f.pt"), "inputs", (slice(0, 3),)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("content", [{"inputs": [1.0, 2.0]}, torch.zeros(3), {}], ids=["a list", "no dict", "empty"])

@@ -1,13 +1,15 @@
 """Held-out samples by blocks of time, by regions, and from files of their own."""
 
 import json
+import shutil
 
+import netCDF4
 import numpy as np
 import pytest
 from conftest import launch
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
 
-from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split import plan_split, split_notices
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError
@@ -17,7 +19,7 @@ def held_out(path, *settings):
     """Which of a source's samples are held out, and the rule's words."""
     config = config_of(path, *settings)
     source = open_source(selection_of(config))
-    samples, rule = read_all(source), plan_split(config, source)
+    samples, rule = read_all(source), plan_split(config.split_data, source)
     halves = [samples.take(np.arange(0, 1)), samples.take(np.arange(1, len(samples)))]
     together = rule.flags(samples.grid_index, 0)
     parts = [rule.flags(one.grid_index, first) for first, one in enumerate(halves)]
@@ -93,6 +95,7 @@ def test_files_of_their_own_are_held_out_and_lags_stay_inside_them(tmp_path):
         held_out(first, f"data.validation_path={first}")
 
 
+@pytest.mark.lab
 def test_a_run_says_what_it_holds_out(tmp_path):
     path = long_file(tmp_path / "f.nc")
     names = ("variables.input_variables=[x]", "variables.output_variables=[y]", "training.epochs=1")
@@ -105,3 +108,37 @@ def test_a_run_says_what_it_holds_out(tmp_path):
         assert "720 for training, 80 for validation" in done.stdout
     metrics = [json.loads((tmp_path / one / "metrics.jsonl").read_text().splitlines()[-1]) for one in ("true", "false")]
     assert metrics[0]["validation_loss"] > 0
+
+
+def test_one_time_level_cannot_be_cut(tmp_path):
+    path = long_file(tmp_path / "f.nc", num_times=1)
+    with pytest.raises(ConfigError, match=r"data\.split=time: there is one block, nothing to be cut"):
+        held_out(path, "data.split=time")
+
+
+def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
+    """Random times lie between those trained on; stretches do not, nor do single reports from several places."""
+    times = {"when": {"units": "days since 2000-01-01"}}
+    for name, more in (("series", {}), ("reports", {one: (("n",), np.arange(40.0)) for one in ("lat", "lon")})):
+        variables = {one: (("n",), ramp(first, (40,))) for one, first in (("x", 0), ("y", 100))}
+        path = write_netcdf(tmp_path / f"{name}.nc", variables | more | {"when": (("n",), np.arange(40.0))}, "n", None,
+                            **times, lat={"units": "degrees_north"}, lon={"units": "degrees_east"})  # fmt: skip
+        for split in ("random", "time"):
+            config = config_of(path, "domain.mask_mode=null", f"data.split={split}")
+            (told,) = split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) or ("",)
+            expected = {"random": "single times of a series, between times", "time": "2 of 20 blocks of time"}[split]
+            assert (expected in told) == (name == "series" or split == "time")
+    # Rows of a table with dates are a series where these go on, and not where several reports have one date.
+    for name, dates in (("series", range(40)), ("reports", [day // 2 for day in range(40)])):
+        rows = "".join(f"{np.datetime64('2000-01-01') + day},{day},{day % 7}\n" for day in dates)
+        (tmp_path / f"{name}.csv").write_text(f"date,x,y\n{rows}")
+        config = config_of(tmp_path / f"{name}.csv", "domain.mask_mode=null")
+        rule = plan_split(config.split_data, open_source(selection_of(config)))
+        assert (split_notices(rule, 4, 40) != ()) == (name == "series")
+    # Times of two files that do not fit together, which nothing else needs, are no reason to end.
+    for name, units in (("a.nc", "months since 2001-01-01"), ("b.nc", "days since 2001-01-01")):
+        shutil.copy(tmp_path / "series.nc", tmp_path / name)
+        with netCDF4.Dataset(str(tmp_path / name), "a") as file:
+            file["when"].units = units
+    config = config_of(f"[{tmp_path}/a.nc, {tmp_path}/b.nc]", "domain.mask_mode=null")
+    assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()

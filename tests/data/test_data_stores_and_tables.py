@@ -1,19 +1,23 @@
 """Zarr stores, CSV, Parquet, and coordinates in radians: what is read, and what is refused in one line."""
 
 import sys
+from contextlib import closing
 
+import numcodecs.zstd
 import numpy as np
 import pytest
+import zarr
 from field_files import config_of, ramp, read_all, write_netcdf
 from user_files import csv, store_array, zarr_2, zarr_3
 
-from mpitrain.data.files.open import open_field_file
+from mpitrain.data.files.decoding import read
+from mpitrain.data.files.zarr_chunks import _zstd_size
+from mpitrain.data.formats.open import open_field_file
+from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError, MissingDependencyError
 
-zarr = pytest.importorskip("zarr")
-pytest.importorskip("pyarrow")
 SHAPE = (8, 4, 5)
 
 
@@ -92,3 +96,80 @@ def test_a_folder_that_is_no_whole_store(tmp_path, make):
         (path / mark).unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"one.zarr: a folder; add a pattern"):
         open_source(selection_of(config_of(path)))
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 65791, 65792, 300_000])
+def test_a_zstandard_frame_tells_the_size_that_it_unpacks_to(size: int) -> None:
+    assert _zstd_size(numcodecs.zstd.Zstd().encode(b"a" * size), size) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "2.0;3.5\n2.4;3.1\n",
+            "first line holds numbers, such as 2.0, and no names of its 2 columns; .* such as c1;c2$",
+        ),
+        ("19747,01/20/2014,9.5,-1e3,NaN\n" * 2, "first line holds numbers, such as 19747, .*c1,c2,c3,c4,...$"),
+        ("1\t1\n2\t3\n", r"first line holds numbers, such as 1, .*such as c1\\tc2$"),
+    ],
+)
+def test_a_table_without_names_is_told_what_to_write(tmp_path, text, words):
+    (tmp_path / "f.csv").write_text(text)
+    with pytest.raises(DataError, match=words):
+        open_field_file(tmp_path / "f.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a,b\n1,2\n3,4\n", ["a", "b"]), ("a;b\n1;2\n3;4\n", ["a", "b"]), ('"a b"\tc\n1\t2\n3\t4\n', ["a b", "c"]),
+        ("1990,1991\n1,2\n3,4\n", ["1990", "1991"]), ("0,1,x\n1,2,3\n", ["0", "1", "x"]),
+        ("a;b,c\n1,2\n", ["a;b", "c"]),
+    ],
+)  # fmt: skip
+def test_columns_are_separated_as_the_line_of_names_is(tmp_path, text, names):
+    (tmp_path / "f.csv").write_text(text)
+    with closing(open_field_file(tmp_path / "f.csv")) as file:
+        assert list(file.variables) == names
+        assert read(file, names[1], (slice(None),))[0] == 2
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_of_dates_is_the_time_of_the_rows(tmp_path, suffix):
+    """Its parts are inputs, lags follow it, and samples stay in the order of the rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {"when": np.array(["2000-01-31T06:00", "2000-02-01T06:00", "NaT", "2000-02-03T06:00"], "datetime64[s]")}
+    columns |= {name: np.arange(4.0) + first for name, first in (("x", 0), ("y", 10))}
+    path = tmp_path / f"f.{suffix}"
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table(columns), str(path))
+    else:
+        rows = (
+            "" if np.isnat(row[0]) else str(row[0]).replace("T", " ") for row in zip(*columns.values(), strict=True)
+        )
+        path.write_text("when,x,y\n" + "".join(f"{when},{x},{10 + x}\n" for x, when in enumerate(rows)))
+    source = open_source(selection_of(config_of(path, "variables.input_variables=[x, month, hour_of_day]")))
+    found = read_all(source).inputs
+    np.testing.assert_array_equal(found[[0, 1, 3]], [[0, 1, 6], [1, 2, 6], [3, 2, 6]])
+    assert found[2, 0] == 2
+    assert np.isnan(found[2, 1:]).all()
+    assert open_coordinates(source).times[0] == 10987.25
+    lagged = config_of(path, "variables.input_variables=['x[time-1]']")
+    with pytest.raises(DataError, match="its times do not follow those before them"):
+        read_all(open_source(selection_of(lagged)))
+    # As an input it is days, as any number is.
+    assert (
+        read_all(open_source(selection_of(config_of(path, "variables.input_variables=[when]")))).inputs[0] == 10987.25
+    )
+
+
+def test_lags_of_a_table_with_dates(tmp_path):
+    rows = "".join(f"2000-01-{day:02},{day}.5,{day}\n" for day in range(1, 6))
+    (tmp_path / "f.csv").write_text("date,x,y\n" + rows)
+    config = config_of(tmp_path / "f.csv", "variables.input_variables=['x[time-1]', day_of_year]")
+    samples = read_all(open_source(selection_of(config)))
+    assert samples.inputs.tolist() == [[day - 0.5, day] for day in range(2, 6)]
+    assert samples.targets.ravel().tolist() == [2, 3, 4, 5]

@@ -12,6 +12,15 @@ from mpitrain.config import load_run_config
 from mpitrain.errors import ConfigError
 
 NAMES = ("variables.input_variables=[x]", "variables.output_variables=[y, z]")
+# A network so small that it cannot learn the noise of z by heart.
+SMALL = (
+    "model.hidden_layers=1",
+    "model.hidden_size=16",
+    "model.hidden_activation=relu",
+    "training.global_batch_size=64",
+    "training.scheduler=null",
+)
+ALL_EPOCHS = ("training.early_stopping_patience=null",)
 
 
 def write_line(path, seed, shift=0.0, **attributes):
@@ -24,7 +33,19 @@ def write_line(path, seed, shift=0.0, **attributes):
 
 
 def train(folder, num_ranks, test="test.nc"):
-    run = ["-m", "mpitrain", "train", "--data", "a.nc", *NAMES, f"data.test_path={test}", "--epochs", "40"]
+    run = [
+        "-m",
+        "mpitrain",
+        "train",
+        "--data",
+        "a.nc",
+        *NAMES,
+        *SMALL,
+        *ALL_EPOCHS,
+        f"data.test_path={test}",
+        "--epochs",
+        "40",
+    ]
     return launch([*run, "--output", f"of_{num_ranks}", "--lr", "0.01"], num_ranks=num_ranks, cwd=folder)
 
 
@@ -61,11 +82,13 @@ def test_the_skill_on_files_of_their_own_is_told_the_same_on_any_number_of_ranks
     assert "each sample by itself, 10 % by seed 0" in page
 
 
+@pytest.mark.lab
 def test_a_target_that_is_no_better_than_its_mean_is_named(runs):
     _, done = runs
     assert "NO BETTER than always answering the mean for z. Try " in done[3].stdout
 
 
+@pytest.mark.lab
 def test_a_report_made_anew_and_a_resumed_run_go_by_the_epochs(runs):
     folder, _ = runs
     assert launch(["-m", "mpitrain", "report", "of_1"], cwd=folder).returncode == 0
@@ -74,6 +97,7 @@ def test_a_report_made_anew_and_a_resumed_run_go_by_the_epochs(runs):
     assert [len(metrics(folder / f"of_{number}")) for number in (1, 3)] == [43, 41]
 
 
+@pytest.mark.lab
 def test_a_test_file_that_is_trained_on_or_lacks_a_variable_is_one_line_before_the_training(tmp_path):
     write_line(tmp_path / "a.nc", 1)
     write_netcdf(tmp_path / "test.nc", {"x": (("time", "nj", "ni"), np.ones((1, 2, 2), dtype="f4"))})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from played_ranks import on_played_ranks, played_ranks_of
+from tensors_of_data import as_tensors, numpy_type
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import take_share
@@ -33,7 +34,8 @@ def shared_out(samples, num_ranks=1, split=0.2, seed=3, dtype=FLOAT32):
     def body(communicator):
         plan = VirtualRanks(V, num_ranks, communicator.rank)
         ranks = played_ranks_of(communicator)
-        return share_out(take_share(samples, ranks), ranks, plan, SplitRule(0.0, split, seed), dtype)
+        shared = share_out(take_share(samples, ranks), ranks, plan, SplitRule(0.0, split, seed), numpy_type(dtype))
+        return as_tensors(shared)
 
     return on_played_ranks(num_ranks, body)
 

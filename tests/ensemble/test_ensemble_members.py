@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.split import SplitRule, held_out_flags, split_rule
 from mpitrain.ensemble.beginning import EnsembleRequest, load_settings
-from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
+from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, plan_members
 from mpitrain.ensemble.plan.settings import combinations
 from mpitrain.errors import ConfigError
 
@@ -44,7 +46,7 @@ def test_more_seeds_only_add_members():
 
 @pytest.mark.parametrize("num_folds", [2, 3, 7])
 def test_every_sample_is_held_out_by_one_fold(num_folds: int):
-    rules = [split_rule(load_run_config(None, [f"data.folds={num_folds}", f"data.fold={f}"]).config)
+    rules = [split_rule(load_run_config(None, [f"data.folds={num_folds}", f"data.fold={f}"]).config.split_data)
              for f in range(num_folds)]  # fmt: skip
     flags = np.array([held_out_flags(0, 10_000, rule) for rule in rules])
     assert (flags.sum(axis=0) == 1).all()
@@ -54,7 +56,7 @@ def test_every_sample_is_held_out_by_one_fold(num_folds: int):
 
 
 def test_the_first_of_ten_folds_is_the_usual_split():
-    rule = split_rule(load_run_config(None, ["data.folds=10"]).config)
+    rule = split_rule(load_run_config(None, ["data.folds=10"]).config.split_data)
     assert np.array_equal(held_out_flags(0, 999, rule), held_out_flags(0, 999, SplitRule(0.0, 0.1, 0)))
 
 
@@ -99,3 +101,9 @@ def test_a_bad_setting_is_one_member_s_own_problem():
 def test_what_no_ensemble_can_have_is_refused(words: list[str], expected: str):
     with pytest.raises(ConfigError, match=expected):
         plan_of(DATA, *words)
+
+
+def test_an_ensemble_is_announced_by_what_its_members_differ_in(tmp_path: Path) -> None:
+    members = [SimpleNamespace(setting=number // 2) for number in range(6)]
+    plan: Any = SimpleNamespace(section=SimpleNamespace(members=2, folds=None), members=members, folder=tmp_path)
+    assert "6 members (2 seeds x 3 settings) on 4 ranks in 1 group;" in describe_plan(plan, 1, 4)

@@ -8,8 +8,8 @@ import netCDF4
 import numpy as np
 import torch
 from conftest import launch
-from ensemble_runs import SMALL, ensemble
 from networks import build_icenet
+from test_ensemble_runs import SMALL, ensemble
 
 from mpitrain.models.ensemble import EnsembleNetwork
 from mpitrain.models.files.torchscript import load_and_run_code
@@ -44,7 +44,7 @@ def test_files_of_an_ensemble_agree(tmp_path: Path, small_history: Path):
         assert np.allclose(file["aice_h_predicted"][:], members.mean(0), atol=1e-6)
         assert np.allclose(file["aice_h_spread"][:], members.std(0, ddof=1), atol=1e-6)
         assert file["daice_h_dsst_h_spread"][:].min() > 0
-        assert file["aice_h_spread"].long_name == "aice_h, standard deviation over 3 members"
+        assert file["aice_h_spread"].long_name == "ice area (aggregate), standard deviation over 3 members"
     single = load_and_run_code(folder / "members/0002/model.pt")
     inputs = torch.randn(4, 7)
     assert torch.allclose(scripted.member_values(inputs)[1], single(inputs))
@@ -52,5 +52,12 @@ def test_files_of_an_ensemble_agree(tmp_path: Path, small_history: Path):
     alone = launch(["-m", "mpitrain", "report", str(folder / "members/0002")])
     assert alone.returncode == 0, alone.stderr
     page = (folder / "report.html").read_text()
-    for words in ("Loss of each member", "Spread against error", "foretold over error", "Rank of the truth"):
+    told = ("Loss of each member", "Spread against error", "foretold over error", "Rank of the truth")
+    for words in (
+        *told,
+        "What was trained",
+        "Prediction against truth",
+        "The mean of the members, over held-out samples",
+        "Where the members differ",
+    ):
         assert words in page

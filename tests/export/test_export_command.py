@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -13,17 +15,88 @@ import torch
 from conftest import REFERENCE_CASE, launch, need_program, train
 from export_cases import answers, compiled, emulator_of, networks, run_in, write_driver
 from history_samples import read_samples
+from numpy_network import answers_of
 
 from mpitrain.data.selection.names import CICE_INPUTS
-from mpitrain.errors import MissingDependencyError, OutputError, UserError
+from mpitrain.errors import ConfigError, MissingDependencyError, OutputError, UserError
 from mpitrain.export import programs
 from mpitrain.export.command import run_export
+from mpitrain.export.formats.fortran import Fortran
 from mpitrain.export.request import ExportRequest
 from mpitrain.export.source.fortran import fortran_files
 from mpitrain.export.sources import _self_test
 from mpitrain.models.files.stored_network import load_network
 
 HISTORY = REFERENCE_CASE / "cice_history.nc"
+# Calls what an export wrote as C: x.bin to mean.bin and, of several networks, spread.bin.
+CALLS_C = """
+#include <stdio.h>
+#include "m.h"
+int main(void) {
+    FILE *in = fopen("x.bin", "rb"), *mean = fopen("mean.bin", "wb"), *spread = fopen("spread.bin", "wb");
+    m_real x[7], y[1], s[1];
+    while (fread(x, sizeof x, 1, in) == 1) {
+        m_forward(x, y, SPREAD NULL);
+        fwrite(y, sizeof y, 1, mean);
+        fwrite(s, sizeof s, 1, spread);
+    }
+    return fclose(mean) || fclose(spread);
+}
+"""
+
+
+def answers_of_c(path: Path, inputs: np.ndarray, is_ensemble: bool = False) -> list[np.ndarray]:
+    """Compile an exported m.c with a program that calls it; return mean and spread, or the outputs alone (b, 1)."""
+    folder = path.parent
+    (folder / "calls.c").write_text(CALLS_C.replace("SPREAD", "s," if is_ensemble else ""))
+    inputs.astype("f4").tofile(folder / "x.bin")
+    done = run_in(folder, "gcc", "-std=c99", "-O2", "m.c", "calls.c", "-lm", "-o", "calls")
+    assert done.returncode == 0, done.stderr
+    assert run_in(folder, str(folder / "calls")).returncode == 0
+    names = ("mean.bin", "spread.bin") if is_ensemble else ("mean.bin",)
+    return [np.fromfile(folder / name, "f4").reshape(-1, 1) for name in names]
+
+
+def answers_of_fortran(path: Path, inputs: np.ndarray) -> list[np.ndarray]:
+    """Compile an exported emulator.f90 with a program that calls it; return its outputs (b, 1)."""
+    inputs.astype("f4").tofile(path.with_name("x.bin"))
+    emulator = emulator_of(networks(name="icenet"))  # of the same numbers of inputs and outputs
+    driver = write_driver(emulator, "fortran", path.parent)
+    compiled("gfortran", path.parent, ["emulator.f90", driver], "-O2", program="driver")
+    outputs, singly, _ = answers(emulator, path.parent, len(inputs))
+    assert outputs == singly
+    return [np.frombuffer(outputs, "f4").reshape(-1, 1)]
+
+
+def answers_of_torchscript(path: Path, inputs: np.ndarray, is_ensemble: bool = False) -> list[np.ndarray]:
+    model = torch.jit.load(str(path))
+    tensor = torch.from_numpy(inputs)
+    with torch.no_grad():
+        return [found.numpy() for found in ([model(tensor), model.spread(tensor)] if is_ensemble else [model(tensor)])]
+
+
+def answers_of_pt2(path: Path, inputs: np.ndarray, is_ensemble: bool = False) -> list[np.ndarray]:
+    with torch.no_grad():
+        found: Any = torch.export.load(str(path)).module()(torch.from_numpy(inputs))
+    return [one.numpy() for one in (found if is_ensemble else [found])]
+
+
+def answers_of_onnx(path: Path, inputs: np.ndarray, is_ensemble: bool = False) -> list[np.ndarray]:
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, {"inputs": inputs})
+    assert len(found) == (2 if is_ensemble else 1)
+    return found
+
+
+# What a user's program makes of each kind of file, without this package: outputs, or mean and spread.
+ANSWERS: dict[str, Callable[..., list[np.ndarray]]] = {
+    "c": answers_of_c,
+    "fortran": answers_of_fortran,
+    "torchscript": answers_of_torchscript,
+    "pt2": answers_of_pt2,
+    "onnx": answers_of_onnx,
+}
+FILES = {"c": "m.c", "fortran": "emulator.f90", "torchscript": "m.pt", "pt2": "m.pt2", "onnx": "m.onnx"}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +115,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exported(run: Path, output: Path, kind: str, *members: Path) -> list[str]:
-    if kind == "onnx":
-        pytest.importorskip("onnxruntime")
     lines: list[str] = []
     before = torch.get_num_threads()
     try:
@@ -82,6 +153,7 @@ def test_a_model_in_fortran_predicts_the_bits_of_mpitrain_predict(runs: Path, tm
     assert max(map(len, text.splitlines())) <= 132
 
 
+@pytest.mark.lab
 def test_an_ensemble_of_runs_is_one_source(runs: Path, tmp_path: Path) -> None:
     lines = exported(runs / "a", tmp_path / "ice.c", "c", runs / "b")
     assert lines[-1].startswith("checked: the self-test passes")
@@ -102,57 +174,70 @@ def ensemble(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["c", "fortran", "torchscript", "pt2", "onnx"])
-def test_layer_norm_silu_and_residuals_are_exported_in_every_format(runs: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_every_format_answers_what_numpy_makes_of_the_run_s_numbers(runs: Path, tmp_path: Path, kind: str) -> None:
+    """Layer norm, SiLU and residuals, called as a user's program does: the line that says "checked" is not asked."""
     if kind == "fortran":
         need_program("gfortran")
-    endings = {"fortran": "f90", "torchscript": "pt"}
-    lines = exported(runs / "norm", tmp_path / f"m.{endings.get(kind, kind)}", kind)
+    output, inputs = tmp_path / FILES[kind], read_samples(HISTORY, "north", True).inputs
+    lines = exported(runs / "norm", output, kind)
     assert any(line.startswith("checked: ") for line in lines), lines
+    (found,) = ANSWERS[kind](output, inputs)
+    expected = answers_of(runs / "norm", inputs)
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["c", "torchscript", "pt2", "onnx"])
-def test_an_ensemble_is_exported_in_every_format(runs: Path, ensemble: Path, tmp_path: Path, kind: str) -> None:
-    output = tmp_path / f"m.{ {'torchscript': 'pt'}.get(kind, kind) }"
+@pytest.mark.lab
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", sorted({*ANSWERS} - {"fortran"}))
+def test_an_ensemble_answers_mean_and_spread_in_every_format(
+    runs: Path, ensemble: Path, tmp_path: Path, kind: str
+) -> None:
+    output, inputs = tmp_path / FILES[kind], read_samples(HISTORY, "north", True).inputs
     lines = exported(ensemble, output, kind)
     assert any(line.startswith("checked: ") for line in lines)
-    if kind in ("pt2", "onnx"):
-        inputs = torch.from_numpy(read_samples(HISTORY, "north", True).inputs[:5])
-        answer = {"pt2": programs._run_pt2, "onnx": programs._run_onnx}[kind]
-        with torch.no_grad():
-            values = torch.stack([load_network(runs / name / "model.pt").module(inputs) for name in ("a", "b")])
-        mean, spread = answer(output, inputs).split(1, dim=1)
-        torch.testing.assert_close(mean, values.mean(0), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(spread, values.std(0), rtol=1e-4, atol=1e-6)
-        assert spread.min() > 0
+    mean, spread = ANSWERS[kind](output, inputs, is_ensemble=True)
+    values = np.stack([answers_of(runs / name, inputs) for name in ("a", "b")])
+    np.testing.assert_allclose(mean, values.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(spread, values.std(axis=0, ddof=1), rtol=1e-4, atol=1e-6)
+    assert spread.min() > 0
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
 def test_programs_of_torch_and_onnx_are_read_again(runs: Path, tmp_path: Path, kind: str) -> None:
     lines = exported(runs / "a", tmp_path / f"m.{kind}", kind)
     assert lines[1].startswith("checked: read again, it gives the same")
     assert lines[1].endswith("for 1513 samples of the run's data")
     assert [path.name for path in tmp_path.iterdir()] == [f"m.{kind}"]
-    assert exported(runs / "cnn", tmp_path / f"cnn.{kind}", kind)[1].startswith(
-        "checked: read again, it gives the same"
-    )
+    fields = tmp_path / f"cnn.{kind}"
+    assert exported(runs / "cnn", fields, kind)[1].startswith("checked: read again, it gives the same")
+    inputs = np.random.default_rng(0).normal(size=(3, 7, 90, 180)).astype("f4")
+    with torch.no_grad():
+        expected = load_network(runs / "cnn" / "model.pt").module(torch.from_numpy(inputs)).numpy()
+    np.testing.assert_allclose(ANSWERS[kind](fields, inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.lab
 def test_a_program_that_answers_otherwise_is_not_believed(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = programs._run_pt2
-    monkeypatch.setattr(programs, "_run_pt2", lambda path, inputs: run(path, inputs) + 1e-3)
+    run = programs.run_pt2
+    monkeypatch.setattr(programs, "run_pt2", lambda path, inputs: run(path, inputs) + 1e-3)
     with pytest.raises(OutputError, match=r"answers otherwise than the model, by up to 0\.001"):
         exported(runs / "a", tmp_path / "m.pt2", "pt2")
 
 
+@pytest.mark.lab
 def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_ONNX_PACKAGES", ("onnx", "no_such_package"))
     with pytest.raises(MissingDependencyError, match=r"pip install 'mpitrain\[onnx\]'"):
         exported(runs / "a", tmp_path / "m.onnx", "onnx")
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize(
     ("run", "members", "output", "kind", "message"),
     [
@@ -183,21 +268,34 @@ def test_what_cannot_be_written_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.lab
 def test_a_self_test_that_fails_is_an_error_and_no_compiler_is_said(tmp_path: Path) -> None:
     files = fortran_files(emulator_of(networks(name="icenet")))
     gfortran = need_program("gfortran")
-    assert _self_test("fortran", files, {"PATH": ""}).startswith("not checked: no fortran compiler on the PATH")
+    fortran = Fortran()
+    assert _self_test(fortran, files, {"PATH": ""}).startswith("not checked: no fortran compiler on the PATH")
     text = files["emulator_test.f90"]
-    first = text.index("real(z'", text.index("all_outputs")) + len("real(z'")
-    spoilt = {
-        **files,
-        "emulator_test.f90": text[: first + 7] + ("0" if text[first + 7] != "0" else "1") + text[first + 8 :],
-    }
+    first = text.index("::", text.index("all_outputs")) + len("::")
+    other = "8" if text[first] != "8" else "7"
+    spoilt = {**files, "emulator_test.f90": text[:first] + other + text[first + 1 :]}
     with pytest.raises(OutputError, match="self_test failed: FAILED  forward: the bits of mpitrain predict"):
-        _self_test("fortran", spoilt, {"FC": gfortran})
+        _self_test(fortran, spoilt, {"FC": gfortran})
 
 
 def test_sources_are_functions_of_the_description_alone() -> None:
     texts = [fortran_files(emulator_of(networks(name="icenet", num_members=2))) for _ in range(2)]
     assert texts[0] == texts[1]
     assert len(set(itertools.chain.from_iterable(texts))) == 2
+
+
+@pytest.mark.lab
+def test_a_format_of_a_user_is_a_function(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "components")
+    lines = exported(runs / "a", tmp_path / "network.txt", "my_export:as_text")
+    assert "written by my_export:as_text; not checked" in lines[-1]
+    assert "network.layers.0.linear.weight (6, 7)" in (tmp_path / "network.txt").read_text()
+    failed = r"^--format=my_export:fails: it failed \(RuntimeError: no such network\) at my_export.py:\d+; it is called"
+    with pytest.raises(ConfigError, match=failed):
+        exported(runs / "a", tmp_path / "network.txt", "my_export:fails")
+    with pytest.raises(UserError, match=r"^--format netcdf: unknown; give one of torchscript, saber, pt2, onnx, c, c"):
+        exported(runs / "a", tmp_path / "network.txt", "netcdf")

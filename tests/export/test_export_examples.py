@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -45,3 +48,61 @@ def test_a_variational_problem_is_solved_by_the_adjoint(compiler: str, tmp_path:
     compiled(compiler, tmp_path, [str(PROGRAMS / "variational.cpp")], "-O2", "-I", str(tmp_path))
     done = run_in(tmp_path, str(tmp_path / "program"))
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_the_outer_block_of_the_help_passes_its_dot_product_test(compiler: str, tmp_path: Path) -> None:
+    text = resources.files("mpitrain.help").joinpath("export.md").read_text()
+    (block,) = re.findall(r"```cpp\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "block.cpp").write_text(block)
+    assert sum(bool(line.strip()) for line in block.partition("double dot")[0].splitlines()) <= 60
+    found = networks(**{**NETWORK, "output_activation": "none"}, num_outputs=5, dtype=torch.float64)
+    write_sources(emulator_of(found), "c++", tmp_path)
+    compiled(compiler, tmp_path, ["block.cpp"], "-O2")
+    done = run_in(tmp_path, str(tmp_path / "program"))
+    assert done.returncode == 0, done.stdout
+
+
+_MAKE = """\
+FFLAGS = -Ofast
+self_test: emulator.o emulator_test.o
+\tgfortran $(FFLAGS) $^ -o $@
+emulator_test.o: emulator.o
+%.o: %.f90
+\tgfortran $(FFLAGS) -c $<
+"""
+_CMAKE = """\
+cmake_minimum_required(VERSION 3.18)
+project(model LANGUAGES Fortran)
+set(CMAKE_Fortran_COMPILER_FORCED TRUE)
+set(CMAKE_Fortran_FLAGS "-Ofast")
+add_executable(self_test emulator.f90 emulator_test.f90)
+"""
+
+
+@pytest.mark.parametrize(
+    ("language", "file", "model", "commands"),
+    [
+        ("make", "Makefile", _MAKE, [["make"]]),
+        ("cmake", "CMakeLists.txt", _CMAKE, [["cmake", "-S", ".", "-B", "."], ["cmake", "--build", "."]]),
+    ],
+)
+def test_a_recipe_of_the_help_gives_the_bits_in_a_model_of_other_flags(
+    language: str, file: str, model: str, commands: list[list[str]], tmp_path: Path
+) -> None:
+    if shutil.which(language) is None:
+        pytest.skip(f"no {language} on the PATH")
+    text = resources.files("mpitrain.help").joinpath("export.md").read_text()
+    (recipe,) = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+    need_program("gfortran")
+    module, _ = write_sources(emulator_of(networks(**NETWORK)), "fortran", tmp_path)
+    assert recipe.strip() in re.sub(r"\n!   *(?! make:| CMake:)", "", (tmp_path / module).read_text())
+    codes = []
+    for lines in (model, model + recipe):
+        (tmp_path / file).write_text(lines)
+        for command in commands:
+            done = run_in(tmp_path, *command, *(["-B"] if command == ["make"] else []))
+            assert done.returncode == 0, done.stderr
+        codes.append(run_in(tmp_path, str(tmp_path / "self_test")).returncode)
+    assert codes[0] in (1, 2)  # without the recipe -Ofast makes wrong results, or other bits
+    assert codes[1] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import platform
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from export_cases import (
     COMPILERS,
     FLANG,
+    OF_OLDER_FLANG,
+    OLDER_FLANG,
     answers,
     compiled,
     emulator_of,
@@ -25,9 +28,10 @@ from export_cases import (
     write_sources,
 )
 
-from mpitrain.export.source.emulator import Emulator
+from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.inference.portable import with_numpy
 
+PROGRAMS = Path(__file__).with_name("programs")
 WIDE: dict[str, Any] = {"name": "mlp", "hidden_size": 64, "hidden_layers": 2}
 CASES: dict[str, dict[str, Any]] = {
     "icenet": {"name": "icenet"},
@@ -93,10 +97,41 @@ def test_every_compiler_gives_the_bits_of_predict(combination: tuple[str, str, s
     compiled(compiler, tmp_path, [self_test, *objects], *flags)
     done = run_in(tmp_path, str(tmp_path / "program"))
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("ok ") == 11
+    assert done.stdout.count("ok ") == 13
     inputs.tofile(tmp_path / "x.bin")
     compiled(compiler, tmp_path, [write_driver(emulator, language, tmp_path), *objects], *flags, program="driver")
     assert answers(emulator, tmp_path, len(inputs)) == expected
+
+
+_CHECK_IN_FORTRAN = """
+program check
+  use emulator
+  implicit none
+  print '(l1)', check_arithmetic()
+end program check
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "flags"),
+    [("gelu", "-O0"), ("layer norm", "-O3 -march=native"), ("tanh", "-Ofast -march=native"),
+     ("tanh", "-O2 -fdefault-real-8")],
+)  # fmt: skip
+def test_an_older_flang_gives_the_bits_or_check_arithmetic_says_no(case: str, flags: str, tmp_path: Path) -> None:
+    """With -ffp-contract=off the bits must be there, whatever else a model is compiled with, save -Ofast."""
+    if shutil.which(OLDER_FLANG) is None:
+        pytest.skip("no flang 16 to 18 on the PATH (Debian: apt-get install flang-16)")
+    emulator, inputs, expected = case_of(case)
+    module, _ = write_sources(emulator, "fortran", tmp_path)
+    (tmp_path / "check.f90").write_text(_CHECK_IN_FORTRAN)
+    command = [OLDER_FLANG, OF_OLDER_FLANG, *flags.split(), "-ffp-contract=off", module]
+    inputs.tofile(tmp_path / "x.bin")
+    for program, source in (("check", "check.f90"), ("driver", write_driver(emulator, "fortran", tmp_path))):
+        done = run_in(tmp_path, *command, source, "-o", program)
+        assert done.returncode == 0, done.stderr
+    says_yes = run_in(tmp_path, "./check").stdout.split() == ["T"]
+    assert says_yes or "-Ofast" in flags
+    assert (answers(emulator, tmp_path, len(inputs)) == expected) or not says_yes
 
 
 @pytest.mark.skipif(not IS_X86, reason="names an instruction set of x86")
@@ -107,9 +142,52 @@ def test_a_fortran_compiler_that_fuses_is_found(tmp_path: Path) -> None:
     sources = write_sources(emulator_of(networks(**CASES["tanh"])), "fortran", tmp_path)
     compiled("gfortran", tmp_path, sources, "-O2", "-mfma", "-ffp-contract=fast")
     done = run_in(tmp_path, str(tmp_path / "program"))
+    assert done.returncode == 2
+    assert "OTHER   forward: the bits of mpitrain predict: other bits, by" in done.stdout
+    assert "FAILED" not in done.stdout
+    assert "compile emulator.f90 with\n-ffp-contract=off" in done.stdout
+
+
+@pytest.mark.parametrize(("compiler", "recipe"), [("gfortran", r"make:  (.* \+= .*)"), (FLANG, r"flang: (.* := .*)")])
+def test_a_models_own_flags_are_told_and_the_recipe_mends_them(compiler: str, recipe: str, tmp_path: Path) -> None:
+    """`-Ofast` breaks the sums that round: the self-test says so, and passes with the flags for this one file."""
+    if shutil.which(compiler) is None or shutil.which("make") is None:
+        pytest.skip(f"no {compiler}, or no make")
+    module, self_test = write_sources(emulator_of(networks(**CASES["tanh"])), "fortran", tmp_path)
+    of_model = ("-Ofast", "-fdefault-real-8", "-march=native")
+    built = run_in(tmp_path, compiler, *of_model, module, self_test, "-o", "program")
+    assert built.returncode == 0, built.stderr
+    done = run_in(tmp_path, str(tmp_path / "program"))
     assert done.returncode == 1
-    assert "FAILED  forward: the bits of mpitrain predict" in done.stdout
-    assert "FAILED  check_arithmetic" in done.stdout
+    assert "compile emulator.f90 with -ffp-contract=off and without -Ofast or -ffast-math, and try again" in done.stdout
+    found = re.search(recipe, (tmp_path / "emulator.f90").read_text())
+    assert found
+    of_make = f"FFLAGS = {' '.join(of_model)}\n{found[1]}\nemulator.o:\n\t{compiler} $(FFLAGS) -c {module}\n"
+    (tmp_path / "Makefile").write_text(of_make)
+    for command in (["make", "emulator.o"], [compiler, *of_model, "emulator.o", self_test, "-o", "program"]):
+        built = run_in(tmp_path, *command)
+        assert built.returncode == 0, built.stderr
+    assert run_in(tmp_path, str(tmp_path / "program")).stdout.endswith("passed\n")
+
+
+def test_the_self_test_runs_where_invalid_operations_stop_the_program(tmp_path: Path) -> None:
+    sources = write_sources(emulator_of(networks(**CASES["tanh"])), "fortran", tmp_path)
+    compiled("gfortran", tmp_path, sources, "-O2", "-ffp-contract=off", "-ffpe-trap=invalid,zero,overflow")
+    done = run_in(tmp_path, str(tmp_path / "program"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_probe_holds_values_that_a_model_can_hold() -> None:
+    """Whole numbers where the data has no others, a constant as it is: a packing by the model keeps them."""
+    inputs = samples(24, "float32")
+    inputs[:, 2], inputs[:, 4] = np.arange(24) % 5, 0.0
+    variables = [
+        Variable(f"x{number}", "1", float(one.min()), float(one.max()), float(one.mean()), float(one.std() or 1.0))
+        for number, one in enumerate(inputs.T)
+    ]
+    found = make_emulator("e", networks(**CASES["tanh"]), variables, [Variable("y", "1", 0, 1, 0.5, 0.3)], [], inputs)
+    assert found.probe[2] == round(float(found.probe[2]))
+    assert found.probe[4] == 0.0
 
 
 def test_c_refuses_fast_math_and_needs_no_flag(tmp_path: Path) -> None:
@@ -117,3 +195,65 @@ def test_c_refuses_fast_math_and_needs_no_flag(tmp_path: Path) -> None:
     done = run_in(tmp_path, "gcc", "-c", "-ffast-math", sources[0])
     assert done.returncode == 1
     assert "compile without -ffast-math" in done.stderr
+
+
+_TWO_NETWORKS = """
+program two
+  use ice_prefixed
+  use snow_prefixed
+  implicit none
+  real(ice_wp) :: x(ice_num_inputs), y(ice_num_outputs), z(snow_num_outputs)
+  x = ice_probe
+  call ice_forward(x, y)
+  call snow_forward(x, z)
+  print '(2l2)', ice_check_arithmetic() .and. snow_check_arithmetic(), abs(y(1) - z(1)) > 0
+end program two
+"""
+
+
+def test_two_networks_live_in_one_program(tmp_path: Path) -> None:
+    sources = []
+    for name, case in (("ice", "icenet"), ("snow", "tanh")):
+        sources += write_sources(emulator_of(networks(**CASES[case]), name), "fortran", tmp_path)[:1]
+    (tmp_path / "two.f90").write_text(_TWO_NETWORKS)
+    compiled("gfortran", tmp_path, [*sources, "two.f90"], "-O1")
+    assert run_in(tmp_path, str(tmp_path / "program")).stdout.split() == ["T", "T"]
+
+
+def test_an_ensembles_source_is_a_table(tmp_path: Path) -> None:
+    """Eight members of 22-64-64-9 are at most 600 kB of Fortran."""
+    found = networks(8, 9, name="mlp", hidden_size=64, hidden_layers=2, hidden_activation="tanh", num_inputs=22)
+    (source, *_) = write_sources(emulator_of(found), "fortran", tmp_path)
+    assert (tmp_path / source).stat().st_size <= 600_000
+
+
+def test_arrays_of_double_precision_and_fields_by_their_names_give_the_same_bits(tmp_path: Path) -> None:
+    emulator = emulator_of(networks(**{**CASES["two outputs"], "hidden_size": 16}))
+    sources = write_sources(emulator, "fortran", tmp_path)
+    compiled("gfortran", tmp_path, [sources[0], str(PROGRAMS / "real64.f90")], "-O2")
+    found = run_in(tmp_path, str(tmp_path / "program")).stdout.split()
+    assert [word for word in found if word in "TF"] == ["T"] * 8
+    assert "forward_fields(inputs_first, tair, tsfc, sst, sss, hs, hi, sice, aice0, aice1, status, outside)" in (
+        " ".join((tmp_path / "emulator.f90").read_text().replace("!", " ").split())
+    )
+
+
+def test_the_self_test_of_a_linear_network_passes_in_double(tmp_path: Path) -> None:
+    emulator = emulator_of(networks(**{**CASES["none"], "hidden_size": 4}, dtype=torch.float64))
+    for language, compiler in (("c", "gcc"), ("fortran", "gfortran")):
+        compiled(compiler, tmp_path, write_sources(emulator, language, tmp_path), "-O1")
+        assert run_in(tmp_path, str(tmp_path / "program")).stdout.endswith("passed\n")
+
+
+def test_the_self_test_passes_where_inputs_are_constant(tmp_path: Path) -> None:
+    inputs = samples(24, "float32")
+    inputs[:, [0, 1, 6]] = 0.0
+    variables = [
+        Variable(f"x{number}", "1", float(one.min()), float(one.max()), float(one.mean()), float(one.std() or 1.0))
+        for number, one in enumerate(inputs.T)
+    ]
+    found = networks(name="icenet")
+    emulator = make_emulator("emulator", found, variables, [Variable("y", "1", 0, 1, 0.5, 0.3)], [], inputs)
+    for language, compiler in (("c", "gcc"), ("fortran", "gfortran")):
+        compiled(compiler, tmp_path, write_sources(emulator, language, tmp_path), "-O1")
+        assert run_in(tmp_path, str(tmp_path / "program")).stdout.endswith("passed\n")

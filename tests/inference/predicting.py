@@ -14,7 +14,7 @@ from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.model import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -52,7 +52,7 @@ def save(
 
 def mlp(num_inputs: int, num_outputs: int = 1, **settings: Any) -> torch.nn.Module:
     """A small network with statistics that are not 0 and 1."""
-    section = ModelSection(**{"name": "mlp", "hidden_size": 8, "hidden_layers": 2, **settings})
+    section = network_settings(**{"name": "mlp", "hidden_size": 8, "hidden_layers": 2, **settings})
     model: Any = build_model(section, num_inputs, num_outputs, seed=5)
     ones = torch.ones(num_inputs)
     model.set_normalization(0.5 * ones, 3 * ones, torch.full((num_outputs,), 0.25), torch.full((num_outputs,), 2.0))

@@ -47,6 +47,7 @@ def history_inputs() -> torch.Tensor:
     return torch.from_numpy(read_samples(HISTORY, "north", True).inputs)
 
 
+@pytest.mark.lab
 def test_an_activation_between_the_layers_is_not_the_originals(tmp_path: Path) -> None:
     cpp_program()
     model = steep_icenet("gelu")
@@ -74,6 +75,7 @@ def test_without_a_check_the_words_stay(tmp_path: Path, monkeypatch: pytest.Monk
     assert found[1].startswith(f"{found[0]}; the original program would answer otherwise, it has no activation")
 
 
+@pytest.mark.lab
 def test_the_originals_own_network_needs_no_words(tmp_path: Path) -> None:
     cpp_program()
     path = save(golden_icenet(), tmp_path / "m.pt")
@@ -101,6 +103,7 @@ def exported(run: Path, output: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.lab
 def test_reordered_inputs_are_checked_in_their_own_order(reordered_run: Path, tmp_path: Path) -> None:
     cpp_program()
     line = exported(reordered_run, tmp_path / "m.pt")[-1]
@@ -117,6 +120,7 @@ def test_reordered_inputs_are_checked_in_their_own_order(reordered_run: Path, tm
     assert np.abs(found - expected).max() > 1e-3  # the words are true
 
 
+@pytest.mark.lab
 def test_the_samples_that_cpp_is_given_are_those_of_the_run(
     reordered_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

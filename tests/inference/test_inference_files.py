@@ -55,6 +55,7 @@ def test_points_hold_coordinates_errors_and_derivatives(tmp_path: Path) -> None:
     samples = samples.take(np.flatnonzero(np.isfinite(samples.inputs).all(axis=1)))
     index = samples.grid_index
     np.testing.assert_array_equal(found["grid_index"], index)
+    assert found["grid_index"].dtype == np.int32
     np.testing.assert_array_equal(found["lat"], (index % 20 // 5 + 1) * 10.0)
     np.testing.assert_array_equal(found["lon"], index % 5)
     # The second file counts from two days later: 1 and 2 there are 3 and 4 here.
@@ -100,7 +101,7 @@ def test_fields_have_fill_values_where_they_are_masked(tmp_path: Path) -> None:
     prediction = predict_played(model, config, tmp_path / "p.nc", with_jacobian=False, chunk_bytes=100)
     found = read(tmp_path / "p.nc")
     assert {name: values.shape for name, values in found.items()} == {
-        "lon": (4, 5), "lat": (4, 5), "time": (3,), "grid_index": (3,),
+        "lon": (5,), "lat": (4,), "time": (3,),
         "y": (3, 4, 5), "y_predicted": (3, 4, 5), "y_error": (3, 4, 5),
     }  # fmt: skip
     masked = found["y"] == FILL

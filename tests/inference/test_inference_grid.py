@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -20,10 +21,12 @@ from mpitrain.datatools.maps import draw_maps
 from mpitrain.errors import DataError, UserError
 from mpitrain.inference import maps
 from mpitrain.inference.output_grid import Layout
+from mpitrain.inference.page import findings
 from mpitrain.inference.page.findings import draw_error_map
 from mpitrain.inference.predictor import CHUNK_BYTES
 from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe.figures import render_png
+from mpitrain.observe.page.places import PlaceErrors
 
 FILL = np.float32(9.969209968386869e36)
 ALL = (*XY[:2], "domain.mask_mode=all")
@@ -189,6 +192,22 @@ def test_a_table_has_no_grid(tmp_path: Path) -> None:
         predict_played(model, config_of(tmp_path / "t.npz"), tmp_path / "p.nc", layout="grid")
 
 
+def test_cells_with_places_and_unnamed_dimensions_are_a_table(tmp_path: Path, model: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in "xyz":
+            file[name] = NUMBERS.normal(size=6).astype(np.float32)
+        for name, units in (("lat", "degrees_north"), ("lon", "degrees_east")):
+            file[name] = np.arange(6.0)
+            file[name].attrs["units"] = units
+    config = config_of(tmp_path / "a.h5", *ALL)
+    predict_played(model, config, tmp_path / "p.nc")
+    with netCDF4.Dataset(str(tmp_path / "p.nc")) as file:
+        assert file["y_predicted"].dimensions == ("n",)
+        np.testing.assert_array_equal(file["lat"][:], np.arange(6.0))
+    with pytest.raises(UserError, match=r"--layout grid: .*a\.h5 is a table of samples; leave the flag out"):
+        predict_played(model, config, tmp_path / "p.nc", layout="grid")
+
+
 def test_maps_and_scatter_plot_of_a_grid_say_units_and_when(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +222,13 @@ def test_maps_and_scatter_plot_of_a_grid_say_units_and_when(
     assert titles[0] == "y, predicted, 2000-01-01 00:00:00"
     assert titles[2] == "y, predicted minus data, 2000-01-01 00:00:00"
     assert [figure.axes[1].get_ylabel() for figure in figures] == 2 * ["y (K)", "samples in a cell", "error of y (K)"]
-    assert re.fullmatch(r"y: r2 -?\d+\.\d+, RMSE \d\.\d+ K\n\d\d values", titles[1])
+    found = read(tmp_path / "p.nc")
+    is_there = (np.abs(found["y_predicted"]) < 1e29) & (np.abs(found["y"]) < 1e29)
+    predicted, truth = (found[name][is_there].astype("f8") for name in ("y_predicted", "y"))
+    error, spread = predicted - truth, np.var(truth)
+    r2, rmse = re.fullmatch(r"y: r2 (-?\d+\.\d+), RMSE (\d\.\d+) K\n\d\d values", titles[1]).groups()
+    assert float(rmse) == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-3)
+    assert float(r2) == pytest.approx(1 - np.mean(error**2) / spread, abs=1e-3)
     assert titles[4] == titles[1]
     assert figures[1].axes[0].get_xlabel() == "data (K)"
 
@@ -216,6 +241,27 @@ def test_a_time_that_is_missing_is_told_by_its_number(tmp_path: Path, model: Pat
     assert len(maps.draw_prediction(tmp_path / "p.nc", tmp_path / "maps")) == 3
     network = load_network(model).module
     assert draw_error_map(network, open_source(selection_of(config_of(path, *ALL))), "K")[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("kind", ["points", "fields"])
+def test_maps_of_held_out_errors_say_of_what_they_are(tmp_path: Path, monkeypatch, kind: str) -> None:
+    titles = []
+    monkeypatch.setattr(findings, "draw_place_map", lambda source, values, look: titles.append(look.title) or b"")
+    source = open_source(selection_of(config_of(write_grid(tmp_path / "a.nc"), *ALL, f"data.samples={kind}")))
+    findings.draw_held_out_maps(source, PlaceErrors.of(np.arange(20), np.ones(20)), "K")
+    of_what = {"points": "samples", "fields": "values"}[kind]
+    assert [title.endswith(f" over all 20 held-out {of_what}") for title in titles] == [True, True]
+
+
+@pytest.mark.parametrize(("num_times", "expected"), [(0, ""), (2, ", time level 1")])
+def test_a_map_of_data_without_times_has_no_time_level(tmp_path: Path, model: Path, monkeypatch, num_times, expected):
+    figures = []
+    monkeypatch.setattr(findings, "render_png", lambda figure, *_: figures.append(figure) or b"")
+    times = {"t": num_times} if num_times else {}
+    config = config_of(write(tmp_path / "a.nc", {**times, "j": 3, "i": 4}, {}), *ALL)
+    draw_error_map(load_network(model).module, open_source(selection_of(config)), "K")
+    title = figures[0].axes[0].get_title().replace("\n", " ")
+    assert title == f"y, predicted minus data{expected}, trained on and held out alike"
 
 
 def test_cells_without_places_have_a_scatter_plot_and_no_map(tmp_path: Path, model: Path) -> None:

@@ -139,6 +139,8 @@ def test_functions_have_values_everywhere(dtype: str) -> None:
     powers = functions.exponential(arithmetic, x)
     assert powers[2] == powers[3] == 1
     assert (np.isfinite(powers) & (powers > 0)).all()
+    assert powers[0] == powers[1] < 1e-30
+    assert powers[4] == powers[5] > 1e30
     for function in (functions.tanh, functions.erf, functions.exponential):
         assert np.isnan(function(arithmetic, np.array([np.nan], dtype))).all()
 
@@ -159,10 +161,10 @@ def test_without_a_compiler_numpy_computes(tmp_path: Path) -> None:
 
 
 def test_networks_that_it_cannot_serve() -> None:
-    from mpitrain.config.model import ModelSection
+    from mpitrain.config.model import network_settings
     from mpitrain.models.build import build_model
 
-    assert portable_network_of(build_model(ModelSection(name="cnn", hidden_size=4), 2, 1, seed=1)) is None
+    assert portable_network_of(build_model(network_settings(name="cnn", hidden_size=4), 2, 1, seed=1)) is None
     assert portable_network_of(torch.nn.Linear(2, 1)) is None
     assert portable_network_of(build_icenet(2, 3, "none", 1).half()) is None
     model = build_icenet(2, 3, "none", seed=1)
@@ -188,6 +190,7 @@ def predicted(model: Path, output: Path, *options: str) -> tuple[dict[str, np.nd
         return read(output), dataset.arithmetic.split()[0]
 
 
+@pytest.mark.lab
 def test_predictions_say_whose_arithmetic_they_are(runs: Path, tmp_path: Path) -> None:
     ours, words = predicted(runs / "compiled", tmp_path / "ours.nc")
     torchs, torch_words = predicted(runs / "compiled", tmp_path / "torchs.nc", "--arithmetic", "torch")
@@ -202,6 +205,7 @@ def test_predictions_say_whose_arithmetic_they_are(runs: Path, tmp_path: Path) -
     assert eager[name].tobytes() != portable[name].tobytes()
 
 
+@pytest.mark.lab
 def test_networks_of_fields_cannot_be_asked_for_it(tmp_path: Path) -> None:
     grid = write_grid(tmp_path / "grid.nc")
     settings = ("data.samples=fields", "model.name=cnn", "variables.input_variables=[x]", "domain.mask_mode=all",

@@ -28,6 +28,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.lab
 def test_the_variables_are_those_of_the_original(predicted: Path) -> None:
     found, golden = read(predicted), read(REFERENCE_CASE / "prediction_np1.nc")
     assert list(found) == NAMES
@@ -38,6 +39,7 @@ def test_the_variables_are_those_of_the_original(predicted: Path) -> None:
         assert found[name].tobytes() == golden[name].tobytes()
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("name", ["aice_ffnn", *DERIVATIVES])
 def test_prediction_and_derivatives_are_the_originals(predicted: Path, name: str) -> None:
     found, golden = read(predicted)[name], read(REFERENCE_CASE / "prediction_np1.nc")[name]
@@ -45,6 +47,7 @@ def test_prediction_and_derivatives_are_the_originals(predicted: Path, name: str
     assert np.abs(golden).max() > 100 * TOLERANCE  # the tolerance says something
 
 
+@pytest.mark.lab
 def test_derivatives_are_the_closed_form(predicted: Path) -> None:
     """dy/dx = y (1 - y) (W2 W1) / std."""
     model, found = golden_icenet(), read(predicted)
@@ -54,6 +57,7 @@ def test_derivatives_are_the_closed_form(predicted: Path) -> None:
         np.testing.assert_allclose(found[name], answer * (1 - answer) * factor, rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.lab
 def test_the_file_says_what_it_holds(predicted: Path) -> None:
     with netCDF4.Dataset(str(predicted)) as dataset:
         assert list(dataset.dimensions) == ["n"]
@@ -68,12 +72,14 @@ def test_the_file_says_what_it_holds(predicted: Path) -> None:
         assert all(variable.long_name for variable in dataset.variables.values())
 
 
+@pytest.mark.lab
 def test_maps_are_pictures(predicted: Path) -> None:
     drawn = sorted((predicted.parent / "maps").iterdir())
     assert [path.name for path in drawn] == ["aice_error.png", "aice_predicted.png", "aice_scatter.png"]
     assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000 for path in drawn)
 
 
+@pytest.mark.lab
 def test_the_cpp_programs_own_archive_predicts_what_it_predicted(tmp_path: Path) -> None:
     """`torch::save` writes numbers without code, and the original leaves its buffers at 0 and 1."""
     model, output = tmp_path / "cpp.pt", tmp_path / "cpp.nc"

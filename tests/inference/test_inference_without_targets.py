@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import launch, train
+from conftest import launch, train, without_notes_on_cores
 from predicting import (
     DERIVATIVES,
     HISTORY,
@@ -27,22 +28,25 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError
 from mpitrain.inference.maps import draw_prediction
+from mpitrain.inference.roles import notices_of_unknown_targets
+from mpitrain.train.run_folder import RunFolder
 
 FILL = np.float32(9.969209968386869e36)
 
 
+@pytest.mark.lab
 def test_icenet_on_a_forecast_of_cice(tmp_path: Path) -> None:
     history = Path(shutil.copy(HISTORY, tmp_path / "h.nc"))
     model, forecast = save(golden_icenet(), tmp_path / "model.pt"), copy_without(history, "aice_h")
     command = ["-m", "mpitrain", "predict", str(model), "--data", str(forecast), "--output", "f.nc", "--maps", "maps"]
     done = launch(command, 2, tmp_path)
     assert done.returncode == 0, done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("note: ") and "core(s), steps" not in line]
+    said = [line for line in without_notes_on_cores(done.stderr.splitlines()) if line.startswith("note: ")]
     assert said == [
         f"note: {forecast}: no variable 'aice_h': predicted from the inputs alone, without errors and statistics",
         f"note: {forecast}: holds no ice concentration: the condition 0 < aice <= 1 of domain.clean_data is not "
         "applied, points without ice are predicted too",
-        "note: f.nc: one row a point, as the original program writes it; --layout grid gives the grid back",
+        "note: f.nc: one row a point, as the C++ program writes it; --layout grid gives the grid back",
     ]
     assert "RMSE" not in done.stdout
     assert [path.name for path in (tmp_path / "maps").iterdir()] == ["aice_predicted.png"]
@@ -117,7 +121,7 @@ def test_a_table_of_inputs(tmp_path: Path, inputs: tuple[int, ...], own: dict) -
         (["without.a.nc"], ["variables.output_variables=[y, z]"], r"without\.a\.nc: no variable 'y'; this one has"),
         (["a.nc"], ["variables.output_variables=[y, typo]"], r"a\.nc: no variable 'typo'; this one has"),
         (["without.a.nc"], ["domain.mask=y > 0"], r"no variable 'y'; this one has"),
-        (["without.a.nc"], ["variables.input_variables=[x, typo]"], r"no variable 'typo'; this one has"),
+        (["without.a.nc"], ["variables.input_variables=[x, typo]"], r"no variable 'typo'; .*; the network needs it"),
         (["a.nc", "without.a.nc"], [], r"without\.a\.nc: no variable 'y'; this one has"),
         (["without.a.nc", "a.nc"], [], r"^a\.nc: has a target that without\.a\.nc lacks \(of 'y'\); predict for files"),
     ],
@@ -149,3 +153,25 @@ def test_training_needs_targets_and_predictions_say_what_they_miss(tmp_path: Pat
     index = np.concatenate([ocean.read(chunk).grid_index for chunk in ocean.chunks])
     assert len(index) == 60 - 3 * 2 - 1  # without a mask, the ocean is where both inputs are measured
     assert len(open_source(selection_of(config_of(bare, *XY)), num_predicted=1).notices) == 1
+
+
+def test_a_file_that_cannot_tell_where_its_targets_would_be_missing_is_told(tmp_path: Path) -> None:
+    """As of an ocean's model that knows where a point is and not whether it is land."""
+    run, path = RunFolder(tmp_path), tmp_path / "f.nc"
+
+    def notices(missing_inputs: int, missing_targets: int) -> list[str]:
+        variables = [{"role": "input", "missing": missing_inputs}, {"role": "target", "missing": missing_targets}]
+        samples = {"kept": 1000, "valid": 1000 - missing_targets}
+        run.statistics.write_text(json.dumps({"samples": samples, "variables": variables}))
+        return notices_of_unknown_targets(run, path)
+
+    (told,) = notices(0, 400)
+    assert told.startswith(
+        f"{path}: the network was trained where its targets have values, at 600 of 1,000 samples; this"
+    )
+    assert notices(400, 400) == notices(0, 0) == notices(0, 5) == []
+    for text in ("", "[]", '{"samples": {}, "variables": []}', '{"variables": [{"role": "input", "missing": "x"}]}'):
+        run.statistics.write_text(text)
+        assert notices_of_unknown_targets(run, path) == []
+    run.statistics.unlink()
+    assert notices_of_unknown_targets(run, path) == []

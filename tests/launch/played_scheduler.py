@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import TIMEOUT_S
+from conftest import PROJECT, TIMEOUT_S
 
 PATHS = "/usr/local/bin:/usr/bin:/bin"
 # Writes its own arguments, NUL-separated; $PLAY is what it does then.
-PYTHON = """#!/usr/bin/env bash
+# The script's one command is real, and starts the ranks' python, which is played.
+PYTHON = (
+    f"""#!/usr/bin/env bash
+if [[ " $* " == *" --inside-job "* ]]; then exec {sys.executable} "$@"; fi
+"""
+    + """\
 printf "%s\\0" "$@" >"$RECORDS/python"
 export -p >"$RECORDS/exports"
 echo $$ >"$RECORDS/pid"
 eval "${PLAY:-true}"
 """
+)
 LAUNCHERS = {
     "srun": 'printf "%s\\0" "$@" >"$RECORDS/srun"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     "mpirun": 'printf "%s\\0" "$@" >"$RECORDS/mpirun"\n[[ $1 != -machinefile ]] || shift 2\nshift 2\nexec "$@"\n',
@@ -44,9 +51,10 @@ class Stage:
         nodefile.write_text(f"{os.uname().nodename}\n" * 2)
         self.environ |= {
             "PATH": f"{self.bin}:{PATHS}", "HOME": str(self.root), "RECORDS": str(self.records),
-            "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2",
+            "PYTHONPATH": str(PROJECT), "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2",
             "SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "0", "PBS_ARRAY_INDEX": "0",
             "PBS_NODEFILE": str(nodefile), "PBS_O_WORKDIR": str(self.cwd), "PBS_JOBID": "78.server",
+            "CUDA_VISIBLE_DEVICES": "",  # whatever this machine has
         }  # fmt: skip
 
     def add_command(self, name: str, text: str) -> None:

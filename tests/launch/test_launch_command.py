@@ -12,7 +12,7 @@ from conftest import launcher_environment
 
 from mpitrain.cli.main import main
 from mpitrain.config import EnsembleSection
-from mpitrain.launch import submit
+from mpitrain.launch import command
 from mpitrain.launch.grammar import clock_text, walltime_seconds
 from mpitrain.launch.presets import PRESETS, ranks_for
 
@@ -135,20 +135,20 @@ def test_data_that_is_not_there_is_a_note_when_printed_and_an_error_when_sent(ca
 
 
 def test_more_ranks_than_virtual_ranks_are_told(capsys):
-    main(["launch", "-n", "16"])
+    main(["launch", "-n", "16", "training.virtual_ranks=8"])
     assert "16 ranks and training.virtual_ranks=8" in capsys.readouterr().err
-    main(["launch", "--scheduler", "slurm", "-n", "16", "training.virtual_ranks=16"])
+    main(["launch", "--scheduler", "slurm", "-n", "16"])
     assert capsys.readouterr().err == ""
 
 
 def test_run_folder_of_the_settings_is_the_script_s(capsys):
     Path("run.yaml").write_text("output: {model_dir: from_file}\n")
     script = script_of(capsys, "run.yaml", "training.epochs=3")
-    assert "\nrun_folder=from_file\n" in script
+    assert " --run-folder=from_file " in script
     script = script_of(capsys, "run.yaml", "output.model_dir=given here")
-    assert "\nrun_folder='given here'\n" in script
+    assert " '--run-folder=given here' " in script
     assert "output.model_dir=given" not in script
-    assert "\nrun_folder=mpitrain_run-$job\n" in script_of(capsys)
+    assert "--run-folder" not in script_of(capsys)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_an_ensemble_has_as_many_ranks_as_shorten_it(most, members, each, ranks)
 
 
 def test_an_ensemble_is_sized_and_has_the_sweep_s_values_in_its_grid(capsys, monkeypatch):
-    monkeypatch.setattr(submit, "detect_usable_core_count", lambda: 4)
+    monkeypatch.setattr(command, "detect_usable_core_count", lambda: 4)
     rates = "training.optimizer.learning_rate=1e-3,1e-4"
     assert main(["launch", "--scheduler", "slurm", "--ensemble", "ensemble.folds=3", "--sweep", rates]) == 0
     said = capsys.readouterr()
     assert said.err == "note: 6 members on 3 ranks: 2 members a rank\n"
     assert "#SBATCH --ntasks-per-node=3\n" in said.out
     assert "#SBATCH --array" not in said.out
-    assert "command+=('ensemble.grid.training.optimizer.learning_rate=[1e-3,1e-4]')" in said.out
-    assert "\nrun_folder=mpitrain_ensemble-$job\n" in said.out
+    assert " 'ensemble.grid.training.optimizer.learning_rate=[1e-3,1e-4]'\n" in said.out
+    assert " --run=ensemble " in said.out
     assert main(["launch", "--scheduler", "slurm", "--ensemble", "-n", "16", "-N", "2", "ensemble.members=4"]) == 0
     assert capsys.readouterr().err == "note: 4 members on 16 ranks: 4 ranks a member\n"
 
@@ -209,7 +209,7 @@ def test_it_serves_login_nodes(tmp_path):
     arguments = [["launch", "--scheduler", name, "-n", "2"] for name in ("slurm", "pbs", "local", "manual")]
     code = (
         "import sys, json\nfrom mpitrain.cli.main import main\n"
-        f"print([main(words) for words in {arguments!r}])\nimport mpitrain.launch.job_files, mpitrain.launch.submit\n"
+        f"print([main(words) for words in {arguments!r}])\nimport mpitrain.launch.job_files, mpitrain.launch.command\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(

@@ -12,10 +12,8 @@ from played_scheduler import PYTHON, Stage
 from mpitrain.errors import UserError
 from mpitrain.launch.checks import check_job
 from mpitrain.launch.job_request import make_job_request
-from mpitrain.launch.pbs import render_pbs
-from mpitrain.launch.slurm import render_slurm
+from mpitrain.launch.schedulers.table import SCHEDULERS
 
-RENDERERS = {"slurm": render_slurm, "pbs": render_pbs}
 ARCHIVE = "it's my.tar"
 
 
@@ -27,9 +25,9 @@ def pack(path: Path, name: str) -> None:
         archive.addfile(member, io.BytesIO(content))
 
 
-@pytest.fixture(params=RENDERERS)
+@pytest.fixture(params=["slurm", "pbs", "torque"])
 def script(request: pytest.FixtureRequest) -> str:
-    return RENDERERS[request.param](make_job_request(nodes=2, packed_environment=ARCHIVE, restarts=0))
+    return SCHEDULERS[request.param].render(make_job_request(nodes=2, packed_environment=ARCHIVE, restarts=0))
 
 
 @pytest.fixture
@@ -39,6 +37,7 @@ def stage(tmp_path: Path) -> Stage:
     return made
 
 
+@pytest.mark.lab
 def test_ranks_run_what_was_unpacked_and_nothing_is_left(stage: Stage, script: str, tmp_path: Path) -> None:
     pack(stage.cwd / ARCHIVE, "./bin/python")
     done = stage.run(script)
@@ -49,6 +48,7 @@ def test_ranks_run_what_was_unpacked_and_nothing_is_left(stage: Stage, script: s
     assert list(tmp_path.glob("mpitrain-environment-*")) == []
 
 
+@pytest.mark.lab
 def test_a_folder_of_somebody_elses_is_not_used(stage: Stage, script: str, tmp_path: Path) -> None:
     pack(stage.cwd / ARCHIVE, "./bin/python")
     (tmp_path / "elsewhere").mkdir()
@@ -60,6 +60,7 @@ def test_a_folder_of_somebody_elses_is_not_used(stage: Stage, script: str, tmp_p
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -78,8 +79,7 @@ def test_an_archive_that_cannot_serve_is_one_line(stage: Stage, script: str, nam
 
 def test_what_is_known_wrong_is_said_before_the_job_waits(tmp_path: Path) -> None:
     job = make_job_request(packed_environment=str(tmp_path / "none.tar"))
-    assert "none.tar: no such file" in check_job(job, is_sent=False, scheduler="slurm")[0]
+    assert "none.tar: no such file" in check_job(job, is_sent=False, scheduler=SCHEDULERS["slurm"])[0]
     with pytest.raises(UserError, match="no such file, seen from here; make it with: tar"):
-        check_job(job, is_sent=True, scheduler="pbs")
-    with pytest.raises(UserError, match="for slurm and pbs; local has no hosts"):
-        check_job(job, is_sent=False, scheduler="local")
+        check_job(job, is_sent=True, scheduler=SCHEDULERS["pbs"])
+    assert "local has no hosts to unpack it on" in (SCHEDULERS["local"].obstacle(job) or "")

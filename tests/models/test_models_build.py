@@ -7,12 +7,12 @@ import torch
 from networks import build_icenet
 from torch import nn
 
-from mpitrain.config import ModelSection
-from mpitrain.config.model import needs_fields, normalizes_outputs
+from mpitrain.config.model import network_settings
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model, random_layers
+from mpitrain.models.dense import DenseChain
 from mpitrain.models.icenet import IceNet
-from mpitrain.models.mlp import DenseChain, dense_chain_of
+from mpitrain.models.mlp import dense_chain_of
 from mpitrain.models.normalized import NormalizedModel
 
 FUNCTIONS = {
@@ -26,7 +26,7 @@ FUNCTIONS = {
 
 
 def build(num_inputs=3, num_outputs=2, seed=5, dtype=torch.float32, **settings):
-    return build_model(ModelSection(**settings), num_inputs, num_outputs, seed, dtype)
+    return build_model(network_settings(**settings), num_inputs, num_outputs, seed, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -112,9 +112,9 @@ def test_dropout_drops_in_training_only(name):
     ("settings", "words"),
     [
         ({"name": "icenet", "hidden_layers": 2}, r"model.hidden_layers=2: icenet has no .*name=mlp or cnn or unet"),
-        ({"dropout": 0.5}, r"model.dropout=0.5: icenet has no such option"),
-        ({"batch_norm": True}, r"model.batch_norm=true: icenet"),
-        ({"layer_norm": True}, r"model.layer_norm=true: icenet has no such option; .*name=mlp$"),
+        ({"name": "icenet", "dropout": 0.5}, r"model.dropout=0.5: icenet has no such option"),
+        ({"name": "icenet", "batch_norm": True}, r"model.batch_norm=true: icenet"),
+        ({"name": "icenet", "layer_norm": True}, r"model.layer_norm=true: icenet has no such .*name=mlp$"),
         ({"name": "mlp", "layer_norm": True, "batch_norm": True}, r"model.layer_norm=true: not together .*remove one"),
         ({"name": "mlp", "layer_norm": True, "hidden_size": 1}, r"model.layer_norm=true: of model.hidden_size=1 .*2$"),
         ({"name": "cnn", "residual": True}, r"model.residual=true: cnn has no such option; .*name=mlp$"),
@@ -126,7 +126,7 @@ def test_dropout_drops_in_training_only(name):
         ({"name": "unet", "kernel_size": 2}, r"model.kernel_size=2: even"),
         ({"name": "unet", "hidden_layers": 40}, r"model.hidden_layers=40: .*at most 8"),
         ({"name": "mlp", "normalize_outputs": True, "output_activation": "sigmoid"}, r"_activation=sigmoid.*remove"),
-        ({"name": "torch.nn:Linear", "dropout": 0.1}, r"model.dropout=0.1: your own network decides"),
+        ({"name": "torch.nn:Linear", "dropout": 0.1}, r"model.dropout=0.1: of no effect on named code; .*options"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together(settings, words):
@@ -137,11 +137,18 @@ def test_settings_that_do_not_go_together(settings, words):
 
 def test_what_the_configuration_says_of_a_model():
     names = ("icenet", "mlp", "cnn", "unet", "torch.nn:Linear", None)
-    sections = [ModelSection(name=name) for name in names]
-    assert [needs_fields(section) for section in sections] == [False, False, True, True, None, False]
-    assert [normalizes_outputs(section) for section in sections] == [False, True, True, True, True, False]
-    assert not normalizes_outputs(ModelSection(name="mlp", output_activation="sigmoid"))
-    assert not normalizes_outputs(ModelSection(name="mlp", normalize_outputs=False))
+    sections = [network_settings(name=name) for name in names]
+    assert [section.resolved(None).samples for section in sections] == [
+        "points",
+        "points",
+        "fields",
+        "fields",
+        None,
+        "points",
+    ]
+    assert [section.resolved(None).normalizes_outputs for section in sections] == [False, True, True, True, True, False]
+    assert not network_settings(name="mlp", output_activation="sigmoid").normalizes_outputs
+    assert not network_settings(name="mlp", normalize_outputs=False).normalizes_outputs
 
 
 def test_the_order_of_an_own_models_chain_is_not_guessed():

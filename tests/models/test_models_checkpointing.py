@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from mpitrain.config import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.models.batch_norm import take_batch_sums
 from mpitrain.models.build import build_model
 from mpitrain.models.checkpointing import apply_gradient_checkpointing, remove_gradient_checkpointing
@@ -35,7 +35,7 @@ def kept_and_gradients(model, inputs):
 
 @pytest.mark.parametrize("settings", MODELS, ids=lambda settings: settings["name"])
 def test_gradients_are_the_same_bits_and_less_is_kept(settings):
-    model = build_model(ModelSection(**settings), 3, 2, seed=1)
+    model = build_model(network_settings(**settings), 3, 2, seed=1)
     inputs = torch.randn(3, 3, 10, 12) if settings["name"] in ("cnn", "unet") else torch.randn(64, 3)
     kept, gradients, sums = kept_and_gradients(model, inputs)
     names = list(model.state_dict())
@@ -53,7 +53,7 @@ def test_gradients_are_the_same_bits_and_less_is_kept(settings):
 
 
 def test_a_copy_computes_with_its_own_weights():
-    model = build_model(ModelSection(name="mlp"), 3, 2, seed=1)
+    model = build_model(network_settings(name="mlp"), 3, 2, seed=1)
     apply_gradient_checkpointing(model)
     other = copy.deepcopy(model)
     with torch.no_grad():

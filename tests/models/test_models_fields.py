@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from mpitrain.config import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 
 
 def build(dtype=torch.float64, num_inputs=2, num_outputs=3, **settings):
-    section = ModelSection(**{"hidden_size": 4, "hidden_layers": 2, **settings})
+    section = network_settings(**{"hidden_size": 4, "hidden_layers": 2, **settings})
     model = build_model(section, num_inputs, num_outputs, seed=3, dtype=dtype)
     model.set_normalization(
         torch.full((num_inputs,), 0.5), torch.full((num_inputs,), 2.0),
@@ -75,3 +75,30 @@ def test_padding_of_an_odd_field_does_not_leak_into_the_batch():
     model, fields = build(name="unet"), some_fields(3, 2, 7, 9)
     together = model(fields)
     torch.testing.assert_close(model(fields[1:2]), together[1:2], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("grid", [None, [5, 6]])
+@pytest.mark.parametrize("name", ["cnn", "unet"])
+def test_a_linear_part_begins_at_the_given_coefficients(name, grid):
+    model, fields = build(name=name, linear_part=True, grid=grid), some_fields(2, 2, 5, 6)
+    everywhere, here = some_fields(3, 3), some_fields(3, 3, 5, 6)
+    model.network.begin(everywhere, None if grid is None else here)
+    weight = everywhere.T[:, :, None, None] + (0 if grid is None else here)  # (O, 1 + F, H, W)
+    inputs = torch.cat([torch.ones(2, 1, 5, 6, dtype=torch.float64), (fields - 0.5) / 2], dim=1)
+    outputs = (inputs[:, None] * weight).sum(2)
+    scale = torch.arange(3).view(3, 1, 1)
+    torch.testing.assert_close(model(fields), outputs * (scale + 10) + scale + 1, rtol=1e-12, atol=1e-12)
+    model(fields).square().sum().backward()
+    assert (model.network.network.output.weight.grad != 0).any(), "the convolutions can learn"
+
+
+def test_a_network_of_one_grid_refuses_another():
+    with pytest.raises(ValueError, match="grid of its training data alone"):
+        build(name="cnn", linear_part=True, grid=[5, 6])(some_fields(2, 2, 6, 5))
+
+
+def test_without_a_linear_part_nothing_is_another():
+    plain, other = (build(name="cnn", linear_part=linear).state_dict() for linear in (False, True))
+    assert {name.replace("network.network", "network") for name in other} - set(plain) == {
+        "network.linear.weight", "network.linear.bias",
+    }  # fmt: skip

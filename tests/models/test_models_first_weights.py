@@ -5,9 +5,10 @@ import torch
 from networks import build_icenet
 
 from mpitrain.config import load_run_config
-from mpitrain.config.model import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
+from mpitrain.runs.build import ModelRequest
 from mpitrain.runs.model import first_weights_notices
 from mpitrain.train.checkpoint.format import weights_sha256
 
@@ -22,7 +23,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings["name"])
 def test_each_parameter_has_torchs_distribution(settings):
-    torchs, ours = (build_model(ModelSection(**settings), 7, 2, seed=1) for _ in range(2))
+    torchs, ours = (build_model(network_settings(**settings), 7, 2, seed=1) for _ in range(2))
     assert has_own_first_weights(ours)
     draw_first_weights(ours, seed=1)
     for (name, expected), drawn in zip(torchs.named_parameters(), ours.parameters(), strict=True):
@@ -50,8 +51,9 @@ def test_they_follow_the_seed_and_not_the_type_of_numbers():
 
 
 def test_a_user_s_own_layers_are_left_alone_and_the_run_says_so():
-    own, config = torch.nn.Linear(3, 2), load_run_config(None, ["model.name=networks:Own"]).config
+    own, network = torch.nn.Linear(3, 2), load_run_config(None, ["model.name=networks:Own"]).config.network
     assert not has_own_first_weights(own)
-    (notice,) = first_weights_notices(config, own)
+    (notice,) = first_weights_notices(ModelRequest(network), own)
     assert notice.startswith("model.name=networks:Own: torch draws its first weights")
-    assert first_weights_notices(load_run_config(None).config, build_model(ModelSection(name="icenet"), 7, 1, 0)) == []
+    icenet = network_settings(name="icenet")
+    assert first_weights_notices(ModelRequest(icenet), build_model(icenet, 7, 1, 0)) == []

@@ -104,3 +104,10 @@ def test_double_precision_starts_from_the_same_weights():
 def test_an_unknown_activation_is_not_guessed():
     with pytest.raises(KeyError):
         IceNet(7, 4, hidden_activation="softplus")
+
+
+def test_a_network_that_waits_for_a_files_numbers_draws_none(monkeypatch):
+    """Drawing for a network without memory would load torch's compiler, which takes seconds."""
+    monkeypatch.setattr(nn.init, "xavier_normal_", lambda weight: pytest.fail("weights are drawn"))
+    with torch.device("meta"):
+        assert IceNet(7, 16, 1).fc1.weight.is_meta

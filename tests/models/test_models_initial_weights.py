@@ -9,7 +9,7 @@ import torch
 from conftest import REFERENCE_CASE
 from networks import build_icenet
 
-from mpitrain.config import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.errors import DataError
 from mpitrain.models.build import build_model
 from mpitrain.models.files.initial_weights import load_initial_weights
@@ -88,7 +88,7 @@ def test_a_damaged_block(tmp_path):
 
 
 def mlp(seed, **settings):
-    return build_model(ModelSection(name="mlp", **settings), 3, 2, seed)
+    return build_model(network_settings(name="mlp", **settings), 3, 2, seed)
 
 
 def test_a_model_file_gives_what_was_learnt_and_not_the_normalisation(tmp_path):

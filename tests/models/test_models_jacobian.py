@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mpitrain.config import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 from mpitrain.models.jacobian import input_jacobian, scalar_jacobian
 
@@ -17,7 +17,7 @@ MODELS = {
 
 
 def build(settings, num_outputs=2):
-    model = build_model(ModelSection(**settings), 3, num_outputs, seed=2, dtype=torch.float64)
+    model = build_model(network_settings(**settings), 3, num_outputs, seed=2, dtype=torch.float64)
     with torch.no_grad():
         statistics = ([1, -2, 3], [0.5, 2, 1], [5, 6][:num_outputs], [10, 0.1][:num_outputs])
         model.set_normalization(*(torch.tensor(values) for values in statistics))

@@ -9,7 +9,7 @@ from networks import build_icenet
 from torch import nn
 
 from mpitrain import durable_files
-from mpitrain.config import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.errors import OutputError
 from mpitrain.models.batch_norm import take_batch_sums, update_running_statistics
 from mpitrain.models.build import build_model
@@ -21,6 +21,7 @@ from mpitrain.models.files.torchscript import (
     normalization_path,
     save_model,
     save_normalization,
+    script_model,
 )
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.models.normalized import NormalizedModel
@@ -132,7 +133,7 @@ print(float((jacobian - torch.jit.load(sys.argv[2]).jacobian).abs().max()), *jac
 
 def trained(settings, dtype=torch.float64):
     """A model whose buffers are no longer as they started."""
-    model = build_model(ModelSection(**settings), 3, 2, seed=2, dtype=dtype)
+    model = build_model(network_settings(**settings), 3, 2, seed=2, dtype=dtype)
     model.set_normalization(*(torch.tensor(values) for values in ([1, -2, 3], [0.5, 2, 1], [5, 6], [10, 0.1])))
     model(inputs_of(settings, dtype))
     update_running_statistics(model, take_batch_sums(model))
@@ -249,3 +250,13 @@ def test_a_file_with_other_numbers_does_not_pass_the_check(model, tmp_path):
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(OutputError, match=r"model.pt: cannot be used after writing \(RuntimeError: "):
         check_saved(path, model, torch.zeros(2, 7))
+
+
+def test_one_compiled_model_writes_each_of_its_architecture(tmp_path):
+    settings = network_settings(name="mlp", batch_norm=True)
+    first, second = (build_model(settings, 7, 1, seed, torch.float32) for seed in (0, 1))
+    scripted, path = script_model(first, tmp_path / "model.pt"), tmp_path / "model.pt"
+    for network in (first, second, first):
+        scripted.write(network, path)
+        save_model(network, tmp_path / "other.pt")
+        assert path.read_bytes() == (tmp_path / "other.pt").read_bytes()

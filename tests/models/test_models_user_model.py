@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from mpitrain.config import ModelSection
+from mpitrain.config.model import network_settings
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import VirtualBatchNorm
 from mpitrain.models.build import build_model
@@ -57,7 +57,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def build(name, num_inputs=3, num_outputs=2):
-    return build_model(ModelSection(name=name), num_inputs, num_outputs, seed=1)
+    return build_model(network_settings(name=name), num_inputs, num_outputs, seed=1)
 
 
 @pytest.mark.parametrize("name", ["Net", "make"])
@@ -80,7 +80,7 @@ def test_a_network_of_the_current_directory(folder, name):
         ("broken_networks:make", r"broken_networks cannot be imported \(SyntaxError"),
         ("own_networks:Nett", r"own_networks has no 'Nett'; give the name"),
         ("own_networks:number", r"'number' is int, not callable"),
-        ("own_networks:raises", r"raises\(3, 2\) failed \(ValueError: first line\); it is called with"),
+        ("own_networks:raises", r"raises\(3, 2\) failed \(ValueError: first line\) at own_net.*py:\d+; it is called"),
         ("own_networks:one_argument", r"failed \(TypeError: "),
         ("own_networks:leaves", r"failed \(SystemExit: 3\)"),
         ("own_networks:dictionary", r"returned dict; return a torch.nn.Module"),

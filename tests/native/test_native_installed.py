@@ -43,7 +43,7 @@ def test_the_metadata_name_licence_version_and_pythons(installed: Path) -> None:
     assert "Apache-2.0" in (metadata["License"], metadata["License-Expression"])
     assert metadata["License-File"] == "LICENSE"
     minimum = metadata["Requires-Python"].removeprefix(">=")
-    assert f"(Python {minimum} or newer)" in (PROJECT / "README.md").read_text()
+    assert f"Python {minimum} or newer" in (PROJECT / "README.md").read_text()
     assert f"Programming Language :: Python :: {minimum}" in metadata.get_all("Classifier")
     assert (installed / "mpitrain" / "py.typed").is_file()
 

@@ -88,6 +88,7 @@ def log_of(folder: Path, rank: int = 0) -> str:
     return (folder / "logs" / f"rank-{rank:04d}.log").read_text()
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_each_level_holds_what_it_says(tmp_path: Path, small_history: Path, level: str) -> None:
     run = tmp_path / "run"
@@ -123,3 +124,18 @@ def test_each_level_holds_what_it_says(tmp_path: Path, small_history: Path, leve
             "steps in a call",
         ):
             assert all(words in text for text in texts), words
+
+
+def test_a_disk_that_is_full_when_the_log_is_closed_ends_nothing(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank-0000.log").symlink_to("/dev/full")
+    logger = open_rank_log(tmp_path, 0, "here")
+    stream = logger.handlers[0]
+    logger.info("lost")
+    stream.stream.write("held back until the file is closed")  # type: ignore[attr-defined]
+    close_rank_log(logger)
+    assert logger.handlers == []
+    with closing_log(open_rank_log(tmp_path, 0, "here")) as _:
+        pass

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 
 from mpitrain.observe.figures import render_png
+from mpitrain.observe.maps import coast, field_map
 from mpitrain.observe.maps.field_map import MapLook, draw_map
 
 matplotlib = pytest.importorskip("matplotlib")
 LOOK = MapLook("y, predicted", "y (K)", "viridis", (-1.0, 1.0))
 GREY = np.full(3, 191 / 255)  # 0.75
+
+
+@pytest.fixture(autouse=True)
+def no_coast(monkeypatch):
+    """These tests read the colour of values; a coastline may lie over them."""
+    monkeypatch.setattr(field_map, "coastlines", lambda: ())
 
 
 def rotated(lon, lat, tilt):
@@ -77,6 +84,17 @@ def test_each_value_is_at_its_place_with_north_up(kind):
     assert is_triangles == (kind in ("cells", "rows"))
 
 
+def test_coastlines_are_drawn_over_the_values(monkeypatch):
+    monkeypatch.setattr(field_map, "coastlines", coast.coastlines)
+    lon, lat = of_globe()
+    with_coast = render_png(draw_map(smooth(lon, lat), (lon, lat), LOOK), 120)
+    monkeypatch.setattr(field_map, "coastlines", lambda: ())
+    without = render_png(draw_map(smooth(lon, lat), (lon, lat), LOOK), 120)
+    pictures = [matplotlib.image.imread(io.BytesIO(one))[..., :3].mean(axis=2) for one in (with_coast, without)]
+    share = (np.abs(pictures[0] - pictures[1]) > 0.1).mean()
+    assert 0.005 < share < 0.2
+
+
 def test_a_region_across_the_date_line_is_one_piece():
     lon, lat = np.meshgrid(np.arange(160.0, 202.0, 2), np.arange(50.0, 72.0, 2))
     lon = (lon + 180) % 360 - 180
@@ -117,3 +135,80 @@ def test_long_titles_are_broken_and_nothing_is_drawn_of_nothing():
     lon, lat = of_globe(30.0)
     assert render_png(draw_map(np.full(lon.shape, np.nan), (lon, lat), LOOK))
     assert render_png(draw_map(np.full(lon.shape, 3.0), (lon, lat), MapLook("t", "y")))
+
+
+def test_scattered_points_are_dots_and_meshes_are_filled():
+    random = np.random.default_rng(0)
+    for count in (30, 1500):
+        lon, lat = random.uniform(-130, -60, count), random.uniform(20, 60, count)
+        figure = draw_map(smooth(lon, lat), (lon, lat), LOOK)
+        (dots,) = [one for one in figure.axes[0].collections if type(one).__name__ == "PathCollection"]
+        assert len(dots.get_offsets()) == count
+    refined = np.meshgrid(np.geomspace(1, 60, 40), np.geomspace(1, 60, 30))
+    for lon, lat in (
+        of_cells(),
+        tuple(one.reshape(-1) for one in refined),
+        tuple(one.reshape(-1) for one in of_globe()),
+    ):
+        figure = draw_map(smooth(lon, lat), (lon, lat), LOOK)
+        assert [one for one in figure.axes[0].collections if type(one).__name__ == "TriMesh"]
+
+
+def test_a_table_of_stations_by_hours_is_dots():
+    random = np.random.default_rng(0)
+    lon, lat = (
+        np.repeat(one[:, None], 3, axis=1) for one in (random.uniform(-130, -60, 50), random.uniform(20, 60, 50))
+    )
+    values = smooth(lon, lat)
+    values[::2, 0] = np.nan
+    lon[5], values[5] = np.nan, np.nan
+    figure = draw_map(values, (lon, lat), LOOK)
+    (dots,) = [one for one in figure.axes[0].collections if type(one).__name__ == "PathCollection"]
+    assert len(dots.get_offsets()) == 49
+
+
+def test_values_without_known_places_are_drawn_by_row_and_column():
+    lon, lat = (one.astype(float) for one in np.meshgrid(np.arange(8.0), np.arange(6.0)))
+    figure = draw_map(smooth(lon, lat), (np.full_like(lon, np.nan), lat), LOOK)
+    assert figure.axes[0].get_xlabel() == "column"
+
+
+def test_a_strip_is_not_drawn_in_its_own_proportions():
+    lon, lat = np.meshgrid(np.arange(0.5, 360), np.arange(-4.5, 5))
+    strip, globe = (draw_map(smooth(*one), one, LOOK) for one in ((lon, lat), of_globe()))
+    assert strip.axes[0].get_aspect() == "auto"
+    assert globe.axes[0].get_aspect() == 1.0
+
+
+def colour_limits_of(values, pale=None):
+    """The values at the ends of the colours, whether others lie beyond, and the words beside the colours."""
+    lon, lat = of_globe()
+    figure = draw_map(values, (lon, lat), MapLook("t", "y (K)"), pale)
+    (bar,) = [one for one in figure.axes[0].collections if type(one).__name__ == "QuadMesh"][:1]
+    return *bar.get_clim(), bar.colorbar.extend, figure.axes[1].get_ylabel().replace("\n", " ")
+
+
+def test_few_values_far_away_do_not_take_the_colours_of_the_others():
+    values = smooth(*of_globe())
+    ends = float(values.min()), float(values.max())
+    assert colour_limits_of(values) == (*ends, "neither", "y (K)")
+    values[5, 5] = 9999.0
+    low, high, extend, label = colour_limits_of(values)
+    assert low == ends[0]
+    assert ends[1] - 0.1 < high < ends[1]
+    assert extend == "max"
+    assert label == f"y (K) all values: {ends[0]:.4g} to 9999"
+    values[7, 5] = -9999.0
+    assert colour_limits_of(values)[2] == "both"
+    # Many high values are no outliers, and of a field that is the same nearly everywhere the others are what matters.
+    values = np.where(smooth(*of_globe()) > 0.6, 50.0, smooth(*of_globe()))
+    assert colour_limits_of(values)[1:3] == (50.0, "neither")
+    values = np.zeros_like(values)
+    values[5, 5] = 3.0
+    assert colour_limits_of(values)[:3] == (0.0, 3.0, "neither")
+
+
+def test_pale_values_do_not_take_the_colours_of_the_others():
+    values = smooth(*of_globe())
+    pale = of_globe()[1] > 60
+    assert colour_limits_of(np.where(pale, 30.0, values), pale)[1:3] == (values[~pale].max(), "max")

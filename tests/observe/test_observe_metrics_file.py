@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mpitrain.errors import OutputError, TrainingError
 from mpitrain.observe.metrics_file import MetricsFile, read_metrics
+from mpitrain.observe.stored_metrics import wrong_key
 
 
 @pytest.fixture
@@ -83,3 +84,22 @@ def test_missing_file_and_missing_folder_are_told(path: Path) -> None:
         read_metrics(path)
     with pytest.raises(OutputError, match="cannot be opened"):
         MetricsFile(path.parent / "missing" / "metrics.jsonl")
+
+
+def timing_with(**columns: object) -> dict[str, object]:
+    ranks = {key: [1.0, 2.0] for key in ("computing", "reading", "communicating", "waiting", "memory_mib")}
+    return {"epoch": 1, "timing": {"step_s": 0.1, "samples_per_s": 10.0, "ranks": {**ranks, **columns}}}
+
+
+@pytest.mark.parametrize(
+    ("columns", "wrong"),
+    [
+        ({}, None),
+        ({"waiting": [1.0]}, "timing"),
+        ({"memory_mib": {"a": 1.0, "b": 2.0}}, "timing"),
+        ({"reading": None}, "timing.ranks.reading.list[float]"),
+    ],
+)
+def test_times_are_of_the_same_ranks_in_every_column(columns: dict[str, object], wrong: str | None) -> None:
+    found = wrong_key(timing_with(**columns))
+    assert found == wrong or (wrong is not None and found is not None and found.startswith("timing.ranks.reading"))

@@ -12,7 +12,7 @@ from mpitrain.config import load_run_config
 from mpitrain.observe.page.derivatives import MOST_LISTED, Derivatives, DerivativeSums, render_derivatives
 from mpitrain.observe.page.findings import Findings
 from mpitrain.observe.page.skill import ErrorSums, Skill
-from mpitrain.observe.page.words import describe_settings
+from mpitrain.observe.page.words import _listed, describe_settings
 from mpitrain.observe.report import write_report
 
 RANDOM = np.random.default_rng(3)
@@ -119,3 +119,8 @@ def test_settings_are_told_in_words(settings, values, words):
 def test_the_original_programs_steps_are_of_all_samples():
     config = load_run_config(None, ["semantics=reference"]).config
     assert "with all samples at once and" in describe_settings(config, ["a"], ["y"], {})[-1]
+
+
+def test_names_are_listed_as_a_sentence_does() -> None:
+    listed = [_listed(["a", "b", "c"][:count]) for count in range(4)]
+    assert listed == ["", "a", "a and b", "a, b and c"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -144,3 +145,12 @@ def test_labels_of_any_size_fit_into_the_picture(scale: float, decades: float, m
         left, bottom, right, top = figure.get_tightbbox().extents
         width, height = figure.get_size_inches()
         assert min(left, bottom, width - right, height - top) >= 0, figure.axes[0].get_ylabel()
+
+
+def test_without_matplotlib_the_page_has_no_pictures_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    same = np.linspace(0, 1, 5)
+    page = write_report(tmp_path, SUMMARY, Findings(truth=same, prediction=same)).read_text()
+    assert "python -m pip install matplotlib" in page
+    assert "<svg" not in page
+    assert "Summary" in page

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Finished, launch
+from rocrate.rocrate import ROCrate
 
 from mpitrain.config import load_run_config, render_yaml
 from mpitrain.errors import MissingDependencyError, UserError
@@ -18,6 +19,7 @@ from mpitrain.runs.reproduction.crate import write_crate
 from mpitrain.runs.reproduction.differences import deciding, differences
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.reproduce import reproduced_settings
+from mpitrain.train.folder.settings import settings_of_record
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,16 @@ def test_another_number_of_ranks_gives_the_same(default_run: Path) -> None:
     assert record_of(again)["result"]["weights_sha256"] == sha256
 
 
+def test_a_run_that_computed_with_torch_differs_in_nothing_on_the_same_machine(tmp_path: Path) -> None:
+    eager = ("--epochs", "1", "training.engine=eager", "data.num_samples=512")
+    assert launch(["-m", "mpitrain", *eager], None, cwd=tmp_path).returncode == 0
+    assert record_of(tmp_path / "mpitrain_run")["machines"][0]["cpu_capability"]
+    done = reproduce(tmp_path / "mpitrain_run")
+    assert done.returncode == 0, done.stderr
+    assert verdict_of(done).endswith("(1 rank then, 1 here)")
+    assert "differs: " not in done.stderr
+
+
 def test_a_changed_byte_of_the_data_is_refused_by_name(run: Path) -> None:
     data = run / "cice_history.nc"
     content = bytearray(data.read_bytes())
@@ -98,6 +110,7 @@ def test_a_changed_byte_of_the_data_is_refused_by_name(run: Path) -> None:
     assert not run.with_name("mpitrain_run-reproduced").exists()
 
 
+@pytest.mark.lab
 def test_another_torch_is_named_before_the_training_and_in_the_verdict(run: Path) -> None:
     change(run, lambda record: record["versions"].update(torch="2.5.1"))
     change(run, lambda record: record["result"].update(weights_sha256="0" * 64))
@@ -118,8 +131,8 @@ def test_what_cannot_be_reproduced_says_why(run: Path, tmp_path: Path) -> None:
     assert "run_record.json: cannot be read" in reproduce(tmp_path / "nowhere").our_lines[0]
 
 
+@pytest.mark.lab
 def test_the_record_is_an_ro_crate_that_its_own_library_reads(run: Path, default_run: Path) -> None:
-    ROCrate = pytest.importorskip("rocrate.rocrate").ROCrate
     done = launch(["-m", "mpitrain", "report", str(run), "--ro-crate"])
     assert (done.returncode, done.stdout) == (0, f"RO-Crate: {run / 'ro-crate-metadata.json'}\n"), done.stderr
     crate, record = ROCrate(run), record_of(run)
@@ -144,6 +157,7 @@ def test_the_record_is_an_ro_crate_that_its_own_library_reads(run: Path, default
     assert files == [(run.parent / "cice_history.nc").as_uri(), "config.yaml"]
 
 
+@pytest.mark.lab
 def test_an_ro_crate_that_cannot_be_written_says_why(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(run, lambda record: record.pop("result"))
     with pytest.raises(UserError, match="the run has not ended"):
@@ -177,19 +191,25 @@ def test_differences_name_each_fact_and_those_that_decide_come_first() -> None:
 def test_the_settings_of_a_reproduction_fix_what_ranks_decided(tmp_path: Path) -> None:
     config = load_run_config(
         None,
-        ["training.batch_size=16", "data.num_samples=9", "prediction.output_filename=mine.nc", "training.max_steps=3"],
+        [
+            "training.batch_size=16",
+            "training.virtual_ranks=8",
+            "data.num_samples=9",
+            "prediction.output_filename=mine.nc",
+            "training.max_steps=3",
+        ],
     ).config
     record = {
         "settings": config.model_dump(mode="json"), "working_folder": "/somewhere", "data": [{"path": "/d/a.nc"}],
         "decided": {"training.global_batch_size": 32, "training.virtual_ranks": 16, "training.engine": "compiled"},
     }  # fmt: skip
-    again = reproduced_settings(record, "new")
+    again = reproduced_settings(settings_of_record(tmp_path, record["settings"], False), record, "new")
     assert (again.training.batch_size, again.training.global_batch_size, again.training.virtual_ranks) == (None, 32, 16)
     assert (again.data.data_path, again.data.max_patterns, again.data.num_samples) == (["/d/a.nc"], 9, None)
     assert (again.prediction.output_filename, again.training.max_steps) == (None, None)
     assert again.output.model_dir == "new"
     assert load_run_config(None).config.training == again.training.model_copy(
-        update={"global_batch_size": None, "virtual_ranks": 8, "engine": "auto"}
+        update={"global_batch_size": None, "virtual_ranks": None, "engine": "auto"}
     )
     assert render_yaml(again)
 

@@ -209,7 +209,7 @@ def check_all(ranks, results):
     facts = {}
     for backend in ("mpi", "gloo"):
         config = load_run_config(None, ["training.engine=ddp", f"compute.backend={backend}"]).config
-        with open_tensors(ranks, config):
+        with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
             facts[backend] = {}
             for name, check in CHECKS.items():
                 started_s = time.monotonic()

@@ -6,6 +6,7 @@ Trains small networks with every engine, each time with one bit flipped on one r
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from dataclasses import asdict
@@ -24,11 +25,11 @@ from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.errors import TrainingError
 from mpitrain.runs.prepare import prepare_on_samples
+from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
-from mpitrain.train.watchers import SilentWatcher
 from mpitrain.verify.faults.bit_flips import BitFlip, with_bit_flip
 
 NUM_STEPS = 8  # of a run: 2 epochs of 4, or 8 of 1
@@ -59,10 +60,11 @@ def train(config, ranks, flip=None):
         with_bit_flip(flip, ranks.rank).adjust_engine(prepared.engine)
     saved = {}
 
-    def save(tensors, state, step, kind):
-        saved[f"{kind}-{step}"] = weights_sha256(tensors)
+    class Save(Callback):
+        def on_checkpoint(self, tensors, state, kind):
+            saved[f"{kind}-{state.global_step}"] = weights_sha256(tensors)
 
-    trainer = Trainer(config, ranks, prepared.model, prepared.engine, save, SilentWatcher(), StopRequest())
+    trainer = Trainer(config.training, ranks, prepared.model, prepared.engine, [Save()], StopRequest())
     error = None
     try:
         trainer.fit()
@@ -73,7 +75,7 @@ def train(config, ranks, flip=None):
     return {
         "saved": saved,
         "error": error,
-        "sizes": {name: one.numel() for name, one in prepared.model.named_parameters()},
+        "sizes": {name: math.prod(one.shape) for name, one in prepared.model.named_parameters()},
     }
 
 
@@ -93,7 +95,7 @@ def body(ranks, results, num_flips, seed):
     for engine in ENGINES:
         config = load_run_config(None, settings_of(engine)).config
         generator = random.Random(f"{seed} {engine}")
-        with open_tensors(ranks, config):
+        with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
             torch.set_num_threads(1)
             undisturbed = train(config, ranks)
             assert undisturbed["error"] is None, undisturbed["error"]

@@ -29,10 +29,8 @@ class RunningJob:
         self._seen: set[int] = set()
 
     def pid_of_rank(self, rank: int) -> int:
-        """The process of a rank: the fork that runs it, where there is one, and not what stands in for it."""
-        processes = self.processes()
-        found = {number: pid for pid in processes if (number := _rank_of(pid)) is not None}
-        return next((pid for pid in processes if _name_of(pid) == f"mpitrain-{rank}"), found[rank])
+        """The process of a rank."""
+        return {number: pid for pid in self.processes() if (number := _rank_of(pid)) is not None}[rank]
 
     def processes(self) -> set[int]:
         """All living processes of the job; they are remembered for `wait_until_gone`."""
@@ -81,13 +79,6 @@ def _rank_of(pid: int) -> int | None:
         return None
     variables = dict(entry.split(b"=", 1) for entry in content.split(b"\0") if b"=" in entry)
     return next((int(variables[name]) for name in _RANK_VARIABLES if name in variables), None)
-
-
-def _name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _descendants(ancestor: int) -> set[int]:

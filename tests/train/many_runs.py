@@ -29,7 +29,7 @@ class Outcome:
 def run_many(folder: Path, num_ranks: int | None, jobs: list[list[str]]) -> list[Outcome]:
     """Run every argument list of `jobs` in one launch on `num_ranks` ranks (None: without mpirun).
 
-    A run that ends its process, instead of returning an exit code, fails the test.
+    A run that ends its process, instead of returning an exit code, fails the test, as does a launch that takes longer.
     """
     from conftest import launch
 

@@ -19,22 +19,23 @@ from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.samples import Samples
 from mpitrain.runs.prepare import prepare_on_samples
+from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.state import named_weights
+from mpitrain.train.state import copied, named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
 
 Result = TypeVar("Result")
 RATE = 0.05
-# 32 are 4 rows for each of 8 virtual ranks.
+# 32 are 4 microbatches of 8 rows.
 COMMON = ("training.global_batch_size=32", "data.validation_split=0", "training.epochs=2")
 MLP = ("model.name=mlp", "model.hidden_layers=2", "model.hidden_size=9", "model.hidden_activation=tanh")
 
 
 def points(num_samples: int = 116, num_inputs: int = 4, num_targets: int = 2) -> Samples:
-    """Points with something to learn; 116 leave slices of 3 and of 2 rows for the last batch of 32."""
+    """Points with something to learn; 116 leave 5 rows of each microbatch for the last batch of 32."""
     generator = np.random.default_rng(11)
     inputs = generator.normal(3, 2, size=(num_samples, num_inputs)).astype(np.float32)
     weights = generator.normal(size=(num_inputs, num_targets))
@@ -69,7 +70,7 @@ def one_step(engine: StepEngine, step: int, rate: float = RATE, stop_requested: 
     return OneStep(loss, taken.stop_requested)
 
 
-class Run:
+class Run(Callback):
     """One rank's parts for `settings`, as the command builds them, and a trainer whose checkpoints stay in memory."""
 
     def __init__(
@@ -83,16 +84,13 @@ class Run:
         self.model, self.engine = self.parts.model, self.parts.engine
         self.saved: list[tuple[str, dict[str, torch.Tensor], dict[str, Any]]] = []
         self.rates: list[float] = []
-        self.trainer = Trainer(self.config, self.ranks, self.model, self.engine, self._save, self, StopRequest())
-
-    def on_steps(self, state: Any, losses: Sequence[float], learning_rate: float) -> None:
-        """A watcher's."""
+        self.trainer = Trainer(self.config.training, self.ranks, self.model, self.engine, [self], StopRequest())
 
     def on_epoch(self, state: Any, learning_rate: float, wall_time_s: float) -> None:
         self.rates.append(learning_rate)
 
-    def _save(self, tensors: Any, state: Any, step: int, kind: str) -> None:
-        self.saved.append((kind, {name: tensor.clone() for name, tensor in tensors.items()}, dict(state)))
+    def on_checkpoint(self, tensors: Any, state: Any, kind: str) -> None:
+        self.saved.append((kind, {name: copied(tensor) for name, tensor in tensors.items()}, state.to_manifest()))
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -112,7 +110,11 @@ class Run:
 
     def weights(self) -> torch.Tensor:
         """All that training changes, running statistics too, as one float64 vector."""
-        return torch.cat([value.double().reshape(-1) for value in named_weights(self.model).values()])
+        return torch.cat([torch.as_tensor(value).double().reshape(-1) for value in named_weights(self.model).values()])
+
+    def parameters(self) -> torch.Tensor:
+        """The parameters as one vector, a copy."""
+        return torch.cat([torch.as_tensor(copied(one)).reshape(-1) for _, one in self.model.named_parameters()])
 
     def gradient(self) -> torch.Tensor:
         return torch.cat([parameter.grad.detach().double().reshape(-1) for parameter in self.model.parameters()])
@@ -159,8 +161,8 @@ def record_sent(communicator: PlayedCommunicator) -> list[torch.Tensor]:
     share = communicator._share
 
     def note(value: Any) -> list[Any]:
-        if isinstance(value, torch.Tensor):
-            sent.append(value)
+        if isinstance(value, torch.Tensor | np.ndarray):
+            sent.append(torch.as_tensor(value))
         return share(value)
 
     communicator._share = note  # type: ignore[method-assign]

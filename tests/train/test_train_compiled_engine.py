@@ -12,10 +12,11 @@ from conftest import TIMEOUT_S, launch
 from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 from played_runs import Run, in_turns, one_step, points, run_alone
+from tensors_of_data import as_tensors
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.batches import Slice, plan_batches
+from mpitrain.data.dataset.batches import Microbatch, plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split import split_rule
@@ -28,7 +29,8 @@ from mpitrain.train.compiled.engine import CompiledEngine
 from mpitrain.train.compiled.structs import KernelStep
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs
-from mpitrain.train.optimizers import optimizer_tensors, restore_optimizer
+from mpitrain.train.needs import EngineRequest
+from mpitrain.train.optimizers.state import optimizer_tensors, restore_optimizer
 
 V = 8
 _ONE_AT_A_TIME = threading.Lock()  # torch's random state is the process's, not the thread's
@@ -49,16 +51,24 @@ class Trained:
         dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
         ranks = played_ranks_of(communicator, reduction)
         layout = VirtualRanks(V, communicator.size, communicator.rank)
-        data = share_out(take_share(make_samples(), ranks), ranks, layout, split_rule(config), dtype)
+        data = share_out(
+            take_share(make_samples(), ranks), ranks, layout, split_rule(config.split_data), config.training.dtype
+        )
+        data = data if engine_class is CompiledEngine else as_tensors(data)
         with _ONE_AT_A_TIME:
             self.model = build_icenet(7, 19, config.model.hidden_activation or "none", config.seed, dtype)
-            kernel = load_kernel(dense_network_of(config, self.model)) if engine_class is CompiledEngine else None
+            kernel = (
+                load_kernel(dense_network_of(config.training, self.model)) if engine_class is CompiledEngine else None
+            )
         with torch.no_grad():
-            self.model.set_normalization(data.summary.normalization.mean, data.summary.normalization.std)
+            known = data.summary.normalization
+            self.model.set_normalization(torch.as_tensor(known.mean), torch.as_tensor(known.std))
         plan = plan_batches(data.summary.num_training_samples, 48, V)
-        more = (dense_network_of(config, self.model), kernel) if kernel else ()
+        more = (dense_network_of(config.training, self.model), kernel) if kernel else ()
         sources = (data.microbatches(plan, config.seed, True), data.evaluation())
-        parts = EngineInputs(self.model, *sources, plan, layout, ranks, config)
+        parts = EngineInputs(
+            self.model, *sources, plan, layout, ranks, config.training, config.distributed, config.seed
+        )
         self.engine = engine_class(parts, *more)
         self.losses = [self.run_epoch(epoch) for epoch in range(num_epochs)]
 
@@ -145,11 +155,10 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
 
     def choose(engine, resumed=None):
         config = load_run_config(None, [f"training.engine={engine}"]).config
+        request = EngineRequest(config.semantics, config.training, config.distributed, resumed_engine=resumed)
         model = build_icenet(7, 16, "none", 0)
-        example = Slice(0, torch.zeros(2, 7), torch.zeros(2, 1), torch.ones(2, 1))
-        return on_played_ranks(1, lambda ranks: choose_engine(config, played_ranks_of(ranks), model, example, resumed))[
-            0
-        ]
+        example = Microbatch(0, torch.zeros(2, 7), torch.zeros(2, 1), torch.ones(2, 1))
+        return on_played_ranks(1, lambda ranks: choose_engine(request, played_ranks_of(ranks), model, example))[0]
 
     assert choose("auto").name == "traced"
     assert choose("auto").is_second_best
@@ -206,11 +215,11 @@ def test_joined_slices_name_all_their_virtual_ranks_when_they_fail():
     def body(communicator):
         run = Run(communicator, ("training.engine=compiled", "training.reduction=any", *CHAINS[0]))
         if communicator.rank == 1:
-            run.parts.dataset.training[0].padded_inputs.fill_(float("nan"))
+            run.parts.dataset.training[0].padded_inputs[...] = float("nan")
         run.steps(1)
         return run.engine.describe_failure()
 
-    assert in_turns(2, body) == ["rank 1 on here, virtual ranks [4, 5, 6, 7]"] * 2
+    assert in_turns(2, body) == ["rank 1 on here, virtual ranks [2, 3]"] * 2
 
 
 def test_a_run_loads_nothing_of_torch_s_compiler(tmp_path, small_history):
@@ -243,7 +252,7 @@ def test_a_kernel_of_other_structures_is_refused_before_it_touches_memory(monkey
     step = sources / "dense_step.hpp"
     step.write_text(step.read_text().replace("    double clip_norm, beta1,", "    double forgotten, clip_norm, beta1,"))
     monkeypatch.setattr(build, "_KERNELS", sources)
-    network = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", torch.float32)
+    network = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", "float32")
     size = ctypes.sizeof(KernelStep)
     with pytest.raises(MpitrainError, match=rf"\.so: Step has {size + 8} bytes there and {size} in structs\.py, .*\Z"):
         load_kernel(network)
@@ -259,7 +268,7 @@ def test_each_kernel_source_compiles_by_itself():
 
 def test_a_change_of_an_included_source_is_another_kernel(monkeypatch, tmp_path):
     monkeypatch.setenv("MPITRAIN_CACHE", str(tmp_path))
-    network = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", torch.float32)
+    network = DenseNetwork((3, 4, 1), "tanh", "sigmoid", "mse", "float32")
     sources = tmp_path / "kernels"
     shutil.copytree(build._KERNELS, sources)
     before = build_kernel(network)

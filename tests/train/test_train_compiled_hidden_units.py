@@ -13,6 +13,7 @@ from torch import nn
 
 from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.batch_norm import batch_norm_layers
+from mpitrain.models.dense_module import torch_view
 from mpitrain.train.engines import autograd
 
 # 102 samples are left: three full batches of 32, and one whose microbatches have one row or none.
@@ -42,7 +43,9 @@ def check_equal(own: Run, eager: Run) -> None:
 def test_batch_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
     own, eager = compared(NORM, *more)
     check_equal(own, eager)
-    tracked = [[int(layer.num_batches_tracked) for layer in batch_norm_layers(run.model)] for run in (own, eager)]
+    tracked = [
+        [int(layer.num_batches_tracked) for layer in batch_norm_layers(torch_view(run.model))] for run in (own, eager)
+    ]
     assert tracked[0] == tracked[1]
     assert min(tracked[0]) > 0
 
@@ -55,7 +58,7 @@ def test_layer_norm_is_the_eager_engine_s(more: tuple[str, ...]) -> None:
     torch.testing.assert_close(own.weights(), eager.weights(), rtol=1e-9, atol=1e-11)
     assert own.trainer.state.validation_loss == pytest.approx(eager.trainer.state.validation_loss, rel=1e-10)
     # Scale and offset are learnt: they begin at 1 and 0.
-    norms = [module for module in own.model.modules() if isinstance(module, nn.LayerNorm)]
+    norms = [module for module in torch_view(own.model).modules() if isinstance(module, nn.LayerNorm)]
     assert all(bool((norm.weight != 1).all() and (norm.bias != 0).all()) for norm in norms if norm.weight.numel() > 1)
     assert len(norms) >= 2
 
@@ -92,7 +95,10 @@ def key_of(key: int, index: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "more", [(), (NORM,), (LAYER_NORM, RESIDUAL)], ids=["dropout", "batch norm too", "layer norm, residual"]
+    # With dropout, units of few rows have hardly any variance, and rounding errors are large: 8 microbatches of 32.
+    "more",
+    [(), (NORM, "training.virtual_ranks=8"), (LAYER_NORM, RESIDUAL)],
+    ids=["dropout", "batch norm too", "layer norm, residual"],
 )
 def test_dropout_is_the_eager_engine_s_with_the_kernel_s_draws(
     monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]

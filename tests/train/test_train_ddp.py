@@ -17,7 +17,6 @@ def facts(tmp_path_factory):
     return json.loads((folder / "facts.json").read_text())
 
 
-@pytest.mark.mpi(ranks=2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "check",
@@ -42,7 +41,7 @@ def test_gradients_and_losses_are_the_eager_engine_s(facts, backend, check):
     assert one["sha256"] == other["sha256"]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_running_statistics_are_the_batch_s_where_synchronised_and_the_root_s_else(facts, backend):
     for check in ("sync batch norm", "sync batch norm, own buffers", "all at once"):
@@ -50,7 +49,7 @@ def test_running_statistics_are_the_batch_s_where_synchronised_and_the_root_s_el
     assert min(seen["running mean"] for seen in facts[backend]["batch norm"]) > 1e-3
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_broadcast_buffers_makes_running_statistics_the_root_s(facts, backend):
     with_root, without = facts[backend]["buffers"], facts[backend]["own buffers"]
@@ -62,7 +61,7 @@ def test_broadcast_buffers_makes_running_statistics_the_root_s(facts, backend):
     assert with_root[0]["loss"] != without[0]["loss"]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_unused_parameters_are_named_in_one_line(facts, backend):
     for own_gradients, views in facts[backend]["unused parameters"]:
@@ -76,7 +75,7 @@ def test_unused_parameters_are_named_in_one_line(facts, backend):
         assert "find_unused_parameters=false: some parameters had no part" in views[1]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_options_reach_the_wrapper(facts, backend):
     for rank in (0, 1):
@@ -84,7 +83,7 @@ def test_options_reach_the_wrapper(facts, backend):
         assert facts[backend]["static graph is set"][rank] == [True, False]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 def test_buckets_and_accumulation_decide_how_often_is_sent(facts):
     for large, small in facts["mpi"]["bucket calls"]:
         assert large == [1, 1, 1]
@@ -93,7 +92,7 @@ def test_buckets_and_accumulation_decide_how_often_is_sent(facts):
         assert once == accumulated == [1, 1, 1]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_half_precision_on_the_wire_changes_bits_by_its_rounding(facts, backend):
     for seen in facts[backend]["half precision"]:
@@ -102,7 +101,7 @@ def test_half_precision_on_the_wire_changes_bits_by_its_rounding(facts, backend)
             assert seen["sent"] == [["torch.float32"], ["torch.float16"]]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dropout_is_the_seed_s_alone(facts, backend):
     one, other = facts[backend]["random numbers"]
@@ -110,7 +109,7 @@ def test_dropout_is_the_seed_s_alone(facts, backend):
     assert one[0] == one[1] != one[2]
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_mixed_precision_narrows_the_computation_only(facts, backend):
     for seen in facts[backend]["narrow"]:

@@ -108,10 +108,9 @@ def test_the_rate_reaches_the_weights():
     seen, take_steps = [], run.engine.take_steps
 
     def recorded(first_step, num_steps, rate, stop):
-        before = torch.cat([parameter.detach().reshape(-1).clone() for parameter in run.model.parameters()])
+        before = run.parameters()
         result = take_steps(first_step, 1, rate, stop)
-        after = torch.cat([parameter.detach().reshape(-1) for parameter in run.model.parameters()])
-        seen.append(SimpleNamespace(rate=rate, change=float((after - before).norm())))
+        seen.append(SimpleNamespace(rate=rate, change=float((run.parameters() - before).norm())))
         return result
 
     run.engine.take_steps = recorded

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Finished, launch
 from played_runs import MLP, Run, runs
 
 from mpitrain.cluster.cpu.identity import CpuIdentity
-from mpitrain.train.drift.watch import RankState, describe_drift
+from mpitrain.train.drift import RankState, describe_drift
 from mpitrain.train.engines.agreement import NUM_COLUMNS, are_equal, columns_of
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.verify.faults.bit_flips import flip_bit
@@ -35,6 +36,7 @@ def flips(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     return facts
 
 
+@pytest.mark.lab
 def test_a_flipped_bit_is_noticed_or_without_effect(flips: list[dict[str, Any]]) -> None:
     for fact in flips:
         flip, expected, messages = fact["flip"], fact["expected"], {rank["error"] for rank in fact["ranks"]}
@@ -58,6 +60,7 @@ def check_message(message: str, flip: dict[str, Any], parameter: str) -> None:
     assert parameter in message or "the weights that steps began with differed" in message, (flip, message)
 
 
+@pytest.mark.lab
 def test_most_flips_are_noticed(flips: list[dict[str, Any]]) -> None:
     noticed = [fact for fact in flips if fact["ranks"][0]["error"] is not None]
     assert len(noticed) > 0.8 * len(flips)
@@ -107,13 +110,15 @@ def test_nothing_of_it_is_saved(drifted: tuple[Finished, Path]) -> None:
     assert not (folder / "model.pt").exists()
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("engine", ["compiled", "eager", "traced"])
 def test_a_difference_that_has_gone_again_is_noticed(engine: str) -> None:
     """The gradient that all ranks share was wrong for a step."""
 
     def with_passing_flip(run: Run, flips: bool) -> Iterator[bool]:
         run.engine.start_epoch(0)
-        weight = next(run.model.parameters()).detach()
+        _, weight = next(iter(run.model.named_parameters()))
+        weight = weight.detach() if isinstance(weight, torch.Tensor) else weight
         run.engine.take_steps(0, 1, 0.0, False)
         for _ in range(2):
             if flips and run.ranks.rank == 1:
@@ -132,16 +137,17 @@ def test_a_difference_that_has_gone_again_is_noticed(engine: str) -> None:
 
 
 def test_numbers_are_equal_or_not_on_all_ranks() -> None:
-    same = torch.stack([columns_of(2**64 - 1)] * 8192).sum(dim=0).tolist()
+    same = np.sum([columns_of(2**64 - 1)] * 8192, axis=0).tolist()
     assert len(same) == NUM_COLUMNS
     assert are_equal(same, 8192)
     for bit in range(64):
         rows = [columns_of(2**64 - 1)] * 8191 + [columns_of(2**64 - 1 ^ 1 << bit)]
-        assert not are_equal(torch.stack(rows).sum(dim=0).tolist(), 8192), bit
+        assert not are_equal(np.sum(rows, axis=0).tolist(), 8192), bit
     # Differences that cancel in the sum.
-    assert not are_equal(sum(map(columns_of, (5, 7, 6))).tolist(), 3)  # type: ignore[union-attr]
+    assert not are_equal(np.sum([columns_of(number) for number in (5, 7, 6)], axis=0).tolist(), 3)
 
 
+@pytest.mark.lab
 def test_every_bit_of_many_weights_counts_in_turn() -> None:
     weights = [torch.zeros(20000), torch.zeros(3, 5), torch.zeros(30000)]
     rounds = 4  # as many parts
@@ -189,7 +195,7 @@ EPYC = CpuIdentity("x86_64", "AuthenticAMD", 25, 1, "EPYC 7763", ("avx2",))
 
 def test_a_run_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([XEON, EPYC, XEON, XEON])
-    monkeypatch.setattr("mpitrain.runs.engine.detect_cpu", lambda: next(seen))
+    monkeypatch.setattr("mpitrain.train.choose_engine.detect_cpu", lambda: next(seen))
 
     def notices(run: Run) -> list[str]:
         return [line for line in run.parts.notices if "several kinds of CPU" in line]

@@ -8,14 +8,13 @@ from played_ranks import on_played_ranks
 from played_runs import one_step
 from test_train_engine import RATE, SEED, Played
 
-from mpitrain.config import RunConfig, SchedulerSection, load_run_config
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config.training import LOSSES, SCHEDULES
 from mpitrain.errors import ConfigError
 from mpitrain.train.checkpoint.compatibility import check_batches, global_batch_size
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs
-from mpitrain.train.losses import element_losses
-from mpitrain.train.optimizers import build_optimizer
-from mpitrain.train.schedules import learning_rate_at, scaled_learning_rate
+from mpitrain.train.schedules.schedule import learning_rates, scaled_learning_rate
 from mpitrain.train.state import TrainingState
 
 
@@ -29,7 +28,17 @@ class Configured(Played):
     def make_engine(self):
         batches, held_out = self.data.microbatches(self.plan, SEED, True), self.data.evaluation()
         self.engine = EagerEngine(
-            EngineInputs(self.model, batches, held_out, self.plan, self.layout, self.ranks, self.config)
+            EngineInputs(
+                self.model,
+                batches,
+                held_out,
+                self.plan,
+                self.layout,
+                self.ranks,
+                self.config.training,
+                self.config.distributed,
+                self.config.seed,
+            )
         )
 
     def step(self):
@@ -69,7 +78,7 @@ def test_clipping_shortens_the_whole_gradient_and_keeps_its_direction():
 )
 def test_losses_are_their_formulas(name, expected):
     errors = torch.tensor([0.5, -2.0, 0.0])
-    assert element_losses(name, errors, torch.zeros(3)).tolist() == expected
+    assert LOSSES.validate(name).build()(errors, torch.zeros(3)).tolist() == expected
     assert torch.equal(gradient_with(f"training.loss_function={name}"), gradient_with()) is (name == "mse")
 
 
@@ -78,28 +87,31 @@ def test_losses_are_their_formulas(name, expected):
 )
 def test_optimisers_are_torch_s_own(settings, kind):
     config = RunConfig.model_validate({"training": {"optimizer": {**settings, "weight_decay": 0.25}}})
-    optimizer = build_optimizer([torch.zeros(1)], config.training.optimizer, "standard")
+    optimizer = config.training.optimizer.build([torch.zeros(1)])
     assert type(optimizer) is kind
     assert optimizer.param_groups[0]["weight_decay"] == 0.25
     assert optimizer.param_groups[0].get("momentum", 0.9) == 0.9
 
 
 def test_warm_up_rises_linearly_before_any_schedule():
-    settings = SchedulerSection(type="cosine", warmup_epochs=4)
-    rates = [learning_rate_at(epoch, 12, 0.8, settings) for epoch in range(12)]
+    settings = SCHEDULES.validate({"type": "cosine", "warmup_epochs": 4})
+    rates = [learning_rates(settings, 0.8, 12)(epoch, 0) for epoch in range(12)]
     assert rates[:4] == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert rates[4:] == pytest.approx([0.4 * (1 + math.cos(math.pi * epoch / 8)) for epoch in range(8)])
-    alone = SchedulerSection(type="none", warmup_epochs=2)
-    assert [learning_rate_at(epoch, 9, 1.0, alone) for epoch in range(4)] == [0.5, 1.0, 1.0, 1.0]
+    alone = SCHEDULES.validate({"type": "none", "warmup_epochs": 2})
+    assert [learning_rates(alone, 1.0, 9)(epoch, 0) for epoch in range(4)] == [0.5, 1.0, 1.0, 1.0]
 
 
 def test_a_plateau_lowers_the_rate_after_its_patience_and_not_below_the_least():
-    state, settings = TrainingState(), SchedulerSection(type="plateau", patience=2, gamma=0.1, min_learning_rate=0.005)
+    state, settings = (
+        TrainingState(),
+        SCHEDULES.validate({"type": "plateau", "patience": 2, "gamma": 0.1, "min_learning_rate": 0.005}),
+    )
     rates = []
     for loss in (1.0, 0.9, 0.95, 0.9, 0.92, 0.8, 0.81, 0.82, 0.83, 0.84, 0.85, 0.86):
         state.record_epoch(loss, None)
         state.watch_plateau(settings.patience)
-        rates.append(learning_rate_at(state.epoch, 99, 1.0, settings, state.num_plateaus))
+        rates.append(learning_rates(settings, 1.0, 99)(state.epoch, state.num_plateaus))
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.005])
 
 
@@ -109,7 +121,7 @@ def test_the_learning_rate_scales_with_the_global_batch():
 
 def test_accumulation_counts_in_the_batch_per_rank():
     config = load_run_config(None, ["training.batch_size=16", "training.gradient_accumulation_steps=4"]).config
-    assert global_batch_size(config, 2) == 128
+    assert global_batch_size(config.training, 2) == 128
 
 
 @pytest.mark.parametrize(
@@ -124,4 +136,4 @@ def test_batches_that_cannot_be_made_are_refused_in_one_line(setting, batch_size
 
     config = load_run_config(None, [setting]).config
     with pytest.raises(ConfigError, match=message):
-        check_batches(config, plan_batches(80, min(batch_size, 80), 8), batch_size)
+        check_batches(config.training, plan_batches(80, min(batch_size, 80), 8), batch_size)

@@ -15,8 +15,7 @@ def one_step(num_ranks, *settings, samples=None):
         run = Run(communicator, (*MLP, *settings), samples)
         sent = record_sent(communicator)
         (loss,) = run.steps(1)
-        gradient = torch.cat([parameter.detach().reshape(-1) for parameter in run.model.parameters()])
-        return gradient, loss, [(tensor.dtype, tensor.numel()) for tensor in sent]
+        return run.parameters(), loss, [(tensor.dtype, tensor.numel()) for tensor in sent]
 
     return in_turns(num_ranks, body)
 

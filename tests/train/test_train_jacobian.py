@@ -13,9 +13,10 @@ from played_ranks import on_played_ranks, played_ranks_of
 from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import RunConfig, TrainingSection, load_run_config
-from mpitrain.data.dataset.batches import Slice
+from mpitrain.config import TrainingSection, load_run_config
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
+from mpitrain.train.callbacks import Callback, JacobianCallback
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.jacobian import MOST_SAMPLES, JacobianWatch, build_jacobian_watch
@@ -35,7 +36,7 @@ class Given:
     def blocks(self):
         for part in (self.inputs[:3], self.inputs[3:]):
             if len(part):
-                yield Slice(0, part, part[:, :1], part[:, :1])
+                yield Microbatch(0, part, part[:, :1], part[:, :1])
 
 
 def icenet():
@@ -93,14 +94,11 @@ def test_a_jacobian_that_is_not_finite_ends_the_training():
 
 
 def test_fields_are_refused():
-    config = RunConfig(training=TrainingSection(track_jacobian=True))
-    fields = Slice(0, torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4))
+    fields = Microbatch(0, torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4))
     source = type("Fields", (), {"blocks": lambda self: iter([fields])})()
 
     def body(communicator):
-        return build_jacobian_watch(
-            config, nn.Conv2d(3, 1, 1), [source], played_ranks_of(communicator), VirtualRanks(1, 1, 0)
-        )
+        return build_jacobian_watch(nn.Conv2d(3, 1, 1), [source], played_ranks_of(communicator), VirtualRanks(1, 1, 0))
 
     with pytest.raises(ConfigError, match="track_jacobian=true: the samples are fields"):
         on_played_ranks(1, body)
@@ -116,8 +114,8 @@ def test_changes_are_relative_to_the_newer_one():
     assert TrainingState.from_manifest(json.loads(json.dumps(state.to_manifest()))) == state
 
 
-class Scripted:
-    """Engine, watcher, store and Jacobian of a training whose Jacobians the test writes."""
+class Scripted(Callback):
+    """Engine and Jacobian of a training whose Jacobians the test writes."""
 
     steps_per_epoch, global_batch_size = 1, 64
     has_drifted, shares_running_statistics = False, True
@@ -137,10 +135,6 @@ class Scripted:
 
     def start_epoch(self, epoch, first_step=0): ...
 
-    def on_steps(self, *words): ...
-
-    on_epoch = on_steps
-
 
 STILL = [8.0, 4.0, 2.0, 2.0, 2.0, 4.0, *itertools.repeat(4.0, 30)]  # changes from epoch 2: 1 1 0 0 .5 0 0 0 ...
 
@@ -158,14 +152,15 @@ STILL = [8.0, 4.0, 2.0, 2.0, 2.0, 4.0, *itertools.repeat(4.0, 30)]  # changes fr
     ],
 )
 def test_training_stops_when_the_jacobian_stands_still(training, last_epoch):
-    config = RunConfig(training=TrainingSection(**{"epochs": 20, "jacobian_tolerance": 0.1, **training}))
+    section = TrainingSection(**{"epochs": 20, "jacobian_tolerance": 0.1, **training})
 
     def body(communicator):
         model, scripted = nn.Linear(1, 1), Scripted(STILL)
         for parameter in model.parameters():
             nn.init.ones_(parameter)  # the same on all ranks
         ranks, scripted.optimizer = played_ranks_of(communicator), torch.optim.Adam(model.parameters())
-        trainer = Trainer(config, ranks, model, scripted, lambda *words: None, scripted, StopRequest(), scripted)
+        callbacks = [JacobianCallback(scripted.mean, section)] if section.follows_jacobian else []
+        trainer = Trainer(section, ranks, model, scripted, callbacks, StopRequest())
         trainer.fit()
         return trainer.state.epoch
 
@@ -183,6 +178,7 @@ def records_of(folder):
     return [{key: value for key, value in record.items() if key not in ("wall_time_s", "timing")} for record in records]
 
 
+@pytest.mark.lab
 def test_runs_on_other_ranks_and_resumed_ones_have_the_same_numbers(tmp_path, small_history):
     settings = (f"data.data_path={small_history}", "training.epochs=4", "training.track_jacobian=true",
                 "training.jacobian_freq=2", "model.hidden_layers=2", "data.validation_split=0.2",
@@ -205,6 +201,7 @@ def test_runs_on_other_ranks_and_resumed_ones_have_the_same_numbers(tmp_path, sm
     assert records_of(tmp_path / "parts") == records
 
 
+@pytest.mark.lab
 def test_reference_records_it_too_and_writes_its_prediction(tmp_path, small_history):
     done = train(2, tmp_path / "run", "semantics=reference", f"data.data_path={small_history}", "training.epochs=3",
                  "training.track_jacobian=true", f"prediction.output_filename={tmp_path / 'p.nc'}")  # fmt: skip
@@ -215,6 +212,7 @@ def test_reference_records_it_too_and_writes_its_prediction(tmp_path, small_hist
     assert [record["jacobian_change"] is None for record in records_of(tmp_path / "run")] == [True, False, False]
 
 
+@pytest.mark.lab
 def test_every_key_of_the_large_emulator_has_its_effect(tmp_path):
     """Its own file but for the data's path, the number of epochs, and a tolerance that its Jacobian meets at once."""
     random = np.random.default_rng(0)

@@ -15,7 +15,6 @@ DATA = f"data.data_path={HISTORY}"
 ENDLESS = "training.epochs=100000000"
 
 
-@pytest.mark.mpi([2])
 @pytest.mark.parametrize("num_ranks", [None, 2])
 def test_a_missing_folder_is_found_before_the_first_step(tmp_path: Path, num_ranks: int | None) -> None:
     run = tmp_path / "run"
@@ -28,6 +27,7 @@ def test_a_missing_folder_is_found_before_the_first_step(tmp_path: Path, num_ran
     assert not run.exists()
 
 
+@pytest.mark.lab
 def test_the_older_spelling_is_found_too(tmp_path: Path) -> None:
     settings = {
         "ffnn": {"hiddenSize": 4},
@@ -39,6 +39,7 @@ def test_the_older_spelling_is_found_too(tmp_path: Path) -> None:
     assert "output.model_file=own/model.pt: the folder " in done.our_lines[0]
 
 
+@pytest.mark.lab
 def test_a_folder_in_the_models_place(tmp_path: Path) -> None:
     (tmp_path / "run" / "model.pt").mkdir(parents=True)
     done = train(None, tmp_path / "run", DATA, ENDLESS)
@@ -49,6 +50,7 @@ def test_a_folder_in_the_models_place(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("place", ["own/model.pt", "{elsewhere}/model.pt", "arctic.pt"])
 def test_the_summary_names_the_file_that_is_there(tmp_path: Path, place: str) -> None:
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
@@ -64,6 +66,7 @@ def test_the_summary_names_the_file_that_is_there(tmp_path: Path, place: str) ->
     assert model.with_name(f"normalization.{model.name}").is_file()
 
 
+@pytest.mark.lab
 def test_the_doctor_finds_it_before_a_job_does(tmp_path: Path) -> None:
     settings = [f"output.model_dir={tmp_path / 'run'}", "output.model_file=own/model.pt"]
     done = launch(["-m", "mpitrain", "doctor", "--json", *settings])

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from mpitrain.config import OptimizerSection
-from mpitrain.train.optimizers import LibtorchAdam, build_optimizer, optimizer_tensors, restore_optimizer
+from mpitrain.config.training import OPTIMIZERS
+from mpitrain.train.optimizers.libtorch_adam import LibtorchAdam
+from mpitrain.train.optimizers.state import optimizer_tensors, restore_optimizer
 
 RATE, BETA1, BETA2, EPSILON = 0.01, 0.8, 0.95, 1e-6
 NAMES, SHAPES = ["a", "b"], ((13, 7), (2,))
@@ -49,26 +50,26 @@ def adam_in_plain_python(num_steps, weight_decay=0.0):
 
 def settings(**changes):
     values = {"learning_rate": RATE, "beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON, **changes}
-    return OptimizerSection(**values)
+    return OPTIMIZERS.validate(values)
 
 
-@pytest.mark.parametrize("semantics", ["standard", "reference"])
+@pytest.mark.parametrize("arithmetic", ["plain", "reference"])
 @pytest.mark.parametrize("num_steps", [1, 2, 50])
-def test_adam_is_the_formula(semantics, num_steps):
+def test_adam_is_the_formula(arithmetic, num_steps):
     params = parameters()
-    found = walk(build_optimizer(params, settings(), semantics), params, num_steps)
+    found = walk(settings().build(params, arithmetic), params, num_steps)
     torch.testing.assert_close(found, adam_in_plain_python(num_steps), rtol=1e-12, atol=1e-14)
 
 
 def test_weight_decay_is_added_to_the_gradient():
     params = parameters()
-    found = walk(build_optimizer(params, settings(weight_decay=0.3), "standard"), params, 20)
+    found = walk(settings(weight_decay=0.3).build(params), params, 20)
     torch.testing.assert_close(found, adam_in_plain_python(20, 0.3), rtol=1e-12, atol=1e-14)
 
 
 def test_standard_adam_is_torchs_own_to_the_bit():
     ours, theirs = parameters(torch.float32), parameters(torch.float32)
-    optimizer = build_optimizer(ours, settings(), "standard")
+    optimizer = settings().build(ours)
     assert type(optimizer) is torch.optim.Adam
     # The plain loop: the fused kernel may differ in the last bits, on larger networks than this one.
     assert (optimizer.defaults["foreach"], optimizer.defaults["fused"]) == (False, False)
@@ -87,13 +88,13 @@ def test_standard_adam_is_torchs_own_to_the_bit():
 )
 def test_other_optimizers_are_torchs_own(kind, options, theirs):
     ours, expected = parameters(torch.float32), parameters(torch.float32)
-    found = walk(build_optimizer(ours, settings(type=kind, **options), "standard"), ours, 20, torch.float32)
+    found = walk(settings(type=kind, **options).build(ours), ours, 20, torch.float32)
     assert torch.equal(found, walk(theirs(expected), expected, 20, torch.float32))
 
 
 def test_libtorchs_adam_is_its_own_order_of_operations_to_the_bit():
     ours, theirs = parameters(torch.float32), parameters(torch.float32)
-    found = walk(build_optimizer(ours, settings(), "reference"), ours, 40, torch.float32)
+    found = walk(settings().build(ours, "reference"), ours, 40, torch.float32)
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in theirs]
     with torch.no_grad():
         for t, grads in enumerate(gradients(40, torch.float32), start=1):
@@ -104,7 +105,7 @@ def test_libtorchs_adam_is_its_own_order_of_operations_to_the_bit():
                 p.addcdiv_(m, denominator, value=-RATE / (1 - BETA1**t))
     assert torch.equal(found, torch.cat([p.detach().view(-1) for p in theirs]))
     python_torch = parameters(torch.float32)
-    other = walk(build_optimizer(python_torch, settings(), "standard"), python_torch, 40, torch.float32)
+    other = walk(settings().build(python_torch), python_torch, 40, torch.float32)
     assert not torch.equal(found, other), "this case would not tell the two arithmetics apart"
     torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-5)
 
@@ -130,12 +131,12 @@ def test_the_learning_rate_of_the_moment_is_used():
     torch.testing.assert_close(before - params[1], torch.tensor([0.25, -0.25]).double(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("semantics", ["standard", "reference"])
-def test_a_restored_optimizer_goes_on_with_the_same_bits(semantics):
+@pytest.mark.parametrize("arithmetic", ["plain", "reference"])
+def test_a_restored_optimizer_goes_on_with_the_same_bits(arithmetic):
     straight = parameters(torch.float32)
-    expected = walk(build_optimizer(straight, settings(), semantics), straight, 12, torch.float32)
+    expected = walk(settings().build(straight, arithmetic), straight, 12, torch.float32)
     first = parameters(torch.float32)
-    optimizer = build_optimizer(first, settings(), semantics)
+    optimizer = settings().build(first, arithmetic)
     walk(optimizer, first, 5, torch.float32)
     saved = optimizer_tensors(optimizer, NAMES)
     assert set(saved) == {f"optimizer.{name}.{key}" for name in NAMES for key in ("step", "exp_avg", "exp_avg_sq")}
@@ -145,26 +146,26 @@ def test_a_restored_optimizer_goes_on_with_the_same_bits(semantics):
     walk(optimizer, first, 6, torch.float32, skip=5)
     assert torch.equal(saved["optimizer.a.exp_avg"], moment), "what was saved is no copy"
     assert float(saved["optimizer.a.step"]) == 5
-    resumed = build_optimizer(second, settings(), semantics)
+    resumed = settings().build(second, arithmetic)
     restore_optimizer(resumed, NAMES, saved)
     assert torch.equal(walk(resumed, second, 12, torch.float32, skip=5), expected)
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_one_kernel_for_the_update_is_the_loop_to_rounding_and_restores(kind):
-    settings = OptimizerSection(type=kind, learning_rate=RATE, weight_decay=0.1, momentum=0.5)
+    settings = OPTIMIZERS.validate({"type": kind, "learning_rate": RATE, "weight_decay": 0.1, "momentum": 0.5})
     results = {}
     for is_fused in (False, True):
         params = parameters()
-        results[is_fused] = walk(build_optimizer(params, settings, "standard", is_fused), params, 5)
+        results[is_fused] = walk(settings.build(params, "fused" if is_fused else "plain"), params, 5)
     torch.testing.assert_close(results[True], results[False], rtol=1e-10, atol=1e-12)
     first, second = parameters(), parameters()
-    begun = build_optimizer(first, settings, "standard", True)
+    begun = settings.build(first, "fused")
     walk(begun, first, 2)
     with torch.no_grad():
         for own, saved in zip(second, first, strict=True):
             own.copy_(saved)
-    resumed = build_optimizer(second, settings, "standard", True)
+    resumed = settings.build(second, "fused")
     assert resumed.param_groups[0]["fused"] is True
     restore_optimizer(resumed, NAMES, optimizer_tensors(begun, NAMES))
     assert torch.equal(walk(resumed, second, 5, skip=2), results[True])

@@ -34,6 +34,7 @@ def set_scale(run, scale, age=0):
 )
 def test_layers_compute_in_the_narrow_type_and_what_is_kept_stays_wide(settings, narrow):
     run, seen = run_alone(*settings, "training.engine=eager"), set()
+    set_scale(run, 64) if settings is FLOAT16 else None  # which overflows in no step
     for module in run.model.modules():
         if isinstance(module, nn.Linear):
             module.register_forward_hook(lambda *call: seen.add((torch.is_grad_enabled(), call[2].dtype)))

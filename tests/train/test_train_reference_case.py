@@ -94,6 +94,7 @@ def test_weights_are_those_of_the_cpp_program(
         assert num_equal == 16
 
 
+@pytest.mark.lab
 def test_one_step_less_is_outside_the_tolerance(tmp_path: Path) -> None:
     train_reference_case(tmp_path, 1, REFERENCE_EPOCHS - 1)
     assert largest_difference(weights_of(tmp_path), golden_weights(1)) > TOLERANCE

@@ -55,11 +55,11 @@ def test_the_configuration_refuses_in_one_line(settings, message):
             "training.global_batch_size=5000",
             r"global batch size 5000: there are only 116 training samples; give at most",
         ),
-        ("training.gradient_accumulation_steps=3", r"steps=3: does not divide the 4 rows .*; give a divisor of 4"),
+        ("training.gradient_accumulation_steps=3", r"steps=3: does not divide the 8 rows .*; give a divisor of 8"),
         ("training.engine=cuda_graph", r"training\.engine=cuda_graph: needs a GPU, .*; use training\.engine=auto"),
         (
             "training.engine=compiled model.name=networks_of_users:Residual",
-            r"compiled: the network is no plain chain .*auto",
+            r"compiled: the network is neither a plain chain .*auto",
         ),
         (
             "model.name=networks_of_users:DifferentOnEachRank",
@@ -67,16 +67,16 @@ def test_the_configuration_refuses_in_one_line(settings, message):
         ),
         (
             "model.name=networks_of_users:OneNumberASample",
-            r"for inputs of shape \(4, 4\) it returns \(4,\); return .*\(4, 2\)",
+            r"for inputs of shape \(8, 4\) it returns \(8,\); return .*\(8, 2\)",
         ),
-        ("model.name=networks_of_users:OneOutputTooMany", r"it returns \(4, 3\); return shape \(4, 2\)"),
+        ("model.name=networks_of_users:OneOutputTooMany", r"it returns \(8, 3\); return shape \(8, 2\)"),
         (
             "model.name=networks_of_users:Nothing",
             r"model\.name=networks_of_users:Nothing: networks_of_users has no 'Nothing'",
         ),
         ("model.input_size=5", r"model\.input_size=5: the data has 4 input features; remove the key or give 4"),
         ("model.output_size=1", r"model\.output_size=1: the data has 2 targets; remove the key or give 2"),
-        ("model.name=unet", r"cannot take inputs of shape \(4, 4\): .*; check model\.name and data\.samples"),
+        ("model.name=unet", r"cannot take inputs of shape \(8, 4\): .*; check model\.name and data\.samples"),
     ],
 )
 def test_what_the_data_or_the_machine_cannot_do_is_refused_on_all_ranks(settings, message):
@@ -97,7 +97,7 @@ def test_what_the_data_or_the_machine_cannot_do_is_refused_on_all_ranks(settings
 
 def test_a_network_of_points_refuses_fields():
     with pytest.raises(
-        ConfigError, match=r"cannot take inputs of shape \(2, 2, 6, 8\): .*; check model\.name and data"
+        ConfigError, match=r"cannot take inputs of shape \(1, 2, 6, 8\): .*; check model\.name and data"
     ):
         run_alone("model.name=mlp", "training.global_batch_size=16", samples=fields())
     run_alone("model.name=unet", "model.hidden_size=2", "training.global_batch_size=16", samples=fields())

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import train
 from job_processes import RunningJob, start_training
 from many_runs import Outcome, run_many
 
+from mpitrain.comm.arrays import host_array
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import TENSORS
 from mpitrain.train.checkpoint.store import load_checkpoint
+from mpitrain.train.run_folder import RUN
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
@@ -30,8 +31,8 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key not in ("wall_time_s", "timing")} for record in records]
 
 
-def bits_of(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:
-    return {name: tensor.contiguous().numpy().tobytes() for name, tensor in tensors.items()}
+def bits_of(tensors: dict[str, Any]) -> dict[str, bytes]:
+    return {name: host_array(one).tobytes() for name, one in tensors.items()}
 
 
 def assert_same_run(resumed: Path, uninterrupted: Path) -> None:
@@ -41,7 +42,8 @@ def assert_same_run(resumed: Path, uninterrupted: Path) -> None:
     assert models[0] == models[1]
     newest = [load_checkpoint(max((folder / "checkpoints").glob("step-*"))) for folder in (resumed, uninterrupted)]
     assert bits_of(newest[0].tensors) == bits_of(newest[1].tensors)
-    assert newest[0].state == newest[1].state
+    states = [{**one.state, RUN: None} for one in newest]  # each launch has an identity of its own
+    assert states[0] == states[1]
 
 
 # How the ranks change from stage to stage: the first stage starts, every other one resumes, the last one finishes.
@@ -80,7 +82,6 @@ class Try:
             assert line.endswith("; a checkpoint is saved: continue with --resume")
 
 
-@pytest.mark.mpi(ranks=(1, 2, 3, 4))
 @pytest.mark.slow
 def test_stopped_anywhere_and_resumed_on_any_ranks_gives_the_same_bits(
     small_history: Path, tmp_path: Path, tries: Callable[[int], int]
@@ -196,22 +197,26 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_named(source: Path, resu
         assert_same_run(source / name, source / "four epochs")
 
 
+@pytest.mark.lab
 def test_a_finished_run_goes_on_with_more_epochs(source: Path, resumed: dict[str, Outcome]) -> None:
     assert resumed["more epochs"].codes == [0]
     assert_same_run(source / "more epochs", source / "four epochs")
 
 
+@pytest.mark.lab
 def test_a_setting_edited_in_the_folder_is_said(resumed: dict[str, Outcome]) -> None:
     assert resumed["edited"].codes == [0]
     assert "goes on with training.optimizer.learning_rate=0.002 (was 0.001): " in resumed["edited"].stderr
     assert "goes on with" not in resumed["more epochs"].stderr
 
 
+@pytest.mark.lab
 def test_reference_semantics_resume_bit_for_bit(source: Path, resumed: dict[str, Outcome]) -> None:
     assert resumed["reference, stopped"].codes == [0]
     assert_same_run(source / "reference, stopped", source / "reference")
 
 
+@pytest.mark.lab
 def test_patience_survives_the_resume(source: Path, resumed: dict[str, Outcome]) -> None:
     records = metrics_of(source / "patience")
     assert 3 <= len(records) < 30, "the run must stop early for this test to say anything"
@@ -229,7 +234,6 @@ def _signal_in_training(job: RunningJob, folder: Path, rank: int, number: signal
     os.kill(job.pid_of_rank(rank), number)
 
 
-@pytest.mark.mpi(ranks=4)
 def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(small_history: Path, tmp_path: Path) -> None:
     folder, settings = tmp_path / "run", [f"data.data_path={small_history}", "training.epochs=1000000"]
     for rank, number, flag in ((2, signal.SIGTERM, []), (1, signal.SIGUSR1, ["--resume"])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from conftest import losses_of, train
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.train.checkpoint.format import weights_sha256
 
-RANK_COUNTS = (1, 2, 3, 4, 8)
 OPENMPI_PYTHON = os.environ.get("MPITRAIN_OPENMPI_PYTHON", "")
 needs_openmpi = pytest.mark.skipif(
     not Path(OPENMPI_PYTHON).is_file(),
@@ -49,14 +49,17 @@ def one_process(tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    "python",
-    [pytest.param(sys.executable, id="this_mpi"), pytest.param(OPENMPI_PYTHON, id="openmpi", marks=needs_openmpi)],
+    ("python", "counts"),
+    [
+        pytest.param(sys.executable, (3, 8), id="this_mpi"),
+        pytest.param(sys.executable, (2, 4), id="this_mpi_at_many", marks=pytest.mark.lab),
+        # The other library is compared with this one's results: a few counts tell.
+        pytest.param(OPENMPI_PYTHON, (2, 3), id="openmpi", marks=[pytest.mark.lab, needs_openmpi]),
+    ],
 )
 def test_one_result_for_all_rank_counts(
-    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result], python: str
+    tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result], python: str, counts: Sequence[int]
 ) -> None:
-    # The other library is compared with this one's results: a few counts tell.
-    counts = RANK_COUNTS[1:] if python == sys.executable else (2, 3)
     results = {count: train_to_result(tmp_path / f"np{count}", count, *settings, python=python) for count in counts}
     assert results == dict.fromkeys(counts, one_process[1])
 
@@ -80,6 +83,7 @@ def test_an_epoch_less_gives_another_result(shorter: tuple[Path, Result], one_pr
     assert shorter[1][1] != one_process[1][1]
 
 
+@pytest.mark.lab
 def test_fewer_samples_than_virtual_ranks(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     path = tmp_path / "tiny.npz"
@@ -90,6 +94,7 @@ def test_fewer_samples_than_virtual_ranks(tmp_path: Path) -> None:
     assert all(np.isfinite(loss) for loss, _ in results[0][1])
 
 
+@pytest.mark.lab
 def test_any_reduction_differs_by_rounding_only(
     tmp_path: Path, settings: tuple[str, ...], one_process: tuple[Path, Result], shorter: tuple[Path, Result]
 ) -> None:

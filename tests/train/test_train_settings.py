@@ -8,9 +8,10 @@ import torch
 from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 
-from mpitrain.config import OptimizerSection, RunConfig, SchedulerSection, TrainingSection
+from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.errors import CheckpointError
+from mpitrain.runs.layout import plan_layout
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings, global_batch_size
 from mpitrain.train.checkpoint.store import Checkpoint
 
@@ -31,11 +32,16 @@ def config_with(semantics="standard", **training):
     ],
 )  # fmt: skip
 def test_global_batch_size(training, world_size, expected):
-    assert global_batch_size(config_with(**training), world_size) == expected
+    assert global_batch_size(config_with(**training).training, world_size) == expected
 
 
 def test_reference_takes_all_samples_at_once():
-    assert global_batch_size(config_with("reference"), 4) == "full"
+    config = config_with("reference")
+
+    def body(communicator):
+        return plan_layout(config, played_ranks_of(communicator), None, "points").layout(9, 9).global_batch_size
+
+    assert on_played_ranks(4, body) == ["full"] * 4
 
 
 def settings_of(config=None, num_ranks=1, reduction="fixed", num_virtual_ranks=8, batch_size=64, engine="eager"):
@@ -63,7 +69,7 @@ def test_the_same_settings_fit_on_any_number_of_ranks():
         (config_with(dtype="float64"), "training.dtype", "float32", "float64"),
         (config_with(shuffle=False), "training.shuffle", True, False),
         (config_with("reference"), "semantics", "standard", "reference"),
-        (config_with(optimizer=OptimizerSection(type="sgd")), "training.optimizer.type", "adam", "sgd"),
+        (config_with(optimizer="sgd"), "training.optimizer.type", "adam", "sgd"),
     ],
 )
 def test_what_decides_the_bits_must_not_differ(config, key, there, here):
@@ -96,7 +102,7 @@ def test_threads_are_free_only_without_a_promise_of_bits():
 
 
 def test_a_setting_changed_in_mid_run_is_said_and_allowed():
-    changed = config_with(optimizer=OptimizerSection(learning_rate=0.01, weight_decay=0.5), gradient_clip_norm=1.0)
+    changed = config_with(optimizer={"learning_rate": 0.01, "weight_decay": 0.5}, gradient_clip_norm=1.0)
     before = json.loads(json.dumps(settings_of()))
     (line,) = check_fits(checkpoint_with(before), settings_of(changed))
     assert line == (
@@ -105,7 +111,7 @@ def test_a_setting_changed_in_mid_run_is_said_and_allowed():
         "of neither alone"
     )
     assert check_fits(checkpoint_with(before), settings_of()) == []
-    scheduled = config_with(scheduler=SchedulerSection(type="cosine"))
+    scheduled = config_with(scheduler="cosine")
     (line,) = check_fits(checkpoint_with(before), settings_of(scheduled))
     assert "goes on with training.scheduler.type=cosine (was none): " in line
     del before["may change"]  # as earlier versions wrote it

@@ -32,10 +32,11 @@ REFUSED = {
     "unknown optimiser": ("training.optimizer.type=lion", 2, r"training\.optimizer\.type=lion: .*adam"),
     "batch larger than the data": ("training.global_batch_size=9999999", 2, r"9999999: there are only \d+ training"),
     "accumulation": ("training.gradient_accumulation_steps=7", 2, r"does not divide the 8 rows"),
-    "compiled unet": (
-        "model.name=unet data.samples=fields training.engine=compiled training.global_batch_size=full",
+    "compiled, wide unet": (
+        "model.name=unet model.hidden_size=129 data.samples=fields training.engine=compiled "
+        "training.global_batch_size=full",
         2,
-        r"compiled: the network is no plain chain",
+        r"compiled: a layer has more than 128 channels",
     ),
     "weights that differ": ("model.name=networks_of_users:DifferentOnEachRank", 2, r"parameters differ between ranks"),
     "wrong shape": (
@@ -59,7 +60,7 @@ def outcomes(small_history: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     return {name: (folder / name, outcome) for name, outcome in zip(settings, done, strict=True)}
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 @pytest.mark.parametrize("name", RUNS)
 def test_it_trains(name: str, outcomes: dict[str, tuple[Path, Outcome]]) -> None:
     folder, outcome = outcomes[name]
@@ -70,7 +71,7 @@ def test_it_trains(name: str, outcomes: dict[str, tuple[Path, Outcome]]) -> None
     assert (folder / "model.pt").exists()
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 def test_the_older_section_says_what_it_means_here(outcomes: dict[str, tuple[Path, Outcome]]) -> None:
     _, outcome = outcomes["older section"]
     assert "distributed.backend=nccl: no GPU here, so mpi is used" in outcome.stderr
@@ -79,14 +80,13 @@ def test_the_older_section_says_what_it_means_here(outcomes: dict[str, tuple[Pat
     assert "not used yet" not in outcome.stderr
 
 
-@pytest.mark.mpi(ranks=2)
+@pytest.mark.lab
 def test_learning_rates_are_recorded(outcomes: dict[str, tuple[Path, Outcome]]) -> None:
     folder, _ = outcomes["ddp, scheduled"]
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["learning_rate"] for record in records] == pytest.approx([0.002, 0.001], rel=1e-14)
 
 
-@pytest.mark.mpi(ranks=2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_one_line(name: str, outcomes: dict[str, tuple[Path, Outcome]]) -> None:
     folder, outcome = outcomes[name]

@@ -5,10 +5,11 @@ import os
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from conftest import launch, losses_of, train
-from streamed_runs import sha_of
+from conftest import PROJECT, launch, losses_of, train
+from read_rate import BIG, SMALL, measure_reading, measure_training, write_set
 
 from mpitrain.datatools.statistics import digest_of
 from mpitrain.synthetic.history import write_synthetic_histories
@@ -24,6 +25,10 @@ def histories(tmp_path_factory):
     paths = [folder / f"h{number}.nc" for number in (1, 2)]
     list(write_synthetic_histories(paths, seed=2, num_latitudes=48, num_longitudes=72, num_times=4))
     return f"data.data_path={folder}/h*.nc"
+
+
+def sha_of(finished):
+    return re.search(r"SHA-256 (\w+)", finished.stdout).group(1)
 
 
 def test_one_hash_on_any_number_of_ranks_and_from_the_middle_of_an_epoch(tmp_path, histories):
@@ -69,3 +74,57 @@ def test_a_file_that_changes_ends_all_ranks_with_one_line(tmp_path, histories):
     assert run.returncode == 2
     (line,) = run.our_lines
     assert "h2.nc: changed since the run began" in line
+
+
+@pytest.fixture(scope="module")
+def large_set(tmp_path_factory, request):
+    """4 GB with --full, else 100 MB."""
+    return write_set(tmp_path_factory.mktemp("large"), BIG if request.config.getoption("--full") else SMALL)
+
+
+@pytest.mark.lab
+def test_memory_does_not_grow_with_the_set(tmp_path, large_set, request):
+    """Two ranks take 700 MB each of 4 GB; libraries and what is read ahead of a smaller set take less."""
+    settings = ["training.global_batch_size=16384", "training.epochs=1", "training.engine=eager"]
+    data = [f"data.data_path={large_set}/*.nc", "data.streaming=true", f"output.model_dir={tmp_path / 'run'}"]
+    environ = {"PYTHONPATH": os.pathsep.join(str(folder) for folder in (PROJECT, Path(__file__).parent))}
+    program = "from read_rate import train_and_weigh; train_and_weigh()"
+    run = launch(["-c", program, *settings, *data], 2, timeout_s=600, environ=environ)
+    assert run.returncode == 0, run.stderr
+    resident = [float(number) for number in re.findall(r"resident (\d+) MB", run.stdout)]
+    assert len(resident) == 2
+    assert max(resident) < (700 if request.config.getoption("--full") else 550), resident
+
+
+@pytest.mark.lab
+def test_batches_arrive_at_the_rate_of_sequential_reading(large_set):
+    rates = []
+    for _ in range(3):  # other work on the machine may slow down one of the two
+        sequential_s, streamed_s, reads = measure_reading(large_set)
+        assert set(reads.values()) == {1}
+        rates.append(sequential_s / streamed_s)
+        if rates[-1] > 0.7:
+            break
+    assert max(rates) > 0.7, rates
+
+
+@pytest.mark.lab
+def test_training_from_files_takes_little_longer_than_reading_them(large_set):
+    """The compiled step needs far less than the reading: what is read ahead hides it."""
+    ratios = []
+    for _ in range(3):
+        reading_s, training_s = measure_training(large_set)
+        ratios.append(training_s / reading_s)
+        if ratios[-1] < 1.15:
+            break
+    assert min(ratios) < 1.15, ratios
+
+
+@pytest.mark.lab
+def test_shared_memory_has_nothing_left_to_share(tmp_path, small_history):
+    settings = (f"data.data_path={small_history}", "semantics=reference", "training.epochs=2")
+    shared, own = (train(2, tmp_path / word, *settings, f"data.shared_memory={word}") for word in ("true", "false"))
+    assert shared.returncode == own.returncode == 0, shared.stderr + own.stderr
+    assert "data.shared_memory: each sample is held on one rank, there is nothing to share" in shared.stderr
+    assert sha_of(shared) == sha_of(own)
+    assert losses_of(tmp_path / "true") == losses_of(tmp_path / "false")

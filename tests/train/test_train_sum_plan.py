@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.train.compiled.sum_plan import plan_by_node, plan_in_tree, tree_additions
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.train.compiled import sum_plan
+from mpitrain.train.compiled.sum_plan import plan_by_node, plan_on_node, tree_additions
 
 # Of every node at least one row, wherever it is.
 PLACEMENTS = st.integers(1, 6).flatmap(
@@ -13,6 +15,10 @@ PLACEMENTS = st.integers(1, 6).flatmap(
         lambda more: st.permutations([*range(num_nodes), *more])
     )
 )
+
+
+def plan_in_tree(node_of_row):
+    return sum_plan.plan_in_tree(node_of_row, [range(row, row + 1) for row in range(len(node_of_row))])
 
 
 def rows_of(count):
@@ -92,3 +98,18 @@ def test_where_sums_double_memory_does_not_grow_with_the_nodes():
 def test_of_an_odd_number_the_last_row_waits():
     assert tree_additions(1) == []
     assert tree_additions(5) == [(0, 1), (2, 3), (0, 2), (0, 4)]
+
+
+@given(st.integers(0, 7), st.integers(1, 24), st.integers(1, 4))
+def test_the_subtrees_of_any_number_of_ranks_give_the_bits_of_the_tree(exponent, num_ranks, num_nodes):
+    num_virtual_ranks = 1 << exponent
+    blocks = VirtualRanks(num_virtual_ranks, num_ranks, 0).blocks
+    leaves = rows_of(num_virtual_ranks)
+    places = np.concatenate([leaves, np.full((max(0, num_ranks - num_virtual_ranks), 5), -0.0, np.float32)])
+    subtrees = [block for own in blocks for block in own]
+    rows = np.stack([tree_sum(places[block.start : block.stop]) for block in subtrees])
+    np.testing.assert_array_equal(follow(plan_on_node(subtrees), rows)[0], tree_sum(leaves))
+    node_of_row = [rank % num_nodes for rank, own in enumerate(blocks) for _ in own]
+    node_of_row = [sorted(set(node_of_row)).index(node) for node in node_of_row]
+    plan = sum_plan.plan_in_tree(node_of_row, subtrees)
+    np.testing.assert_array_equal(follow_nodes(plan, node_of_row, rows), tree_sum(leaves))

@@ -20,7 +20,7 @@ def switches_as_before():
 @pytest.mark.parametrize("value", [True, False])
 def test_deterministic_algorithms(value):
     torch.use_deterministic_algorithms(not value)
-    run = run_alone(f"training.deterministic={str(value).lower()}")
+    run = run_alone("training.engine=eager", f"training.deterministic={str(value).lower()}")
     assert torch.are_deterministic_algorithms_enabled() is value
     run.steps(1)
 
@@ -28,6 +28,6 @@ def test_deterministic_algorithms(value):
 @pytest.mark.parametrize("value", [True, False])
 def test_tensor_float_32(value):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not value
-    run_alone(f"training.allow_tf32={str(value).lower()}")
+    run_alone("training.engine=eager", f"training.allow_tf32={str(value).lower()}")
     assert torch.backends.cuda.matmul.allow_tf32 is value
     assert torch.backends.cudnn.allow_tf32 is value

@@ -10,14 +10,15 @@ import torch
 from played_runs import fields, fitted_hashes, points, run_alone
 from torch import nn
 
-from mpitrain.data.dataset.batches import Slice
+from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.train.losses.mse import MeanSquaredError
 from mpitrain.train.traced import engine as traced
 from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
 
 RESIDUAL = "model.name=networks_of_users:Residual"
 UNET = (
     "model.name=unet", "model.hidden_layers=1", "model.hidden_size=3", "data.samples=fields",
-    "training.global_batch_size=16",
+    "training.global_batch_size=16", "training.engine=traced",
 )  # fmt: skip
 CASES = {
     "residual": ((RESIDUAL,), points),
@@ -57,8 +58,8 @@ def test_one_hash_on_any_number_of_ranks(monkeypatch: pytest.MonkeyPatch, tile_s
 
 
 def test_the_size_of_a_tile_follows_network_and_batch_alone() -> None:
-    def example(rows: int, *shape: int) -> Slice:
-        return Slice(0, torch.zeros(rows, 7, *shape), torch.zeros(rows, 2, *shape), torch.ones(rows, 1, *shape))
+    def example(rows: int, *shape: int) -> Microbatch:
+        return Microbatch(0, torch.zeros(rows, 7, *shape), torch.zeros(rows, 2, *shape), torch.ones(rows, 1, *shape))
 
     sizes = [traced.tile_size(example(rows), 1 << 12, 8) for rows in (1, 8, 32, 33, 64, 128, 129, 10**6)]
     assert sizes == [8, 8, 8, 4, 4, 2, 1, 1]
@@ -104,7 +105,7 @@ class _Numbering(nn.Linear):
         return super().forward(inputs) * self.factors[-1]
 
 
-EXAMPLE = Slice(0, torch.randn(5, 3), torch.randn(5, 2), torch.ones(5, 1))
+EXAMPLE = Microbatch(0, torch.randn(5, 3), torch.randn(5, 2), torch.ones(5, 1))
 
 
 @pytest.mark.parametrize(
@@ -114,12 +115,12 @@ EXAMPLE = Slice(0, torch.randn(5, 3), torch.randn(5, 2), torch.ones(5, 1))
 )  # fmt: skip
 def test_what_cannot_be_repeated_is_not_traced(network: type[nn.Module], said: str) -> None:
     with pytest.raises(NotTraceableError, match=said):
-        TracedGradient(network(3, 2), "mse", EXAMPLE)
+        TracedGradient(network(3, 2), MeanSquaredError(), EXAMPLE)
 
 
 def test_random_numbers_of_a_forward_pass_are_noticed() -> None:
-    assert TracedGradient(_Random(3, 2), "mse", EXAMPLE).draws_numbers
-    assert not TracedGradient(nn.Linear(3, 2), "mse", EXAMPLE).draws_numbers
+    assert TracedGradient(_Random(3, 2), MeanSquaredError(), EXAMPLE).draws_numbers
+    assert not TracedGradient(nn.Linear(3, 2), MeanSquaredError(), EXAMPLE).draws_numbers
 
 
 def test_a_network_that_is_not_traced_trains_eagerly_and_says_why() -> None:

@@ -1,6 +1,10 @@
 """The loop: what it asks of the engine, when it saves, when it stops, and how it goes on."""
 
+import itertools
 import math
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +12,10 @@ from played_ranks import on_played_ranks, played_ranks_of
 from torch import nn
 
 from mpitrain.comm.agreement import is_agreed
-from mpitrain.config import RunConfig, SchedulerSection, TrainingSection
+from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
+from mpitrain.train import trainer
+from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.weights_digest import CrcOfWeights
@@ -59,8 +65,8 @@ class ScriptedEngine:
         self.loss_sums = float(state["epoch_loss_sums"][0])
 
 
-class Recorder:
-    """Watcher and checkpoint store: it remembers what it is told."""
+class Recorder(Callback):
+    """A callback and checkpoint store: it remembers its calls."""
 
     def __init__(self):
         self.steps, self.epochs, self.saved = [], [], []
@@ -72,8 +78,10 @@ class Recorder:
         assert wall_time_s >= 0
         self.epochs.append((state.epoch, state.train_loss, state.validation_loss, learning_rate))
 
-    def save(self, tensors, state, step, kind):
-        self.saved.append((kind, step, {name: value.clone() for name, value in tensors.items()}, state))
+    def on_checkpoint(self, tensors, state, kind):
+        self.saved.append(
+            (kind, state.global_step, {name: value.clone() for name, value in tensors.items()}, state.to_manifest())
+        )
 
     @property
     def saves(self):
@@ -87,7 +95,7 @@ class Loop:
         self.model, self.seen, self.engine = model, Recorder(), ScriptedEngine(model, **(engine_options or {}))
         config = RunConfig(training=TrainingSection(**training))
         self.trainer = Trainer(
-            config, played_ranks_of(communicator), model, self.engine, self.seen.save, self.seen,
+            config.training, played_ranks_of(communicator), model, self.engine, [self.seen],
             stop_request or StopRequest(),
         )  # fmt: skip
 
@@ -112,7 +120,7 @@ def fitted(engine_options=None, expected_error=None, **training):
 
 
 def test_every_step_of_every_epoch_in_order():
-    schedule = SchedulerSection(type="step", step_size=1, gamma=0.5)
+    schedule = {"type": "step", "step_size": 1, "gamma": 0.5}
     loop = fitted(epochs=3, scheduler=schedule)
     rates = [0.001, 0.0005, 0.00025]
     assert loop.engine.calls == [
@@ -130,6 +138,33 @@ def test_every_step_of_every_epoch_in_order():
 def test_checkpoints_every_interval_and_once_at_the_end(epochs, save_interval, expected):
     loop = fitted(epochs=epochs, save_interval=save_interval)
     assert loop.seen.saves == [("step", step) for step in expected]
+
+
+@pytest.mark.parametrize(
+    ("epoch_s", "expected"), [(1000.0, [3, 6, 9, 12, 15]), (30.0, [6, 12, 15]), (25.0, [9, 15]), (0.0, [12, 15])]
+)
+def test_long_epochs_are_saved_more_often_by_the_clock_of_the_root(monkeypatch, epoch_s, expected):
+    """Each epoch where one takes a minute: a kill loses no more than that and the epoch that runs."""
+
+    def body(communicator):
+        # Two readings an epoch: at its start and at its end.
+        readings[threading.get_ident()] = itertools.count(step=epoch_s if communicator.rank == 0 else 3 * epoch_s)
+        loop = Loop(communicator, epochs=5, save_interval=4)
+        loop.trainer.fit()
+        return loop.seen.saves
+
+    readings: dict[int, Iterator[float]] = {}
+    clock = SimpleNamespace(monotonic=lambda: next(readings[threading.get_ident()]))
+    monkeypatch.setattr(trainer, "time", clock)
+    saves = [("step", step) for step in expected]
+    assert on_played_ranks(2, body) == [saves, saves]
+
+
+def test_an_epoch_that_holds_what_is_done_once_decides_for_itself_alone(monkeypatch):
+    readings = iter([0.0, 500.0, *(500.0 + 0.1 * number for number in range(100))])
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(readings)))
+    loop = fitted(epochs=6, save_interval=4)
+    assert loop.seen.saves == [("step", step) for step in (3, 12, 18)]
 
 
 def test_the_best_weights_are_kept_and_saved_once():

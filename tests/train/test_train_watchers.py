@@ -1,10 +1,13 @@
 """What the root shows of steps that come many at a time."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from mpitrain.config import TrainingSection
+from mpitrain.train.callbacks import MeterCallback, RootWatcher
 from mpitrain.train.state import TrainingState
-from mpitrain.train.watchers import RootWatcher
 
 
 class Told:
@@ -43,3 +46,11 @@ def test_every_due_step_is_logged_with_its_own_loss(calls, logged):
     assert told.lines == [f"step {step}: loss {step / 100:.6e}, learning rate 0.1" for step in logged]
     total = sum(calls)
     assert told.updates[-1] == (total, 3, 9, total / 100, None, 0.1)
+
+
+def test_the_meter_is_told_which_epoch_is_the_last():
+    ends: list[bool] = []
+    meter: Any = SimpleNamespace(end=lambda is_last: ends.append(is_last))
+    for epoch in range(3):
+        MeterCallback(meter, 3).on_steps_end(TrainingState(epoch=epoch))
+    assert ends == [False, False, True]

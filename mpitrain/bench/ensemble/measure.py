@@ -92,7 +92,7 @@ class EnsembleTimes:
     baselines_s: Mapping[str, float]
 
     def figures(self, case: EnsembleCase) -> dict[str, float]:
-        """Return what is promised: time over the ideal, over launches, and what a member costs beyond its epochs."""
+        """Return the promised ratios: time over the ideal, over launches, and a member's cost beyond its epochs."""
         ideal_s = self.member_s * case.members / case.ranks + self.start_s
         short_member_s = (self.many_cpu_s - self.few_cpu_s) / (MANY_TIMES * case.members - FEW_MEMBERS)
         start_cpu_s = self.few_cpu_s - FEW_MEMBERS * short_member_s
@@ -258,7 +258,7 @@ def _baseline_words(case: EnsembleCase, name: str) -> str:
 
 
 def as_record(case: EnsembleCase, times: EnsembleTimes, memory: EnsembleMemory | None) -> dict[str, Any]:
-    """Return all of it for programs."""
+    """Return all figures as JSON values."""
     asked = {"network": case.network.name, "members": case.members, "epochs": case.epochs, "ranks": case.ranks}
     found = {"case": asked, "times": asdict(times), "figures": times.figures(case)}
     return found if memory is None else {**found, "memory": {**asdict(memory), "ratio": memory.ratio}}

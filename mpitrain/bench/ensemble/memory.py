@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpitrain.comm.supervision.status_folder import process_stat
+from mpitrain.comm.agent.processes import process_stat
 from mpitrain.errors import MpitrainError
 
 _PROC = Path("/proc")

@@ -1,4 +1,4 @@
-"""What users write for many networks without us: a loop over plain PyTorch, joblib's processes around it, Ray Tune.
+"""Many networks without this package: a loop over plain PyTorch, joblib's processes around it, Ray Tune.
 
 `python -m mpitrain.bench.ensemble.plain_loop --by joblib --processes 2 --members 4 --epochs 2 --samples 7145 --network
 7-64-64-1` prints the seconds of the trainings as a line of JSON, without what happens once: imports, a pool's or a

@@ -1,4 +1,4 @@
-"""A cluster as its users describe it: nodes, cores, latency and bandwidth, in a short YAML file."""
+"""The description of a cluster: nodes, cores, latency and bandwidth, in a short YAML file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cluster:
         return self.nodes * self.ranks_per_node
 
     def describe(self) -> str:
-        """Return a line that names what the figures rest on."""
+        """Return a line that describes the cluster."""
         speed = "as fast as here" if self.core_speed == 1 else f"{self.core_speed:g} times as fast as here"
         return (
             f"{self.nodes} nodes of {self.cores} cores {speed}, {self.ranks_per_node} ranks a node; network "

@@ -43,7 +43,8 @@ class Point:
     @property
     def workload(self) -> Workload:
         """What each rank computes."""
-        return workload_of(self.batch_size, self.num_ranks, self.run.num_virtual_ranks)
+        kind = "fields" if self.run.network.has_fields else "points"
+        return workload_of(self.batch_size, self.num_ranks, self.run.num_virtual_ranks, kind)
 
     @property
     def real_case(self) -> StepCase:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mpitrain.bench.simulated.cluster import Cluster
 from mpitrain.bench.simulated.platform import nodes_of, render_hosts, render_platform
-from mpitrain.cache import cache_folder
+from mpitrain.cache import code_folder, is_trusted_program
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native.program import json_line_of, run_command
 from mpitrain.native.toolchain import find_sources
@@ -69,8 +69,8 @@ def open_simulator() -> Simulator:
     digest = hashlib.sha256("\n".join([compiler, version, *_FLAGS]).encode())
     for name in SOURCES:
         digest.update((sources / name).read_bytes())
-    program = cache_folder() / f"simulated_step-{digest.hexdigest()[:16]}" / "simulated_step"
-    if not program.exists():
+    program = code_folder() / f"simulated_step-{digest.hexdigest()[:16]}" / "simulated_step"
+    if not is_trusted_program(program):
         _build(compiler, sources, program)
     return Simulator(smpirun, program)
 
@@ -87,6 +87,7 @@ def _find(name: str) -> str:
 
 def _build(compiler: str, sources: Path, program: Path) -> None:
     program.parent.mkdir(parents=True, exist_ok=True)
+    program.parent.chmod(0o755)  # whatever the umask: not for a group to write
     partial = program.with_name(f"{program.name}.{os.getpid()}.partial")
     files = [str(sources / name) for name in SOURCES if name.endswith(".cpp")]
     done = subprocess.run([compiler, *_FLAGS, *files, "-o", str(partial)], capture_output=True, text=True, check=False)
@@ -94,6 +95,7 @@ def _build(compiler: str, sources: Path, program: Path) -> None:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         complaint = next((line for line in lines if "error" in line), lines[0] if lines else "no output")
         raise MissingDependencyError(f"{compiler} cannot build simulated_step.cpp: {complaint.strip()}")
+    partial.chmod(0o755)
     partial.replace(program)
 
 

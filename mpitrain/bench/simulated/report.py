@@ -12,10 +12,11 @@ from mpitrain.bench.simulated.prediction import SCALINGS, Outcome, Simulated, ha
 from mpitrain.bench.simulated.workloads import Costs
 from mpitrain.bench.step_report import SCALING_WORDS
 from mpitrain.bench.step_results import grouped
+from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES
 from mpitrain.observe.figures import GUIDE_COLOUR, new_panels, render_png
 
 _DOTS_PER_INCH = 100
-MOST_ROWS = 64  # that the compiled engine adds inside of its step: `largest_tree_rows` in dense_step.hpp
+MOST_ROWS = 128  # that the compiled engine adds inside of its step: `largest_tree_rows` in dense_step.hpp
 _BY_MESSAGES = (
     "note: {name}: engine {engine} adds {num_bytes} by messages among all ranks; what is simulated is adding in the "
     "nodes' memory"
@@ -34,6 +35,11 @@ def render_outcome(outcome: Outcome, cluster: Cluster | None) -> str:
         for run, costs in outcome.costs
         if not costs.adds_in_memory
     ]
+    if any(one.point.num_ranks > MOST_MICROBATCHES for one in outcome.predicted):
+        parts.append(
+            f"note: more than {MOST_MICROBATCHES} ranks compute as training.virtual_ranks=RANKS asks, where the batch "
+            "has rows for all"
+        )
     if any(one.point.num_ranks // one.num_nodes > MOST_ROWS for one in outcome.predicted):
         parts.append(f"note: with more than {MOST_ROWS} ranks a node the engine sends messages among all ranks instead")
     if cluster is not None:

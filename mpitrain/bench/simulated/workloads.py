@@ -11,6 +11,7 @@ from typing import Any
 
 from mpitrain.bench.step_cases import ScaledRun, StepCase
 from mpitrain.bench.step_results import StepResult
+from mpitrain.comm.virtual_ranks import FEWEST_ROWS, microbatches_of
 from mpitrain.errors import MpitrainError
 
 # On two ranks each copies its row into the node's memory and adds both.
@@ -43,8 +44,17 @@ class Costs:
         return self.row_s > 0
 
 
-def workload_of(batch_size: int, num_ranks: int, num_virtual_ranks: int) -> Workload:
-    """Return what each of P ranks computes, P and V powers of two: V is raised to P where it is less."""
+def workload_of(batch_size: int, num_ranks: int, num_virtual_ranks: int | None, kind: str = "points") -> Workload:
+    """Return what each of P ranks computes, P and V powers of two; V None: as many microbatches as the batch has.
+
+    A V that is named is raised to P where it is less; of ranks beyond the batch's microbatches, what the others do. A
+    batch with work for more ranks than it has microbatches is computed as `training.virtual_ranks=P` asks.
+    """
+    if num_virtual_ranks is None:
+        number = microbatches_of(batch_size, kind)
+        if num_ranks > number and batch_size >= FEWEST_ROWS * num_ranks:
+            number = num_ranks
+        return Workload(max(1, number // num_ranks), -(-batch_size // number))
     virtual_ranks = max(num_virtual_ranks, num_ranks)
     return Workload(virtual_ranks // num_ranks, -(-batch_size // virtual_ranks))
 

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from mpitrain.cli.bench.outputs import add_outputs
-from mpitrain.cli.loading import load_once_a_node
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "exchange")
@@ -55,10 +54,9 @@ def add_collectives_action(actions: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from mpitrain.comm.supervision.node_watch import watching_start
+    from mpitrain.comm.agent.arrival import watching_start
 
     with watching_start() as watch:
-        load_once_a_node(watch, ("mpitrain.comm.start", "mpitrain.bench.collectives"))
         from mpitrain.bench.collectives import CollectivesRequest, bench_collectives
         from mpitrain.bench.measurement import Plan
         from mpitrain.comm.start import run_on_all_ranks

@@ -32,6 +32,7 @@ from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 from mpitrain.cli.bench.scaled_runs import scaled_runs
 from mpitrain.cli.bench.simulate import add_simulate_action
 from mpitrain.cli.settings import add_settings, ranks_of
+from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
 from mpitrain.cluster.starting import say_on_stderr
 from mpitrain.errors import UserError
 
@@ -64,7 +65,7 @@ def _add_step_action(actions: Any) -> None:
         "C++ program, each launched in turn, round after round, on synthetic samples in memory. Run it without mpirun: "
         f"it starts its own ranks, one thread each. The engines: {engines}. Of peak: the "
         "operations of a chain's products, over the most that the ranks' cores were measured to do in fused "
-        "multiply-adds. Left out where it serves nothing: what is done once an epoch, and the warm-up.",
+        "multiply-adds. Not included: what is done once an epoch, and the warm-up.",
     )
     _add_common(parser, ranks="1,2", network_help=STEP_NETWORK_HELP)
     parser.add_argument(
@@ -75,11 +76,15 @@ def _add_step_action(actions: Any) -> None:
     parser.add_argument("--batch", default="64", metavar="LIST", help="samples of all ranks together, or full (64)")
     parser.add_argument(
         "--nodes", type=at_least(1), default=1, metavar="N",
-        help="time our engines also on N nodes, in which MPICH lets the ranks of this one machine believe, and one "
-        "exchange of a step's message between them: no wire is in it (1)",
+        help="time our engines also on N nodes that MPICH simulates on this machine, and one exchange of a step's "
+        "message between them, without a network (1)",
     )  # fmt: skip
     parser.add_argument(
-        "--baseline", metavar="NAME", help="whose time the others' are divided by "
+        "--instruction-set", default="native", choices=INSTRUCTION_SETS,
+        help="what our compiled step is built for, and the peak measured with: compute.instruction_set (native)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="engine whose time the others' are divided by "
         f"({DEFAULT_BASELINE}; of networks that are no chains {OTHER_BASELINE})",
     )  # fmt: skip
     parser.add_argument(
@@ -98,13 +103,14 @@ def _add_scaling_action(actions: Any) -> None:
         help="time a training step on 1, 2, ... ranks",
         description="Time a training step on several numbers of ranks, with one batch shared by all (strong scaling: "
         "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where 1 is the fewest "
-        "ranks. Of a file of a run's settings it takes network, engine, batch and threads, on synthetic samples of "
-        "that shape; without one, networks by name, one thread a rank. Communication: the part of a step that is "
-        "messages, adding and waiting for later ranks. Run it without mpirun: it starts its own ranks; inside of an "
-        "allocation of several nodes give --launcher.",
+        "ranks. Given the settings of a run: its network, engine, batch and threads, on synthetic samples of that "
+        "shape; else networks by name, with one thread a rank. Communication: the share of a step that is spent on "
+        "messages, on adding and on waiting for later ranks. Run it without mpirun: it starts its own ranks; inside of "
+        "an allocation of several nodes give --launcher.",
     )
     _add_common(parser, ranks=None, network_help=NETWORK_HELP)
     add_settings(parser)
+    parser.add_argument("--data", metavar="FILE", help="the run's data file; the same as data.data_path=FILE")
     parser.add_argument("--engines", metavar="LIST", help="(compiled-fixed; of settings their own)")
     parser.add_argument(
         "--batch", type=at_least(1), metavar="N", help="samples of the batch (4096; of settings their own)"
@@ -157,7 +163,10 @@ def step_cases(options: argparse.Namespace) -> list[StepCase]:
     """Return every engine on every network, batch and number of ranks, and those on several nodes. Raises UserError."""
     asked = options.steps, options.warm_up
     cases = [
-        timed_case(network, batch, num_ranks, engine, _num_samples(options.samples, batch, network), *asked)
+        replace(
+            timed_case(network, batch, num_ranks, engine, _num_samples(options.samples, batch, network), *asked),
+            instruction_set=options.instruction_set,
+        )
         for num_ranks in ranks_of(options.ranks)
         for network in map(step_network_of, options.networks.split(","))
         for batch in batches_of(options.batch)
@@ -188,6 +197,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     from mpitrain.cluster.cores import detect_usable_core_count
 
     check_outputs(options)
+    options.settings += [f"data.data_path={options.data}"] if options.data else []
     up_to = range(1, min(detect_usable_core_count(), _LARGEST_DEFAULT_RANKS) + 1)
     ranks = ranks_of(options.ranks or ",".join(map(str, up_to)))
     cases = scaling_cases(options, ranks)

@@ -17,7 +17,7 @@ def add_ensemble_action(actions: Any) -> None:
     """Add `ensemble` to the actions of `mpitrain bench`."""
     parser = actions.add_parser(
         "ensemble",
-        help="time many networks in one world, beside launches and loops",
+        help="time an ensemble beside separate launches and loops over plain PyTorch",
         description="Time an ensemble on synthetic data, beside the same members launched one by one and beside loops "
         "over plain PyTorch, of which a part is measured. Run it without mpirun: it starts its own ranks.",
     )

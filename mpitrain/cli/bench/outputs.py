@@ -1,4 +1,4 @@
-"""Where the actions of `mpitrain bench` write their figures besides standard output: their flags and files."""
+"""The files that the actions of `mpitrain bench` write besides standard output, and their flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_outputs(parser: argparse.ArgumentParser, drawn: str = "") -> None:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Raise OutputError for a file that cannot be one: better before an hour of measuring than after it."""
+    """Raise OutputError for a file that cannot be written, before an hour is spent on measuring."""
     from mpitrain.bench.output import check_writable
 
     check_writable(options.json, "--json")

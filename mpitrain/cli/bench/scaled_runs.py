@@ -1,4 +1,4 @@
-"""What `mpitrain bench scaling` and `simulate` take: networks by name, or the settings of a run."""
+"""The arguments of `mpitrain bench scaling` and `simulate`: networks by name, or the settings of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_ENGINE, DEFAULT_BATCH = "compiled-fixed", 4096
 def scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
     """Return each engine on each of the networks, or the one run of the settings. Raises UserError."""
     if options.settings:
-        from mpitrain.bench.measured.configured import configured_run
+        from mpitrain.bench.configured import configured_run
 
         if options.engines:
             raise UserError(f"--engines {options.engines}: not with settings; give training.engine=... instead")

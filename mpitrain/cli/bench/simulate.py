@@ -26,9 +26,10 @@ def add_simulate_action(actions: Any) -> None:
     parser = actions.add_parser(
         "simulate",
         help="simulate a training step on a described cluster, to thousands of ranks",
-        description="Measure what one rank computes, here, and simulate the messages of the compiled engine's step on "
-        "a cluster that a YAML file describes, by SimGrid: strong and weak scaling. --validate tells how far simulated "
-        "steps are from real ones on this machine. Of a file of a run's settings it takes network and batch.",
+        description="Measure the computation of one rank on this machine, and simulate the messages of the compiled "
+        "engine's step on a cluster that a YAML file describes, by SimGrid: strong and weak scaling. --validate "
+        "compares simulated steps with real ones on this machine. Network and batch may come from the settings of a "
+        "run.",
     )
     add_settings(parser)
     parser.add_argument(

@@ -24,6 +24,8 @@ _NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
     "x86-64-v4": ("x86_64", (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
     "armv8-a": ("aarch64", ()),
 }
+INSTRUCTION_SETS = ("native", *_NAMED)
+"""What `compute.instruction_set` may be."""
 
 
 def instruction_flags(cpu: CpuIdentity, instruction_set: str = "native") -> tuple[str, ...]:

@@ -31,3 +31,11 @@ def keep_freed_memory(environ: Mapping[str, str]) -> None:
         set_option = ctypes.CDLL(None).mallopt
         set_option(_M_MMAP_THRESHOLD, LARGEST_ARRAY_BYTES)
         set_option(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
+
+
+def give_back_freed_memory() -> None:
+    """Give what is free now back to the system, as after a start, most of whose memory is not wanted again."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

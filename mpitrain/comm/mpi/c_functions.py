@@ -38,7 +38,7 @@ class CCommunicator:
     _comm: MPI.Comm
 
     def close(self) -> None:
-        """Give it back. Collective over its ranks."""
+        """Free the communicator. Collective over its ranks."""
         if self.handle:
             self._comm.Free()
 

@@ -1,28 +1,33 @@
-"""The collective verbs over mpi4py, on CPU tensors."""
+"""The collective verbs over mpi4py, on numpy's arrays and on torch's CPU tensors."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-from mpitrain.comm.communicator import NodeSharedTensor, ReduceOperation, row_bytes_of
+from mpitrain.comm.agent.position import CollectiveNotes, noted
+from mpitrain.comm.arrays import Array
+from mpitrain.comm.communicator import NodeSharedArray, ReduceOperation, row_bytes_of
 from mpitrain.comm.mpi import node_shared
-from mpitrain.comm.mpi.half_precision import all_reduce_halves
-from mpitrain.comm.mpi.tensor_memory import HALF_DTYPES, TensorMemory
-from mpitrain.comm.watch.notes import CollectiveNotes, noted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from mpitrain.comm.mpi.tensor_memory import TensorMemory
+
 
 # What one rank sends another in one message: libraries before MPI 4 count in 32 bits.
 LARGEST_MESSAGE_BYTES = 1 << 30
-_SECONDS_ASLEEP = 2e-4
+# How long a patient rank sleeps between two looks: a twentieth of its wait so far, within these. Looks cost the ranks
+# that work a share of their cores: six ranks that looked every 0.2 ms took a third of one.
+_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 2e-4, 5e-3
 
 
 class MpiCommunicator:
@@ -33,7 +38,6 @@ class MpiCommunicator:
 
         self._mpi = MPI
         self._comm = parent.Dup()
-        self._memory = TensorMemory(MPI)
         self._in_place = MPI.IN_PLACE
         self._operations = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         self.notes = CollectiveNotes()
@@ -48,28 +52,31 @@ class MpiCommunicator:
         return self._comm
 
     @noted
-    def all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation = "sum") -> None:
+    def all_reduce(self, tensor: Array, operation: ReduceOperation = "sum") -> None:
         """See `Communicator.all_reduce`."""
-        if tensor.dtype in HALF_DTYPES:
+        if isinstance(tensor, np.ndarray):
+            self._comm.Allreduce(self._in_place, tensor, self._operations[operation])
+        elif tensor.itemsize == 2 and tensor.is_floating_point():
+            from mpitrain.comm.mpi.half_precision import all_reduce_halves
+
             all_reduce_halves(self._comm, self._memory, tensor, operation)
         else:
             self._comm.Allreduce(self._in_place, self._memory.numbers(tensor), self._operations[operation])
 
     @noted
-    def all_gather(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> torch.Tensor:
+    def all_gather(self, tensor: Array, row_counts: Sequence[int]) -> Array:
         """See `Communicator.all_gather`."""
-        gathered = tensor.new_empty((sum(row_counts), *tensor.shape[1:]))
+        gathered = _empty_like(tensor, (sum(row_counts), *tensor.shape[1:]))
         row_size = math.prod(tensor.shape[1:])
-        own, target = self._memory.values(tensor), self._memory.parts(gathered, [n * row_size for n in row_counts])
-        self._comm.Allgatherv(own, target)
+        counts = [n * row_size for n in row_counts]
+        target = [gathered, counts] if isinstance(gathered, np.ndarray) else self._memory.parts(gathered, counts)
+        self._comm.Allgatherv(self._values(tensor), target)
         return gathered
 
     @noted
-    def all_to_all_rows(
-        self, tensor: torch.Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> torch.Tensor:
+    def all_to_all_rows(self, tensor: Array, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Array:
         """See `Communicator.all_to_all_rows`."""
-        received = tensor.new_empty((sum(receive_counts), *tensor.shape[1:]))
+        received = _empty_like(tensor, (sum(receive_counts), *tensor.shape[1:]))
         row_bytes = max(row_bytes_of(tensor), 1)
         # Counted in rows: offsets in bytes would leave 32 bits where rows do not.
         row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
@@ -77,32 +84,32 @@ class MpiCommunicator:
         num_rounds = self._comm.allreduce(-(-max(send_counts) // rows_a_round), self._mpi.MAX)
         for index in range(num_rounds if row_bytes_of(tensor) else 0):
             first = index * rows_a_round
-            sent = [self._memory.buffer(tensor), *_rows_of_round(send_counts, first, rows_a_round), row]
-            target = [self._memory.buffer(received), *_rows_of_round(receive_counts, first, rows_a_round), row]
+            sent = [self._buffer(tensor), *_rows_of_round(send_counts, first, rows_a_round), row]
+            target = [self._buffer(received), *_rows_of_round(receive_counts, first, rows_a_round), row]
             self._comm.Alltoallv(sent, target)
         row.Free()
         return received
 
-    def node_shared_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> NodeSharedTensor:
-        """See `Communicator.node_shared_tensor`."""
-        return node_shared.open_node_shared_tensor(self, self._comm, shape, dtype)
+    def node_shared_array(self, shape: Sequence[int], dtype: npt.DTypeLike) -> NodeSharedArray:
+        """See `Communicator.node_shared_array`."""
+        return node_shared.open_node_shared_array(self, self._comm, shape, dtype)
 
     def split_by_node(self) -> MPI.Comm:
         """Return a communicator of the ranks of this rank's node, in their order. Collective."""
         return node_shared.split_by_node(self._comm)
 
     @noted
-    def exchange(self, tensor: torch.Tensor, partner: int) -> torch.Tensor:
+    def exchange(self, tensor: Array, partner: int) -> Array:
         """See `Communicator.exchange`."""
-        received = torch.empty_like(tensor)
-        own, target = self._memory.values(tensor), self._memory.values(received)
+        received = _empty_like(tensor, tensor.shape)
+        own, target = self._values(tensor), self._values(received)
         self._comm.Sendrecv(own, partner, recvbuf=target, source=partner)
         return received
 
     @noted
-    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+    def broadcast(self, tensor: Array, root: int = 0) -> None:
         """See `Communicator.broadcast`."""
-        self._comm.Bcast(self._memory.values(tensor), root)
+        self._comm.Bcast(self._values(tensor), root)
 
     @noted
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
@@ -122,6 +129,18 @@ class MpiCommunicator:
         self._meet()
         self._comm.Barrier()
 
+    @functools.cached_property
+    def _memory(self) -> TensorMemory:
+        from mpitrain.comm.mpi.tensor_memory import TensorMemory  # for torch's tensors only
+
+        return TensorMemory(self._mpi)
+
+    def _values(self, array: Array) -> Any:
+        return array if isinstance(array, np.ndarray) else self._memory.values(array)
+
+    def _buffer(self, array: Array) -> Any:
+        return array if isinstance(array, np.ndarray) else self._memory.buffer(array)
+
     def _meet(self) -> None:
         """Wait for all ranks asleep, if that was asked for. Collective.
 
@@ -129,9 +148,10 @@ class MpiCommunicator:
         they wait for, such as the root while it reads or draws.
         """
         if self.is_patient:
-            arrival = self._comm.Ibarrier()
+            arrival, began_s = self._comm.Ibarrier(), time.monotonic()
             while not arrival.Test():
-                time.sleep(_SECONDS_ASLEEP)
+                waited_s = time.monotonic() - began_s
+                time.sleep(min(max(waited_s / 20, _SHORTEST_SLEEP_S), _LONGEST_SLEEP_S))
 
     def make_progress(self) -> None:
         """See `Communicator.make_progress`."""
@@ -150,8 +170,12 @@ class MpiCommunicator:
         self._comm.Free()
 
 
+def _empty_like(array: Array, shape: Sequence[int]) -> Array:
+    return np.empty(shape, array.dtype) if isinstance(array, np.ndarray) else array.new_empty(tuple(shape))
+
+
 def _rows_of_round(counts: Sequence[int], first: int, num_rows: int) -> tuple[list[int], list[int]]:
-    """Return how many of each rank's rows, and from which on, travel when each has sent `first` rows before."""
+    """Return counts and offsets of each rank's rows in the round that starts at row `first`."""
     starts = itertools.accumulate(counts, initial=0)
     sizes = [min(max(count - first, 0), num_rows) for count in counts]
     return sizes, [start + first for start, _ in zip(starts, counts, strict=False)]

@@ -1,4 +1,4 @@
-"""Reductions of float16 and bfloat16 over MPI, which has neither: two bytes a value travel, float32 adds.
+"""Reductions of float16 and bfloat16 over MPI, which has neither: sent as two bytes a value, added in float32.
 
 P  ranks      n  values
 

@@ -32,6 +32,7 @@ def read_mpi_library() -> MpiLibrary:
         import mpi4py
 
         mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = True  # read at the import: else a start of MPI that follows would have no MPI_Finalize
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # mpi4py's words for "not installed" and "no MPI library"
         return MpiLibrary(problem=" ".join(str(error).split()))

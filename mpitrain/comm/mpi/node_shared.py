@@ -1,4 +1,4 @@
-"""Memory that all ranks of one node share: large data stands once on a node, whatever the number of its ranks."""
+"""Memory that all ranks of a node share, so that a node holds large data once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from mpitrain.comm.agreement import on_all_ranks
-from mpitrain.comm.communicator import Communicator, NodeSharedTensor
+from mpitrain.comm.communicator import Communicator, NodeSharedArray
 from mpitrain.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -29,21 +30,21 @@ def split_by_node(mpi_comm: MPI.Intracomm) -> MPI.Comm:
     return mpi_comm.Split_type(MPI.COMM_TYPE_SHARED)
 
 
-def open_node_shared_tensor(
-    communicator: Communicator, mpi_comm: MPI.Intracomm, shape: Sequence[int], dtype: torch.dtype
-) -> NodeSharedTensor:
-    """See `Communicator.node_shared_tensor`. Collective."""
+def open_node_shared_array(
+    communicator: Communicator, mpi_comm: MPI.Intracomm, shape: Sequence[int], dtype: npt.DTypeLike
+) -> NodeSharedArray:
+    """See `Communicator.node_shared_array`. Collective."""
     from mpi4py import MPI
 
     node: Any = split_by_node(mpi_comm)
-    num_bytes = math.prod(shape) * dtype.itemsize
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     own_bytes = num_bytes if node.Get_rank() == 0 else 0
     on_all_ranks(communicator, lambda: _check_room(own_bytes))
     window = on_all_ranks(communicator, lambda: _allocate(own_bytes, node, MPI))
     window.Lock_all(MPI.MODE_NOCHECK)
-    memory, _ = window.Shared_query(0)
-    tensor = torch.frombuffer(memory, dtype=dtype) if num_bytes else torch.empty(0, dtype=dtype)
-    return NodeSharedTensor(tensor.view(*shape), node.Get_rank(), node.Get_size(), window, node)
+    memory: Any = window.Shared_query(0)[0]
+    array = np.frombuffer(memory, dtype=dtype) if num_bytes else np.empty(0, dtype=dtype)
+    return NodeSharedArray(array.reshape(shape), node.Get_rank(), node.Get_size(), window, node)
 
 
 def _allocate(num_bytes: int, node: MPI.Comm, mpi: Any) -> MPI.Win:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.device import Device
 from mpitrain.comm.probes.probe_group import ProbeGroup
 from mpitrain.comm.ranks import Ranks
 
@@ -37,7 +38,7 @@ class ClockReading:
     uncertainty_s: float
 
 
-def probe_all_reduce(data: Communicator, device: torch.device) -> AllReduceReading:
+def probe_all_reduce(data: Communicator, device: torch.device | Device) -> AllReduceReading:
     """Check and time `data.all_reduce` on `device`. Collective.
 
     The bandwidth is algbw (bytes of the buffer over seconds of one call, the slower of two ranks counting).
@@ -49,7 +50,7 @@ def probe_all_reduce(data: Communicator, device: torch.device) -> AllReduceReadi
     return AllReduceReading(latency_s * 1e6, LARGE_BYTES / large_s / 1e9, wrong)
 
 
-def _first_wrong_value(data: Communicator, device: torch.device) -> str:
+def _first_wrong_value(data: Communicator, device: torch.device | Device) -> str:
     # Small whole numbers, different in each place and on each rank: the sum has one right value, in any order.
     places = torch.arange(1000, dtype=torch.float32, device=device)
     values = places + data.rank + 1
@@ -95,7 +96,7 @@ def probe_ddp_step(ranks: Ranks, probe: ProbeGroup) -> str:
     return "" if difference <= _DDP_TOLERANCE else f"gradient differs from the ranks' mean by {difference:.2g}"
 
 
-def _same_model(device: torch.device) -> torch.nn.Module:
+def _same_model(device: torch.device | Device) -> torch.nn.Module:
     model = torch.nn.Linear(7, 1)
     with torch.no_grad():
         for parameter in model.parameters():

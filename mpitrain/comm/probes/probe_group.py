@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 
 from mpitrain.comm.communicator import Communicator
+from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tensors import choose_device, meet_next_to_mpi
 from mpitrain.comm.torch_backend import TorchCommunicator
+from mpitrain.comm.torch_group import meet_next_to_mpi
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ProbeGroup:
     """A backend that has started: its verbs, the tensors' device, and torch's group for DDP (None: the default one)."""
 
     data: Communicator
-    device: torch.device
+    device: torch.device | Device
     group: dist.ProcessGroup | None
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tcp.meeting import meet_at, open_store_over, use_loopback_for_gloo
-from mpitrain.comm.tensors import choose_device
 from mpitrain.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Transport:
     """
 
     name: str
-    device: torch.device
+    device: torch.device | Device
     prepare: Callable[[str, torch.Tensor, torch.Tensor], Call]
 
     def finish(self) -> None:

@@ -1,8 +1,9 @@
-"""Where torch.distributed's processes meet: on loopback on one node, else at one address and behind a secret."""
+"""The rendezvous of torch.distributed: on loopback on one node, else at one address, protected by a secret."""
 
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import secrets
 import socket
@@ -18,13 +19,11 @@ SECRET_VARIABLE = "MPITRAIN_SECRET"  # noqa: S105  (its name)
 
 
 def open_store_over(
-    communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool, *, is_sealed: bool = True,
-    waits: bool = True,
-) -> dist.Store:  # fmt: skip
+    communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool, *, is_sealed: bool = True
+) -> dist.Store:
     """Return a store that all ranks share: rank 0 binds a free port and tells the others. Collective.
 
     Its values are sealed by a secret that the ranks share over `communicator`; not for NCCL, whose own threads read it.
-    Where it does not wait for the others' connections, it raises RuntimeError on a rank that cannot reach rank 0.
     """
     listener = None
     if communicator.rank == 0:
@@ -32,13 +31,12 @@ def open_store_over(
     own = (*listener.getsockname()[:2], secrets.token_bytes(32)) if listener else None
     address, port, secret = communicator.broadcast_object(own)
     store = _tcp_store(address, port, communicator.size, listener, timeout, waits=False)
-    if waits:
-        meet_at(store, communicator, "opened")
+    meet_at(store, communicator, "opened")
     return SealedStore(store, secret) if is_sealed else store
 
 
 def meet_at(store: dist.Store, communicator: Communicator, moment: str) -> None:
-    """Wait until all ranks have come to `moment`, and no message between them is on its way. Collective.
+    """Wait until all ranks have reached `moment`, and no message between them is pending. Collective.
 
     An MPI library may send only while it is called: a rank that waited in the store for others, as torch does next,
     could wait for those that wait for its message.
@@ -100,19 +98,28 @@ def _tcp_store(
 def _listen_at(host: str, port: int) -> socket.socket:
     for address in dict.fromkeys((host, reachable_address())):  # behind a NAT the host's outer address is not its own
         try:
-            family, _, _, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(at)
-            listener.listen(socket.SOMAXCONN)
+            return _listen(address, port)
         except OSError as error:
             failure = error
-        else:
-            return listener
+            if error.errno == errno.EADDRINUSE:  # a stranger's server there would take the other ranks' connections
+                break
     raise LaunchError(
         f"rank 0 cannot listen at {host}:{port} ({failure.strerror}); set MASTER_ADDR to an address of rank 0's host "
         "and MASTER_PORT to a free port there"
     )
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family, _, _, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(at)
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def use_loopback_for_gloo() -> None:
@@ -126,10 +133,7 @@ def use_loopback_for_gloo() -> None:
 
 def listen_on_free_port(address: str) -> socket.socket:
     """Return a socket that listens on one address, at a port that was free."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(socket.SOMAXCONN)
-    return listener
+    return _listen(address, 0)
 
 
 def reachable_address() -> str:

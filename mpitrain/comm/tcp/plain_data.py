@@ -26,7 +26,7 @@ _TORCH_NAME = re.compile(r"[a-z0-9]+")
 
 
 class NotPlainError(ValueError):
-    """A value that cannot travel as plain data, or a message that holds none."""
+    """A value that cannot be sent as plain data, or a message that holds none."""
 
 
 def encode(value: Any) -> bytes:

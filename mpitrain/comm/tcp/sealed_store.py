@@ -1,4 +1,4 @@
-"""A store whose values carry a seal: who reaches its port without this launch's secret can plant nothing."""
+"""A store of signed values: a process that lacks this launch's secret cannot insert any."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 class SealedStore(dist.Store):
     """`store` with a seal (HMAC-SHA256 of key and value) on each value; counters (`add`) have none.
 
-    torch's own stores ask nobody who he is, and list their keys. Raises LaunchError for a value without a valid seal.
+    torch's own stores have no authentication, and list their keys. Raises LaunchError for a value without a valid seal.
     """
 
     def __init__(self, store: dist.Store, secret: bytes) -> None:

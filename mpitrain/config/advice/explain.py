@@ -1,15 +1,19 @@
-"""`mpitrain config explain KEY`: what a setting is, what it may be, what it is unless set, and its older names."""
+"""`mpitrain config explain KEY`: a setting's meaning, allowed values, default, and other trainers' names for it."""
 
 from __future__ import annotations
 
 import json
+import re
 import textwrap
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from mpitrain.config.component import CODE_PATTERN, Room
 from mpitrain.config.messages import allowed_values, is_section, known_keys, suggestion
 from mpitrain.config.older.spellings import current_path
 from mpitrain.config.older.synonyms import INSTEAD, SAME
+from mpitrain.config.run import rooms
 from mpitrain.errors import UserError
 
 _WIDTH = 100
@@ -23,6 +27,14 @@ def explain_settings(words: list[str]) -> str:
     fields = _all_fields()
     named = [key for word in words for key in _named_by(word, fields)] if words else list(fields)
     return "\n".join(_paragraph(key, fields[key]) for key in dict.fromkeys(named))
+
+
+def keys_in(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the dotted keys of settings that nested mappings give."""
+    for name, value in values.items():
+        key = f"{above}{name}"
+        is_nested = isinstance(value, dict) and is_section(tuple(key.split(".")))
+        yield from keys_in(value, f"{key}.") if is_nested else (key,)
 
 
 @cache
@@ -47,6 +59,8 @@ def _named_by(word: str, fields: dict[str, Any]) -> list[str]:
     like = [key for key in fields if word.lower() in key.rpartition(".")[2] or f".{word}." in f".{key}."]
     found = same_name or older or like or _described(word.lower(), fields)
     if not found:
+        if re.fullmatch(CODE_PATTERN, word):
+            raise UserError(f"{word}: no setting; give it with its setting, as training.optimizer.type={word}")
         advice = INSTEAD.get(word) or suggestion(tuple(word.split(".")))
         raise UserError(f"{word}: no setting; {advice}")
     return found
@@ -57,17 +71,40 @@ def _described(word: str, fields: dict[str, Any]) -> list[str]:
 
 
 def _paragraph(key: str, field: dict[str, Any]) -> str:
-    lines = [key, *_indented(field["description"].replace("\n", " "))]
     path = tuple(key.split("."))
+    lines = [key, *_described_by_owners(path, field["description"].replace("\n", " "))]
     if is_section(path):
         lines[0] += "   (a section)"
         return "\n".join(lines) + "\n"
-    unless_set = f"Unless set: {json.dumps(field['default'])}." if "default" in field else "It must be given."
-    lines += _indented(f"Takes: {allowed_values(path)}. {unless_set}")
+    default = f"Default: {json.dumps(field['default'])}." if "default" in field else "It must be given."
+    lines += indented(f"Allowed: {allowed_values(path)}. {default}")
+    owners = _owners(path)
+    lines += indented(f"Of: {', '.join(owners)}.") if owners else []
     older = sorted(name for name, today in SAME.items() if today == key)
-    lines += _indented(f"Read too: {', '.join(older)}.") if older else []
+    lines += indented(f"Also read from: {', '.join(older)}.") if older else []
     return "\n".join(lines) + "\n"
 
 
-def _indented(text: str) -> list[str]:
+def _described_by_owners(path: tuple[str, ...], text: str) -> list[str]:
+    """Return the lines that describe a key: one a meaning where components differ in it, else `text`."""
+    room = _room_of(path)
+    texts = {} if room is None or path[-1] == room.name_field else room.texts(path[-1])
+    if len(texts) < 2:
+        return indented(text)
+    return [line for text, names in texts.items() for line in indented(f"{', '.join(names)}: {' '.join(text.split())}")]
+
+
+def _room_of(path: tuple[str, ...]) -> Room | None:
+    return next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
+
+
+def _owners(path: tuple[str, ...]) -> list[str]:
+    """Return the components that have an option, where not all of its room do."""
+    room = _room_of(path)
+    owners = [] if room is None else room.owners(path[-1])
+    return [] if room is None or len(owners) == len(room.table) else owners or ["package.module:name"]
+
+
+def indented(text: str) -> list[str]:
+    """Return a text as indented lines; none for no text."""
     return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from typing import NoReturn
 
-from mpitrain.config.older.synonyms import SAME, SECTIONS
+from mpitrain.config.ensemble import EnsembleSection
+from mpitrain.config.older.synonyms import INSTEAD, SAME, SECTIONS
+from mpitrain.config.run import RunConfig, rooms
 from mpitrain.config.yaml import KeyPath, Setting, show_value
 from mpitrain.errors import ConfigError
 
 SEMANTICS: KeyPath = ("semantics",)
+# The sections whose keys other trainers' files have without a section; a `name` alone may be anything's.
+_FLAT_IN_OTHER_FILES = "variables", "domain", "data", "model", "training", "compute", "distributed"
+_OF_NO_SECTION = "name"
 UNUSED_BATCH_SIZE: KeyPath = ("training", "batch size")
 USE_CUDA: KeyPath = ("use_cuda",)
+POLE: KeyPath = ("domain", "pole")
+_WRITTEN_BY_ALL_RUNS = {("domain", "mask_mode"), ("data", "samples"), ("model", "hidden_size"), ("output", "model_dir")}
 BACKEND: KeyPath = ("compute", "backend")
 WARM_UP: KeyPath = ("training", "scheduler", "warmup_epochs")
 SCHEDULER_TYPE: KeyPath = ("training", "scheduler", "type")
-# Other trainers write `optimizer: adam` where this one has `optimizer: {type: adam}`.
-NAMED_BY_TEXT: tuple[KeyPath, ...] = (("training", "optimizer"), ("training", "scheduler"))
-
 # The C++ program's keys, spaces included: a file that has one asks for `semantics: reference`.
 CPP_KEYS: dict[KeyPath, KeyPath] = {
     ("ffnn", "inputSize"): ("model", "input_size"),
@@ -49,21 +55,59 @@ def to_current_spelling(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 def current_path(path: KeyPath) -> KeyPath:
     """Return today's key for a key in any spelling."""
     modern = _modern_section(path)
-    return CPP_KEYS.get(modern) or OLDER_KEYS.get(modern) or modern
+    return CPP_KEYS.get(modern) or OLDER_KEYS.get(modern) or _keys_without_section().get(modern) or modern
+
+
+@cache
+def _keys_without_section() -> dict[KeyPath, KeyPath]:
+    """Return the keys that one section alone has, by their name: other trainers' flat files have them at the top."""
+    sections = {**dict(RunConfig()), "ensemble": EnsembleSection()}
+    keys = [(name, key) for name, section in sections.items() for key in getattr(type(section), "model_fields", ())]
+    names = Counter(key for _, key in keys)
+    no_keys = {*sections, *SECTIONS, *INSTEAD, _OF_NO_SECTION}
+    return {
+        (key,): (section, key)
+        for section, key in keys
+        if section in _FLAT_IN_OTHER_FILES and names[key] == 1 and key not in no_keys
+    }
 
 
 def replaced_by(key: KeyPath, settings: Sequence[Setting]) -> set[KeyPath]:
     """Return the keys that an override of `key`, which gave `settings`, takes the place of."""
     whole = current_path(key)
     # `training.optimizer=adam` names the type alone: the learning rate of the file stays.
-    is_named_by_text = whole in NAMED_BY_TEXT and [setting.path for setting in settings] == [(*whole, "type")]
+    is_named_by_text = [(one.path, one.spelled) for one in settings] == [(_names_by_component().get(whole), key)]
     return {setting.path for setting in settings} | (set() if is_named_by_text else {whole})
+
+
+@cache
+def _names_by_component() -> dict[KeyPath, KeyPath]:
+    """Return the key of each component's name by the component's: `optimizer: adam` is `optimizer: {type: adam}`."""
+    return {tuple(room.key.split(".")): (*room.key.split("."), room.name_field) for room in rooms()}
+
+
+def options_of_others(file: Sequence[Setting], override: Sequence[Setting]) -> set[KeyPath]:
+    """Return the keys of `options` in the file that are arguments of other code than the override names."""
+    names = {setting.path: setting.value for setting in override if setting.path in _names_by_component().values()}
+    named = {setting.path: setting.value for setting in file}
+    return {(*path[:-1], "options") for path, name in names.items() if name != named.get(path, name)}
 
 
 def overlap(one: KeyPath, other: KeyPath) -> bool:
     """Whether two keys are the same, or one holds the other."""
     shared = min(len(one), len(other))
     return one[:shared] == other[:shared]
+
+
+def without_unasked_pole(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the settings without `domain.pole: north` where an earlier version wrote it as a default.
+
+    It wrote all keys of a run into its folder, and this one had no effect beside `domain.mask_mode` and other files
+    than CICE's. Those versions had no `data.coordinates`.
+    """
+    paths = {setting.path[:2] for setting in settings}
+    is_earlier = paths.issuperset(_WRITTEN_BY_ALL_RUNS) and ("data", "coordinates") not in paths
+    return tuple(one for one in settings if not (is_earlier and (one.path, one.value) == (POLE, "north")))
 
 
 def refuse_given_twice(settings: Sequence[Setting]) -> None:
@@ -110,8 +154,8 @@ def _respelled(setting: Setting) -> Setting:
     if path[0] == "ffnn" and path not in CPP_KEYS:
         _refuse_unknown(setting)
     today, value = current_path(path), _converted(path, setting)
-    if today in NAMED_BY_TEXT and isinstance(value, str):
-        return replace(setting, path=(*today, "type"), value=value.lower())
+    if today in _names_by_component() and isinstance(value, str):
+        return replace(setting, path=_names_by_component()[today], value=value if ":" in value else value.lower())
     return replace(setting, path=today, value=value)
 
 

@@ -26,7 +26,9 @@ _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("training.torch_compile", _ROOT_AND_TRAINING, ("compile", "compile_model", "use_compile")),
     ("training.gradient_checkpointing", _ROOT_AND_TRAINING,
      ("activation_checkpointing", "use_gradient_checkpointing")),
+    ("training.scheduler.gamma", ("training.scheduler.",), ("factor",)),
     ("training.loss_function", _ROOT_AND_TRAINING, ("loss", "loss_fn", "criterion")),
+    ("training.profile_training", _ROOT_AND_TRAINING, ("profile", "profiler")),
     ("training.log_interval", _ROOT_AND_TRAINING, ("log_every", "log_freq", "log_every_n_steps")),
     ("data.data_path", _ROOT_AND_TRAINING, ("data_path", "data_file")),
     ("data.data_path", ("data.",), ("data_file", "path", "file")),
@@ -36,7 +38,7 @@ _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("output.model_dir", ("", "training.", "output."), ("checkpoint_dir", "output_dir", "save_dir")),
     ("output.model_dir", _ROOT_AND_TRAINING, ("model_dir",)),
     ("compute.device", _ROOT_AND_TRAINING, ("device",)),
-    ("compute.backend", ("", "training.", "distributed."), ("distributed_backend", "dist_backend")),
+    ("compute.backend", ("", "training.", "distributed.", "compute."), ("distributed_backend", "dist_backend")),
     ("compute.backend", ("", "training.", "distributed."), ("backend",)),
     ("distributed.timeout_s", ("", "training.", "distributed."), ("distributed_timeout", "dist_timeout")),
     ("distributed.timeout_s", ("distributed.",), ("timeout",)),
@@ -78,21 +80,54 @@ _SAMPLES = (
 _SAVE = "give training.save_interval, in epochs"
 _CLIP = "give training.gradient_clip_norm, the largest norm of the whole gradient"
 _PRECISION = "give training.use_amp=true with training.amp_dtype, or training.dtype"
+_STRATEGIES = "give distributed.strategy: every rank holds the whole network, nothing of it is sharded"
 _MEETING = "the launcher sets it; for ranks started by hand it is an environment variable"
 
 _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (_NUMBER_OF_RANKS, ("world_size", "num_ranks", "num_processes", "nprocs", "nproc", "np")),
+    (
+        _NUMBER_OF_RANKS,
+        ("use_multi_gpu", "multi_gpu", "use_ddp", "world_size", "num_ranks", "num_processes", "nprocs", "nproc", "np"),
+    ),
     (f"{_OF_THE_JOB} --nodes N", ("num_nodes", "nodes", "nnodes")),
     (f"{_OF_THE_JOB} --gpus-per-node N", ("gpus", "num_gpus", "gpus_per_node")),
     (f"{_OF_THE_JOB} --tasks-per-node N", ("nproc_per_node", "ntasks_per_node", "tasks_per_node")),
     (f"{_OF_THE_JOB} --walltime HH:MM:SS", ("time_limit", "walltime")),
     (f"{_OF_THE_JOB} --partition NAME", ("partition", "queue")),
     (_SAMPLES, ("train_samples", "val_samples", "num_train_samples", "num_val_samples", "test_samples")),
-    ("give data.samples, points or fields", ("data_type",)),
-    (_SAVE, ("save_every", "save_freq", "checkpoint_interval", "checkpoint_every", "checkpoint_freq")),
+    ("give data.samples, points or fields; without data.data_path the samples are synthetic", ("data_type",)),
+    (
+        "leave it out, it is no choice here",
+        ("pin_memory", "persistent_workers", "prefetch_factor", "non_blocking", "cudnn_benchmark", "init_method"),
+    ),
+    ("leave it out: an epoch's last batch is trained on, however small it is", ("drop_last",)),
+    (_STRATEGIES, ("use_fsdp", "fsdp", "fsdp_config", "deepspeed", "zero_stage")),
+    (
+        "leave it out: each rank always has its own part of the samples",
+        ("distributed_sampler", "use_distributed_sampler"),
+    ),
+    (
+        _SAVE,
+        (
+            "save_every",
+            "save_freq",
+            "save_frequency",
+            "save_latest",
+            "checkpoint_interval",
+            "checkpoint_every",
+            "checkpoint_freq",
+            "checkpoint_frequency",
+        ),
+    ),
+    (f"{_SAVE}; checkpoints are in output.model_dir", ("checkpoint", "checkpoints", "checkpointing")),
     (_CLIP, ("gradient_clip", "grad_clip", "clip_value", "gradient_clipping")),
     ("give training.scheduler.warmup_epochs, in epochs", ("warmup_steps", "warmup")),
     (_PRECISION, ("precision", "fp16", "bf16", "half")),
+    ("give training.loss_function of your own, such as my_losses:Smooth (mpitrain help extend)", ("regularization",)),
+    ("give output.weights=best, the best epoch's weights; averaged ones are not kept", ("use_ema", "ema_decay")),
+    (
+        "give model.name of your own, such as my_networks:Columns (mpitrain help extend), or use_conv1d=false",
+        ("use_conv1d", "conv_channels", "conv_kernel_size"),
+    ),
     (_MEETING, ("rank", "local_rank", "node_rank", "master_addr", "master_port")),
     ("it is a flag: --resume PATH", ("resume", "resume_from", "resume_from_checkpoint", "load_checkpoint")),
     ("it is a flag: --log-level LEVEL", ("log_level", "debug", "verbose", "logging_level")),
@@ -100,3 +135,44 @@ _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 INSTEAD: dict[str, str] = {name: advice for advice, names in _ADVICE for name in names}
 """Other trainers' names, in whatever section, that mean something else here: what to use."""
+
+NEAREST: dict[str, str] = {
+    "lr": "training.optimizer.learning_rate",
+    "min_lr": "training.scheduler.min_learning_rate",
+    "batch": "training.batch_size",
+    "train_batch_size": "training.batch_size",
+    "per_device_batch_size": "training.batch_size",
+    "patience": "training.early_stopping_patience",
+    "betas": "training.optimizer.beta1",
+    "eps": "training.optimizer.epsilon",
+    "num_layers": "model.hidden_layers",
+    "dropout_rate": "model.dropout",
+    "model_name": "model.name",
+    "data_dir": "data.data_path",
+    "dataset": "data.data_path",
+    "use_gpu": "compute.device",
+    "cuda": "compute.device",
+    "gpu": "compute.device",
+    "project": "tracking.wandb_project",
+    "steps": "training.max_steps",
+    "num_steps": "training.max_steps",
+    "total_steps": "training.max_steps",
+    "timeout": "distributed.timeout_s",
+    "tf32": "training.allow_tf32",
+}
+"""Other trainers' names that mean nearly what today's key means: what to suggest where they are not read."""
+
+_JOB = "a job of that kind is `mpitrain launch --preset {}`, the settings of a run are a YAML file"
+NAMED_SETTINGS: dict[str, str] = {
+    **dict.fromkeys(
+        ("minimal", "debug", "quick", "small", "test"),
+        "settings have no names here; `mpitrain train --debug` is a short run of few samples",
+    ),
+    **dict.fromkeys(
+        ("default", "base", "full", "full_dataset", "production"),
+        "settings have no names here; without a file the defaults hold, and all samples of --data FILE are used",
+    ),
+    **{name: _JOB.format(name) for name in ("single_gpu", "multi_gpu", "multi_node", "cpu_cluster")},
+    **dict.fromkeys(("distributed", "ddp"), _JOB.format("multi_node")),
+}
+"""Other trainers' names of ready settings, given in place of a file: what to use."""

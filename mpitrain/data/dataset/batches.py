@@ -1,56 +1,58 @@
-"""Which samples make global batch k of an epoch: every virtual rank's k-th slice of its own shuffled samples.
+"""Which samples make global batch k of an epoch: every virtual rank's k-th microbatch of its own shuffled samples.
 
-B  global batch size      V  virtual ranks      b = B / V  rows a slice      F  input features
+B  global batch size      V  virtual ranks      b = B / V  rows a microbatch      F  input features
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from mpitrain.comm.arrays import Array
 from mpitrain.data.random_streams import Stream, keyed_permutation
 
 _BLOCK_POINTS = 65_536
 # Which samples of a virtual rank: a run of them, or their numbers in any shape.
-Chosen = slice | torch.Tensor
+Chosen = slice | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class VirtualRankSamples:
     """One virtual rank's n samples (n may be 0), and after them one row of zeros that weighs nothing, for padding.
 
-    `padded_inputs` (n + 1, F, ...), `padded_targets` (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...);
-    `grid_index` (n,) is each sample's place in its source. With `places` (n + 1,) the three tensors belong to several
-    virtual ranks, of which this one's samples, and the row of zeros, lie at these rows.
+    Arrays of numpy, or what `Dataset.converted` made of them: `padded_inputs` (n + 1, F, ...), `padded_targets`
+    (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...); `grid_index` (n,) is each sample's place in its source. With
+    `places` (n + 1,) the three belong to several virtual ranks, of which this one's samples, and the row of zeros, lie
+    at these rows.
     """
 
     virtual_rank: int
-    padded_inputs: torch.Tensor
-    padded_targets: torch.Tensor
-    padded_weights: torch.Tensor
+    padded_inputs: Array
+    padded_targets: Array
+    padded_weights: Array
     grid_index: npt.NDArray[np.int64]
-    places: torch.Tensor | None = None
+    places: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.grid_index)
 
     @property
-    def inputs(self) -> torch.Tensor:
+    def inputs(self) -> Array:
         """The samples' inputs (n, F, ...)."""
         return self.padded_inputs[self.rows(slice(0, -1))]
 
     @property
-    def targets(self) -> torch.Tensor:
+    def targets(self) -> Array:
         """The samples' targets (n, O, ...)."""
         return self.padded_targets[self.rows(slice(0, -1))]
 
     @property
-    def weights(self) -> torch.Tensor:
+    def weights(self) -> Array:
         """How much the targets count (n, 1 or O, ...)."""
         return self.padded_weights[self.rows(slice(0, -1))]
 
@@ -58,51 +60,51 @@ class VirtualRankSamples:
         """Return at which rows of the tensors the samples number `chosen` lie."""
         return chosen if self.places is None else self.places[chosen]
 
-    def blocks(self) -> Iterator[Slice]:
+    def blocks(self) -> Iterator[Microbatch]:
         """See `EvaluationSource.blocks`."""
-        points_a_row = self.padded_targets[:1].numel() // self.padded_targets.shape[1]
+        points_a_row = math.prod(self.padded_targets.shape[1:]) // self.padded_targets.shape[1]
         num_rows = max(1, _BLOCK_POINTS // max(1, points_a_row))
         for first in range(0, len(self), num_rows):
-            yield self.slice_of(slice(first, min(first + num_rows, len(self))))
+            yield self.microbatch_of(slice(first, min(first + num_rows, len(self))))
 
-    def slice_of(self, chosen: Chosen) -> Slice:
+    def microbatch_of(self, chosen: Chosen) -> Microbatch:
         """Return the samples number `chosen`; the number n stands for the row of zeros."""
         rows = self.rows(chosen)
         columns = (self.padded_inputs, self.padded_targets, self.padded_weights)
-        return Slice(self.virtual_rank, *(column[rows] for column in columns))
+        return Microbatch(self.virtual_rank, *(column[rows] for column in columns))
 
 
 @dataclass(frozen=True)
-class Slice:
+class Microbatch:
     """One virtual rank's part of a batch: `inputs` (b, F, ...), `targets` (b, O, ...), `weights` (b, 1 or O, ...).
 
     A weight of 0 marks padding rows and masked points.
     """
 
     virtual_rank: int
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    weights: torch.Tensor
+    inputs: Array
+    targets: Array
+    weights: Array
 
 
-class SliceSource(Protocol):
-    """Where an engine gets one virtual rank's slices from, in memory or from files."""
+class MicrobatchSource(Protocol):
+    """Where an engine gets one virtual rank's microbatches from, in memory or from files."""
 
     @property
     def virtual_rank(self) -> int:
-        """Whose slices these are."""
+        """Whose microbatches these are."""
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """Prepare the slices of `epoch` (from 0), of which `first_step` come with the steps that are done already."""
+        """Prepare the microbatches of `epoch` (from 0) from step `first_step` on."""
 
-    def slice(self, step: int) -> Slice:
-        """Return slice number `step` of the epoch; steps are asked for in order."""
+    def microbatch(self, step: int) -> Microbatch:
+        """Return microbatch number `step` of the epoch; steps are asked for in order."""
 
 
 class EvaluationSource(Protocol):
     """Where one virtual rank's held-out samples come from."""
 
-    def blocks(self) -> Iterator[Slice]:
+    def blocks(self) -> Iterator[Microbatch]:
         """Yield all samples in order, in blocks whose sizes do not depend on the number of ranks."""
 
 
@@ -112,22 +114,30 @@ class BatchPlan:
 
     num_samples: int
     num_virtual_ranks: int
-    slice_rows: int
+    microbatch_rows: int
     steps_per_epoch: int
+    exact_batch_size: int | None = None
+    """B, where V need not divide it: a step's microbatches then differ by one sample. None: as many in each."""
 
     @property
     def global_batch_size(self) -> int:
-        """B, rounded up to a multiple of V."""
-        return self.slice_rows * self.num_virtual_ranks
+        """B; rounded up to a multiple of V where each microbatch has as many samples."""
+        return self.exact_batch_size or self.microbatch_rows * self.num_virtual_ranks
 
 
 def plan_batches(
-    num_samples: int, global_batch_size: int | str, num_virtual_ranks: int, largest_share: int | None = None
-) -> BatchPlan:
-    """Round B up to a multiple of V and count the steps of an epoch; "full" makes one step of all samples.
+    num_samples: int, global_batch_size: int | str, num_virtual_ranks: int, largest_share: int | None = None,
+    *, is_exact: bool = False,
+) -> BatchPlan:  # fmt: skip
+    """Return the sizes of batches, and the steps of an epoch; "full" makes one step of all samples.
 
-    `largest_share` is the most samples that a virtual rank has, where they are not shared out evenly.
+    A step has B samples if it `is_exact`, else B rounded up to a multiple of V. `largest_share` is the most samples
+    that a virtual rank has, where they are not shared out evenly.
     """
+    if is_exact and global_batch_size != "full" and int(global_batch_size) <= num_samples:
+        size = int(global_batch_size)
+        steps = -(-num_samples // size)
+        return BatchPlan(num_samples, num_virtual_ranks, -(-size // num_virtual_ranks), steps, size)
     largest_share = largest_share or -(-num_samples // num_virtual_ranks)
     rows = largest_share if global_batch_size == "full" else -(-int(global_batch_size) // num_virtual_ranks)
     rows = min(rows, largest_share)
@@ -135,7 +145,7 @@ def plan_batches(
 
 
 class VirtualRankBatches:
-    """The samples of one virtual rank, cut into slices of equal shape, reshuffled each epoch from (seed, epoch, v)."""
+    """The samples of one virtual rank, in microbatches of equal shape, shuffled in each epoch by (seed, epoch, v)."""
 
     def __init__(self, samples: VirtualRankSamples, plan: BatchPlan, seed: int, shuffle: bool) -> None:
         self.virtual_rank = samples.virtual_rank
@@ -143,28 +153,29 @@ class VirtualRankBatches:
         self._order = EpochOrder(samples.virtual_rank, len(samples), plan, seed, shuffle)
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """See `SliceSource.start_epoch`."""
+        """See `MicrobatchSource.start_epoch`."""
         self._order.start_epoch(epoch)
 
-    def epoch_rows(self) -> torch.Tensor:
-        """Return the rows of `samples`' tensors that make all slices of the epoch (steps, b); padding is the zeros'."""
+    def epoch_rows(self) -> npt.NDArray[np.int64]:
+        """Return the rows of `samples`' tensors in the epoch's microbatches (steps, b); padding is the row of zeros."""
         numbers, places = self._order.all_rows(), self.samples.places
         return numbers if places is None else places[numbers]
 
-    def slice(self, step: int) -> Slice:
-        """See `SliceSource.slice`."""
-        return self.samples.slice_of(self._order.rows(step))
+    def microbatch(self, step: int) -> Microbatch:
+        """See `MicrobatchSource.microbatch`."""
+        return self.samples.microbatch_of(self._order.rows(step))
 
 
 class EpochOrder:
-    """Which of a virtual rank's `num_samples` samples make each slice; row `num_samples` stands for padding."""
+    """Which of a virtual rank's `num_samples` samples make each microbatch; row `num_samples` stands for padding."""
 
     def __init__(self, virtual_rank: int, num_samples: int, plan: BatchPlan, seed: int, shuffle: bool) -> None:
         self._keys = (seed, Stream.SHUFFLE)
         self._virtual_rank, self._num_samples, self._plan = virtual_rank, num_samples, plan
-        # One slice of all samples has no order to draw, and is read fastest as it lies.
+        # One microbatch of all samples has no order to draw, and is read fastest as it lies.
         self._shuffle = shuffle and plan.steps_per_epoch > 1
-        self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
+        self._places = _places_of(virtual_rank, num_samples, plan)
+        self._order, self._epoch = np.empty(0, dtype=np.int64), -1
         self.start_epoch(0)
 
     def start_epoch(self, epoch: int) -> None:
@@ -172,24 +183,37 @@ class EpochOrder:
         if epoch == self._epoch:
             return
         self._epoch = epoch
-        count, num_rows = self._num_samples, self._plan.slice_rows * self._plan.steps_per_epoch
-        order = np.full(num_rows, count)
+        count, num_rows = self._num_samples, self._plan.microbatch_rows * self._plan.steps_per_epoch
+        order = np.full(num_rows, count, dtype=np.int64)
         keys = (*self._keys, epoch, self._virtual_rank)
-        order[:count] = keyed_permutation(keys, count) if self._shuffle else np.arange(count)
-        self._order = torch.from_numpy(order)
+        order[self._places] = keyed_permutation(keys, count) if self._shuffle else np.arange(count)
+        self._order = order
 
-    def all_rows(self) -> torch.Tensor:
-        """Return the sample numbers of all slices (steps, b)."""
-        return self._order.view(self._plan.steps_per_epoch, self._plan.slice_rows)
+    def all_rows(self) -> npt.NDArray[np.int64]:
+        """Return the sample numbers of all microbatches (steps, b)."""
+        return self._order.reshape(self._plan.steps_per_epoch, self._plan.microbatch_rows)
 
-    def rows(self, step: int) -> torch.Tensor:
-        """Return the sample numbers of slice `step` (b,)."""
-        return self._order[step * self._plan.slice_rows : (step + 1) * self._plan.slice_rows]
+    def rows(self, step: int) -> npt.NDArray[np.int64]:
+        """Return the sample numbers of microbatch `step` (b,)."""
+        return self._order[step * self._plan.microbatch_rows : (step + 1) * self._plan.microbatch_rows]
 
 
-def split_slice(piece: Slice, num_parts: int) -> list[Slice]:
-    """Return the slice in `num_parts` parts of equal shape, which its number of rows must allow."""
+def _places_of(v: int, num_samples: int, plan: BatchPlan) -> npt.NDArray[np.int64]:
+    """Return in which row of an epoch's microbatches each of a virtual rank's samples lies, in their order (n,)."""
+    numbers = np.arange(num_samples)
+    if plan.exact_batch_size is None:
+        return numbers
+    # Number n of virtual rank v is number n V + v of all samples: B of these, one after the other, make a step.
+    num_virtual_ranks, size = plan.num_virtual_ranks, plan.exact_batch_size
+    steps = (numbers * num_virtual_ranks + v) // size
+    before = np.maximum(0, -((v - steps * size) // num_virtual_ranks))
+    return steps * plan.microbatch_rows + numbers - before
+
+
+def split_microbatch(piece: Microbatch, num_parts: int) -> list[Microbatch]:
+    """Return the microbatch in `num_parts` parts of equal shape, which its number of rows must allow."""
     if num_parts == 1:
         return [piece]
-    columns = zip(*(tensor.chunk(num_parts) for tensor in (piece.inputs, piece.targets, piece.weights)), strict=True)
-    return [Slice(piece.virtual_rank, *column) for column in columns]
+    rows = len(piece.inputs) // num_parts
+    parts = [slice(first, first + rows) for first in range(0, len(piece.inputs), rows)]
+    return [Microbatch(piece.virtual_rank, piece.inputs[at], piece.targets[at], piece.weights[at]) for at in parts]

@@ -5,28 +5,44 @@ F  input features      O  targets      C  the F inputs and O targets
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from mpitrain.comm.arrays import Array
 from mpitrain.comm.ranks import Ranks
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, SliceSource
+from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, MicrobatchSource
 from mpitrain.data.moments import Moments
 from mpitrain.errors import DataError
+
+Convert = Callable[[npt.NDArray[Any]], Array]
+"""Makes of a numpy array the same values for an engine that computes with something else: a tensor on a device."""
+
+
+LayoutOfSamples = VirtualRanks | Callable[[int, int], VirtualRanks]
+"""Who owns which samples, or what tells it from the number of usable and of training samples."""
+
+
+def settled(layout: LayoutOfSamples, num_usable: int, num_training: int) -> VirtualRanks:
+    """Return who owns which of so many samples."""
+    return layout if isinstance(layout, VirtualRanks) else layout(num_usable, num_training)
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each input (F,) and target (O,), dtype of the model, the same on all ranks."""
+    """Mean and standard deviation of each input (F,) and target (O,), dtype of the model, the same on all ranks.
 
-    mean: torch.Tensor
-    std: torch.Tensor
-    output_mean: torch.Tensor
-    output_std: torch.Tensor
+    torch's tensors in `reference`, else numpy's arrays.
+    """
+
+    mean: Array
+    std: Array
+    output_mean: Array
+    output_std: Array
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,8 @@ class DataSummary:
     `num_validation_samples` None: nothing can be held out (`reference`). `moments` (C,) are float64 statistics of the
     training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts for each
     input and target the selected values that are no measurement. `largest_share` is the most samples that a virtual
-    rank trains on, None where they are shared out evenly.
+    rank trains on, None where they are shared out evenly. `held_out` describes the validation samples, None where each
+    is drawn by itself.
     """
 
     num_training_samples: int
@@ -48,6 +65,12 @@ class DataSummary:
     target_names: tuple[str, ...]
     num_missing: tuple[int, ...] = ()
     largest_share: int | None = None
+    held_out: str | None = None
+
+    @property
+    def num_usable_samples(self) -> int:
+        """How many samples are trained on or held out."""
+        return self.num_training_samples + (self.num_validation_samples or 0)
 
     @property
     def holds_out(self) -> bool:
@@ -81,14 +104,17 @@ class Dataset(Protocol):
     def notices(self) -> tuple[str, ...]:
         """What the user should know about how the samples are held."""
 
-    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> Sequence[SliceSource]:
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> Sequence[MicrobatchSource]:
         """Return where each owned virtual rank's microbatches come from, in order."""
 
     def evaluation(self, held_out: bool = True) -> Sequence[EvaluationSource]:
         """Return each owned virtual rank's held-out samples, or those that it trains on."""
 
+    def converted(self, convert: Convert) -> Dataset:
+        """Return the same samples, whose microbatches and blocks are what `convert` makes of their arrays."""
+
     def mean_predictor_mse(
-        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
     ) -> float | None:
         """Return the squared error of answering the training means, over the samples that losses are over. Collective.
 
@@ -106,14 +132,14 @@ def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
     return constant
 
 
-def normalization_of(moments: Moments, num_inputs: int, device: torch.device, dtype: torch.dtype) -> Normalization:
+def normalization_of(moments: Moments, num_inputs: int, dtype: npt.DTypeLike) -> Normalization:
     """Return what normalises `num_inputs` inputs and the targets after them.
 
     A constant feature carries nothing: it is centred, and dividing by 1 keeps it finite.
     """
     std = np.where(is_constant(moments), 1.0, moments.std)
     parts = (moments.mean[:num_inputs], std[:num_inputs], moments.mean[num_inputs:], std[num_inputs:])
-    return Normalization(*(torch.from_numpy(part).to(device, dtype) for part in parts))
+    return Normalization(*(part.astype(dtype) for part in parts))
 
 
 def check_some_are_left(num_selected: int, num_dropped: int, num_training: int) -> None:

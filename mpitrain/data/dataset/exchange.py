@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks, owner_of, rank_range
-from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.samples import Samples, concatenate, is_measured
+from mpitrain.data.formats.open import OnFile
+from mpitrain.data.samples import Samples, concatenate, is_measured, valid_rows
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
@@ -42,21 +41,12 @@ def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = 
 
     A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
     """
-    source: SampleSource = ranks.on_root(lambda: _open(selection, target_bytes))
-    if ranks.num_nodes > 1:  # another node may see a damaged copy
-        ranks.on_all_ranks(lambda: _try_files(source) if ranks.local_rank == 0 and not ranks.is_root else None)
+    source: SampleSource = ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
     return source
 
 
-def _try_files(source: SampleSource) -> None:
-    paths = [record.path for record in source.files]
-    FIRST_OPENING.expect(paths)
-    for path in paths:
-        FIRST_OPENING.check(path)
-
-
-def _open(selection: Selection, target_bytes: int) -> SampleSource:
-    source = open_source(selection, target_bytes)
+def _open(selection: Selection, target_bytes: int, on_file: OnFile) -> SampleSource:
+    source = open_source(selection, target_bytes, on_file=on_file)
     if not source.chunks:  # rows without a point that the rules could select are not even planned
         source.check_selection(0, [])
     return source
@@ -74,6 +64,18 @@ def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
     offset = offset_of(len(samples), ranks)
     _check_selection(source, samples, offset.total, ranks)
     return keep_under_limit(source, samples, offset.first, offset.total)
+
+
+def count_usable(source: SampleSource, ranks: Ranks) -> int:
+    """Return how many samples of `source` can be trained on or held out: reads all of it. Collective.
+
+    Raises DataError, on all ranks, where a file cannot be read.
+    """
+    own = [source.chunks[number] for number in rank_range(len(source.chunks), ranks.world_size, ranks.rank)]
+    count = ranks.on_all_ranks(lambda: sum(int(valid_rows(source.read(chunk)).sum()) for chunk in own))
+    source.close()
+    total = int(sum(ranks.gather_object(count)))
+    return total if source.max_patterns is None else min(total, source.max_patterns)
 
 
 def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int, total_selected: int) -> Samples:
@@ -127,8 +129,7 @@ def send_to_ranks(
     receive_counts = [counts[ranks.rank] for counts in ranks.gather_object(send_counts)]
 
     def exchange(rows: AnyArray) -> AnyArray:
-        tensor = torch.from_numpy(np.ascontiguousarray(rows))
-        received: AnyArray = ranks.cpu.all_to_all_rows(tensor, send_counts, receive_counts).numpy()
+        received: AnyArray = ranks.cpu.all_to_all_rows(np.ascontiguousarray(rows), send_counts, receive_counts)
         return received
 
     return samples.take(order).changed(exchange), exchange(labels[order]).astype(np.int64)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Slice, SliceSource
-from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch, MicrobatchSource
+from mpitrain.data.dataset.dataset import Convert, DataSummary, Normalization
 from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
 from mpitrain.data.samples import Samples, first_invalid_feature
 from mpitrain.errors import DataError
@@ -40,7 +41,7 @@ class ReferenceDataset:
         """This rank's samples, as `InMemoryDataset` has those of its virtual ranks."""
         return [self]
 
-    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[MicrobatchSource]:
         """See `Dataset.microbatches`: all samples, always in the same order."""
         return [self]
 
@@ -48,22 +49,26 @@ class ReferenceDataset:
         """See `Dataset.evaluation`: nothing is held out, so these are the samples that are trained on."""
         return [self]
 
+    def converted(self, convert: Convert) -> ReferenceDataset:
+        """See `Dataset.converted`: they are tensors on the CPU already, which is where they are needed."""
+        return self
+
     def mean_predictor_mse(
-        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
     ) -> float | None:
         """See `Dataset.mean_predictor_mse`."""
         return None
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """See `SliceSource.start_epoch`: every epoch is the same."""
+        """See `MicrobatchSource.start_epoch`: every epoch is the same."""
 
-    def slice(self, step: int) -> Slice:
-        """See `SliceSource.slice`: all samples."""
-        return Slice(self.virtual_rank, self.inputs, self.targets, torch.ones_like(self.targets))
+    def microbatch(self, step: int) -> Microbatch:
+        """See `MicrobatchSource.microbatch`: all samples."""
+        return Microbatch(self.virtual_rank, self.inputs, self.targets, torch.ones_like(self.targets))
 
-    def blocks(self) -> Iterator[Slice]:
+    def blocks(self) -> Iterator[Microbatch]:
         """See `EvaluationSource.blocks`: all samples as one block."""
-        yield self.slice(0)
+        yield self.microbatch(0)
 
 
 def share_out_as_reference(

@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
-from mpitrain.comm.communicator import NodeSharedTensor
+from mpitrain.comm.communicator import NodeSharedArray
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import VirtualRankSamples
-from mpitrain.data.dataset.dataset import DataSummary, check_some_are_left, normalization_of
+from mpitrain.data.dataset.dataset import (
+    DataSummary,
+    LayoutOfSamples,
+    check_some_are_left,
+    normalization_of,
+    settled,
+)
 from mpitrain.data.dataset.exchange import offset_of, read_own_chunks
-from mpitrain.data.dataset.in_memory import InMemoryDataset, padded_tensors
-from mpitrain.data.dataset.split import IndexArray, SplitRule, members_of
+from mpitrain.data.dataset.in_memory import Column, InMemoryDataset, padded_columns
+from mpitrain.data.dataset.split import IndexArray, SplitRule, describe_held_out, members_of
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
@@ -33,17 +39,17 @@ class SharedSamples:
     """
 
     samples: Samples
-    padded: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    padded: tuple[Column, Column, Column]
     num_selected: int
     num_missing: tuple[int, ...]
-    memory: Sequence[NodeSharedTensor]
+    memory: Sequence[NodeSharedArray]
 
     @property
     def num_bytes(self) -> int:
         """Bytes that a node holds."""
-        return sum(tensor.nbytes for tensor in self.padded)
+        return sum(column.nbytes for column in self.padded)
 
-    def dataset(self, rule: SplitRule, virtual_ranks: VirtualRanks, ranks: Ranks) -> InMemoryDataset:
+    def dataset(self, rule: SplitRule, layout: LayoutOfSamples, ranks: Ranks) -> InMemoryDataset:
         """Return what a run on `ranks` trains on: the same numbers as `share_out` gives it, without a copy. Collective.
 
         Raises DataError, on all ranks, when nothing is left to train on.
@@ -52,17 +58,19 @@ class SharedSamples:
         is_held_out = rule.flags(self.samples.grid_index, 0)
         training, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
         ranks.on_all_ranks(lambda: check_some_are_left(self.num_selected, num_dropped, len(training)))
+        virtual_ranks = settled(layout, len(self.samples), len(training))
         own = [self._places(training, v, virtual_ranks) for v in virtual_ranks.owned]
         moments = allreduce_moments(
             [moments_of_samples(self.samples.take(places[:-1])) for places in own], ranks.cpu, virtual_ranks
         )
         names = self.samples.input_names, self.samples.target_names
-        normalization = normalization_of(moments, len(names[0]), ranks.device, self.padded[0].dtype)
+        normalization = normalization_of(moments, len(names[0]), self.padded[0].dtype)
         return InMemoryDataset(
             [self._view(v, places) for v, places in zip(virtual_ranks.owned, own, strict=True)],
             [self._view(v, self._places(held_out, v, virtual_ranks)) for v in virtual_ranks.owned],
             DataSummary(
                 len(training), len(held_out), num_dropped, normalization, moments, *names, self.num_missing,
+                held_out=describe_held_out(rule, len(held_out), len(self.samples)),
             ),
             virtual_ranks,
         )  # fmt: skip
@@ -74,7 +82,7 @@ class SharedSamples:
 
     def _view(self, virtual_rank: int, places: IndexArray) -> VirtualRankSamples:
         grid_index = self.samples.grid_index[places[:-1]]
-        return VirtualRankSamples(virtual_rank, *self.padded, grid_index, torch.from_numpy(places))
+        return VirtualRankSamples(virtual_rank, *self.padded, grid_index, places)
 
     def close(self) -> None:
         """Give the memory back; nothing of it must be touched afterwards. Collective over the node."""
@@ -82,7 +90,7 @@ class SharedSamples:
             shared.close()
 
 
-def share_on_node(source: SampleSource, node: Ranks, dtype: torch.dtype) -> SharedSamples:
+def share_on_node(source: SampleSource, node: Ranks, dtype: npt.DTypeLike) -> SharedSamples:
     """Read the points of `source` with all ranks of one node, into memory that they share. Collective over the node.
 
     Raises DataError, on all of them, where a file cannot be read or nothing is left to train on, LaunchError where the
@@ -92,17 +100,14 @@ def share_on_node(source: SampleSource, node: Ranks, dtype: torch.dtype) -> Shar
     kept = own.take(np.flatnonzero(valid_rows(own)))
     selected, usable = offset_of(len(own), node), offset_of(len(kept), node)
     num_missing = np.sum(node.gather_object(missing_of(own)), axis=0)
-    no_mean = torch.empty(0)  # points need none: it fills what a field has not measured
-    columns = padded_tensors(kept, no_mean, torch.device("cpu"), dtype)
+    no_mean = np.empty(0)  # points need none: it fills what a field has not measured
+    columns = padded_columns(kept, no_mean, dtype)
     memory = _SharedMemory(node, usable.first, usable.total)
-    padded = tuple(memory.gather(column[:-1], 1) for column in columns)
-    area = None if kept.area_weights is None else memory.gather(torch.from_numpy(kept.area_weights), 0).numpy()
-    grid_index = memory.gather(torch.from_numpy(kept.grid_index), 0).numpy()
+    inputs, targets, weights = (memory.gather(column[:-1], 1) for column in columns)
+    area = None if kept.area_weights is None else memory.gather(kept.area_weights, 0)
+    grid_index = memory.gather(kept.grid_index, 0)
     memory.publish()
-    inputs, targets, weights = padded
-    whole = Samples(
-        inputs[:-1].numpy(), targets[:-1].numpy(), grid_index, own.input_names, own.target_names, area_weights=area
-    )
+    whole = Samples(inputs[:-1], targets[:-1], grid_index, own.input_names, own.target_names, area_weights=area)
     return SharedSamples(whole, (inputs, targets, weights), selected.total, tuple(num_missing.tolist()), memory.shared)
 
 
@@ -111,19 +116,19 @@ class _SharedMemory:
 
     def __init__(self, node: Ranks, first: int, total: int) -> None:
         self._node, self._first, self._total = node, first, total
-        self.shared: list[NodeSharedTensor] = []
+        self.shared: list[NodeSharedArray] = []
 
-    def gather(self, rows: torch.Tensor, num_more: int) -> torch.Tensor:
+    def gather(self, rows: Column, num_more: int) -> Column:
         """Return all ranks' rows and `num_more` rows of zeros, to be read after `publish`. Collective."""
         shape = (self._total + num_more, *rows.shape[1:])
         if self._node.world_size == 1:
-            return torch.cat([rows, rows.new_zeros((num_more, *rows.shape[1:]))])
-        shared = self._node.cpu.node_shared_tensor(shape, rows.dtype)
+            return np.concatenate([rows, np.zeros((num_more, *rows.shape[1:]), rows.dtype)])
+        shared = self._node.cpu.node_shared_array(shape, rows.dtype)
         self.shared.append(shared)
-        shared.tensor[self._first : self._first + len(rows)] = rows
+        shared.array[self._first : self._first + len(rows)] = rows
         if shared.fills:
-            shared.tensor[self._total :] = 0
-        return shared.tensor
+            shared.array[self._total :] = 0
+        return shared.array
 
     def publish(self) -> None:
         """Let all ranks see all rows. Collective."""

@@ -10,14 +10,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config import RunConfig
+from mpitrain.config import DataSection
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.errors import ConfigError
+from mpitrain.errors import ConfigError, DataError
 
+_OF_SERIES = (
+    "held out for validation: single times of a series, between times that are trained on; for skill at times to come "
+    "set data.split=time, which holds out stretches"
+)
 IndexArray = npt.NDArray[np.int64]
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
+# Held-out shares that deviate further from the one asked for are worth a notice.
+_FEWEST_OF_ASKED, _MOST_OF_ASKED = 0.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class SplitRule:
 
     Folds are intervals that meet, so that each sample is held out by exactly one of them. With `places`, samples are
     held out for where or when they are instead. `forced` is the number of one that is held out where so few samples
-    would leave none. `words` tell a user of places.
+    would leave none. `words` tell a user of places. `parts_series`: samples are the times of a series at one place.
     """
 
     start: float
@@ -54,6 +60,7 @@ class SplitRule:
     places: HeldOutPlaces | None = None
     forced: int | None = None
     words: str = ""
+    parts_series: bool = False
 
     def flags(self, grid_index: IndexArray, first: int) -> npt.NDArray[np.bool_]:
         """Tell which usable samples (N,) are held out: their positions in the source, and the first one's number."""
@@ -65,21 +72,21 @@ class SplitRule:
         return flags
 
 
-def split_rule(config: RunConfig) -> SplitRule:
-    """Return the rule of the settings: one of `data.folds`, or the fraction `data.validation_split`."""
-    folds = config.data.folds
+def split_rule(data: DataSection) -> SplitRule:
+    """Return the rule of `RunConfig.split_data`: one of its `folds`, or the fraction `validation_split`."""
+    folds, seed = data.folds, int(data.split_seed or 0)
     if folds is None:
-        return SplitRule(0.0, config.validation_split, config.split_seed)
-    fold = config.data.fold or 0
-    return SplitRule(fold / folds, (fold + 1) / folds, config.split_seed)
+        return SplitRule(0.0, data.validation_split or 0.0, seed)
+    fold = data.fold or 0
+    return SplitRule(fold / folds, (fold + 1) / folds, seed)
 
 
-def plan_split(config: RunConfig, source: SampleSource) -> SplitRule:
+def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     """Return what `data.split`, `folds` and `validation_path` mean for the samples of `source`. For the root.
 
     Raises ConfigError for blocks that the samples cannot have.
     """
-    rule, split = split_rule(config), config.data.split
+    rule, split = split_rule(data), data.split
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
     if source.first_held_out is not None:
@@ -87,23 +94,54 @@ def plan_split(config: RunConfig, source: SampleSource) -> SplitRule:
     elif rule.start == rule.stop:
         return rule
     elif split == "random":
-        return _with_one(rule, num_levels) if source.kind == "fields" else rule
+        if source.kind == "fields":
+            return _with_one(rule, num_levels)
+        return replace(rule, parts_series=_is_series(source, num_levels))
     elif split == "time":
-        blocks = np.arange(num_levels) * _count(config, DEFAULT_TIME_BLOCKS, num_levels) // max(1, num_levels)
+        blocks = np.arange(num_levels) * _count(data, DEFAULT_TIME_BLOCKS, num_levels) // max(1, num_levels)
         held, words = _held_blocks(blocks, rule)
         words += " of time"
     else:
-        held, words = _held_blocks(_regions(config, source), rule)
+        selected = source.layout.static_mask
+        held, words = _held_blocks(_regions(data, source, selected), rule, selected)
         words += " of the grid"
     by_time = split != "region" or source.first_held_out is not None
     return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words)
 
 
-def split_notices(rule: SplitRule, num_held_out: int) -> tuple[str, ...]:
-    """Return what a user should know of the split: what is held out together, or that nothing is."""
+def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
+    """Return a description of the samples that are held out of `num_samples`; None where each is drawn by itself."""
+    if not (rule.words and num_held_out):
+        return None
+    told = f"{rule.words}, {num_held_out} samples"
+    asked, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
+    if not asked or _FEWEST_OF_ASKED <= found / asked <= _MOST_OF_ASKED:
+        return told
+    return (
+        f"{told}: {100 * found:.3g} % of all, {100 * asked:.3g} % were asked for; skill on them says little of the "
+        "others: give another data.split_blocks, or data.split=random"
+    )
+
+
+def split_notices(rule: SplitRule, num_held_out: int, num_samples: int) -> tuple[str, ...]:
+    """Return the notices of a split of `num_samples`: which are held out together, or that none is."""
     if num_held_out == 0 and (rule.places is not None or rule.start != rule.stop):
         return ("nothing is held out: too few samples; give more data, or files of their own as data.validation_path",)
-    return (f"held out for validation: {rule.words}, {num_held_out} samples",) if rule.words else ()
+    held_out = describe_held_out(rule, num_held_out, num_samples)
+    if held_out is not None:
+        return (f"held out for validation: {held_out}",)
+    return (_OF_SERIES,) if rule.parts_series else ()
+
+
+def _is_series(source: SampleSource, num_levels: int) -> bool:
+    """Tell whether samples are the times of one place, one after the other: reports from several places are not."""
+    if not source.layout.is_grid or source.grid_shape != (1, 1) or num_levels < 2:
+        return False
+    try:
+        found = open_coordinates(source)
+    except DataError:  # places or times that nothing else needs
+        return False
+    return not found.moving and (found.times is None or bool((np.diff(found.times) > 0).all()))
 
 
 def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
@@ -113,34 +151,53 @@ def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
     return replace(rule, forced=int(np.argmin(keyed_uniform((rule.seed, Stream.VALIDATION), num_samples))))
 
 
-def _count(config: RunConfig, usual: int, most: int) -> int:
-    asked = config.data.split_blocks
+def _count(data: DataSection, usual: int, most: int) -> int:
+    asked = data.split_blocks
+    if most < 2:
+        raise ConfigError(f"data.split={data.split}: there is one block, nothing to be cut; give data.split=random")
     if (asked or 2) > most:
         raise ConfigError(
-            f"data.split={config.data.split}: there are {most} to be cut into {asked or 2} blocks or more; give a "
+            f"data.split={data.split}: there are {most} to be cut into {asked or 2} blocks or more; give a "
             "smaller data.split_blocks, data.split=random, or more data"
         )
     return min(asked or usual, most)
 
 
-def _held_blocks(blocks: IndexArray, rule: SplitRule) -> tuple[npt.NDArray[np.bool_], str]:
-    """Hold out whole blocks, drawn by the seed: the rule's share of them, at least one; return flags and words."""
+def _held_blocks(
+    blocks: IndexArray, rule: SplitRule, selected: npt.NDArray[np.bool_] | None = None
+) -> tuple[npt.NDArray[np.bool_], str]:
+    """Hold out whole blocks (N,), drawn by the seed: the rule's share of them, at least one; return flags and words.
+
+    With `selected`, of N values, it is the share of the selected positions, and of the blocks that have any.
+    """
     names, which = np.unique(blocks, return_inverse=True)
-    first = min(round(rule.start * len(names)), len(names) - 1)
-    chosen = slice(first, max(first + 1, round(rule.stop * len(names))))
-    held = np.zeros(len(names), dtype=bool)
-    held[keyed_permutation((rule.seed, Stream.VALIDATION), len(names))[chosen]] = True
-    return held[which], f"{int(held.sum())} of {len(names)} blocks"
+    order = keyed_permutation((rule.seed, Stream.VALIDATION), len(names))
+    if selected is None:
+        first = min(round(rule.start * len(names)), len(names) - 1)
+        chosen = order[first : max(first + 1, round(rule.stop * len(names)))]
+        return np.isin(which, chosen), f"{len(chosen)} of {len(names)} blocks"
+    counts = np.bincount(which, weights=selected.reshape(-1))[order]
+    order, counts = order[counts > 0], counts[counts > 0]
+    # A block belongs to the fold in which the middle of its part of all positions lies: folds meet, none overlaps.
+    middles = (np.cumsum(counts) - counts / 2) / counts.sum()
+    chosen = order[(middles >= rule.start) & (middles < rule.stop)]
+    if not len(chosen):
+        chosen = order[[int(np.argmin(np.abs(middles - (rule.start + rule.stop) / 2)))]]
+    return np.isin(which, chosen), f"{len(chosen)} of {len(order)} blocks"
 
 
-def _regions(config: RunConfig, source: SampleSource) -> IndexArray:
-    """Return the block (J * I,) of each position: rectangles of a grid's rows and columns, or of cells' places."""
+def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:
+    """Return the block (J * I,) of each position: rectangles of a grid's rows and columns, or of cells' places.
+
+    `selected` (J, I): where there may be samples; the blocks are those of the rows and columns that have any.
+    """
     num_rows, num_columns = source.grid_shape
     if source.kind == "fields" or not source.layout.is_grid or num_rows * num_columns < 2:
         raise ConfigError("data.split=region: only points of a grid lie in regions; set data.split=time or random")
-    each = max(2, round(_count(config, DEFAULT_REGION_BLOCKS, num_rows * num_columns) ** 0.5))
+    each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, num_rows * num_columns) ** 0.5))
     if min(num_rows, num_columns) > 1:
-        rows, columns = np.arange(num_rows) * each // num_rows, np.arange(num_columns) * each // num_columns
+        used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
+        rows, columns = (_parts_of(np.asarray(used.any(axis=1 - axis)), each) for axis in (0, 1))
         blocks: IndexArray = (rows[:, None] * each + columns).reshape(-1)
         return blocks
     places = open_coordinates(source).grids
@@ -149,10 +206,30 @@ def _regions(config: RunConfig, source: SampleSource) -> IndexArray:
             "data.split=region: the data has one row of cells and no longitude and latitude to tell which are "
             "neighbours; set data.split=time or random"
         )
-    south_to_north = np.clip((np.sin(np.radians(places["lat"])) + 1) / 2 * each, 0, each - 1).astype(np.int64)
-    west_to_east = np.clip(np.mod(places["lon"], 360.0) / 360.0 * each, 0, each - 1).astype(np.int64)
+    used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
+    south_to_north = _parts_between(np.sin(np.radians(places["lat"])), used, (-1.0, 1.0), each)
+    west_to_east = _parts_between(np.mod(places["lon"], 360.0), used, (0.0, 360.0), each)
     of_cells: IndexArray = (south_to_north * each + west_to_east).reshape(-1)
     return of_cells
+
+
+def _parts_between(
+    values: npt.NDArray[np.floating], used: npt.NDArray[np.bool_], whole: tuple[float, float], count: int
+) -> IndexArray:
+    """Return which of `count` equal parts of `whole` each value is in; of what the `used` span where that is small."""
+    known = values[used & np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else whole
+    if high - low > (whole[1] - whole[0]) / 2 or high == low:
+        low, high = whole
+    with np.errstate(invalid="ignore"):
+        parts: IndexArray = np.clip((values - low) / (high - low) * count, 0, count - 1).astype(np.int64)
+    return parts
+
+
+def _parts_of(used: npt.NDArray[np.bool_], count: int) -> IndexArray:
+    """Return which of `count` parts each row or column is in; those `used` are shared out evenly, in their order."""
+    before: IndexArray = np.cumsum(used) - used
+    return np.minimum(before * count // max(1, int(used.sum())), count - 1)
 
 
 def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
@@ -174,5 +251,6 @@ def split_validation(num_samples: int, fraction: float, seed: int) -> tuple[Inde
 
 
 def members_of(virtual_rank: int, num_virtual_ranks: int, num_samples: int) -> IndexArray:
-    """Return the sample numbers that belong to virtual rank v for ever: v, v + V, v + 2V, ..."""
-    return np.arange(virtual_rank, num_samples, num_virtual_ranks)
+    """Return the sample numbers that virtual rank v owns for ever: v, v + V, v + 2V, ...; none for an idle place."""
+    stop = num_samples if virtual_rank < num_virtual_ranks else virtual_rank
+    return np.arange(virtual_rank, stop, num_virtual_ranks)

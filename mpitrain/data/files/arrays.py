@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import Slices, VariableInfo
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 # torch.load(weights_only=True) could be made to run code before this version (CVE-2025-32434 and its successors).
@@ -20,22 +22,25 @@ _SAFE_TORCH = (2, 10)
 
 
 class ArrayFile:
-    """Named arrays, held in memory once they are asked for: one block each, as they can only be read whole."""
+    """Named arrays that can only be read whole: each is read when a part of it is asked for first, and kept."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, npt.NDArray[Any]], whole: bool) -> None:
-        """Offer `arrays`; `whole` says that a part of one costs as much as all of it."""
-        self.path = path
+    def __init__(self, path: Path, infos: Iterable[VariableInfo], load: Callable[[int], npt.NDArray[Any]]) -> None:
+        """Offer arrays; `load` reads one by its number. Its values need not have the type that its info tells."""
+        self.path, self.stored_sum = path, StoredSum()
         self.refused: dict[str, str] = {}
-        self._arrays = arrays
-        self.variables = {
-            name: VariableInfo(
-                name, ("",) * array.ndim, array.shape, array.dtype.str, chunk_shape=array.shape if whole else None
-            )
-            for name, array in arrays.items()
-        }
+        self.variables = Variables((info.name, info) for info in infos)
+        self._numbers = {name: number for number, name in enumerate(self.variables)}
+        self._load, self._arrays, self._sums = load, dict[str, npt.NDArray[Any]](), dict[str, int]()
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of an array; a view, which nobody may change."""
+        """Return a part of an array; a view, which nobody may change. Raises DataError where it cannot be read."""
+        if name not in self._arrays:
+            array = self._load(self._numbers[name])
+            if array.shape != self.variables[name].shape:
+                raise DataError(f"{self.path}: variable '{name}' has other values than its header says; write it again")
+            self._arrays[name], self._sums[name] = array, self.stored_sum.add_whole(array)
+        else:
+            self.stored_sum.add_again(self._sums[name])
         return self._arrays[name][slices]
 
     def close(self) -> None:
@@ -44,13 +49,55 @@ class ArrayFile:
 
 
 def open_npz(path: Path) -> ArrayFile:
-    """Open an `.npz` file. Raises DataError where it is none, is damaged, or holds objects, which could run code."""
+    """Open an `.npz` file; arrays of objects, which could run code, are `refused`, and the others read.
+
+    Raises DataError where it is none or is damaged.
+    """
     try:
-        # numpy leaves a file open that is no archive.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return ArrayFile(path, {one_line(name): archive[name] for name in archive.files}, whole=True)
+        with zipfile.ZipFile(path) as archive:
+            members = {one_line(part.filename.removesuffix(".npy")): part for part in archive.infolist()}
+            found = {name: _info_of_member(archive, name, part, path) for name, part in members.items()}
+    except DataError:
+        raise
     except Exception as error:  # of a damaged file, numpy and zipfile raise whatever they stumble over
-        raise DataError(f"{path}: cannot be read ({reason_of(error)}); give an .npz file of plain arrays") from error
+        raise _unreadable_npz(path, error) from error
+    parts = [members[name] for name, info in found.items() if info]
+    file = ArrayFile(path, filter(None, found.values()), lambda number: _load_member(path, parts[number]))
+    file.refused = {name: "it holds objects, which could run code" for name, info in found.items() if info is None}
+    return file
+
+
+def _info_of_member(archive: zipfile.ZipFile, name: str, part: zipfile.ZipInfo, path: Path) -> VariableInfo | None:
+    """Return what the header of an array says, whose values are not read; None for an array of objects.
+
+    Raises DataError, ValueError and OSError.
+    """
+    with archive.open(part) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        if dtype.hasobject:
+            return None
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed > part.file_size:
+            raise ValueError(f"array '{name}' claims {claimed} bytes, the archive holds {part.file_size} of it")
+    if reason := why_not_there(claimed, lambda: path.stat().st_size):
+        raise DataError(f"{path}: variable '{name}' is not read: {reason}")
+    return VariableInfo(name, ("",) * len(shape), shape, dtype.str, chunk_shape=shape)
+
+
+def _load_member(path: Path, part: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(part) as file:
+            array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            file.read(1)  # at its end, zipfile compares the checksum
+            return array
+    except Exception as error:
+        raise _unreadable_npz(path, error) from error
+
+
+def _unreadable_npz(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: cannot be read ({reason_of(error)}); give an .npz file of plain arrays")
 
 
 def open_pt(path: Path) -> ArrayFile:
@@ -67,7 +114,7 @@ def open_pt(path: Path) -> ArrayFile:
             # torch warns of a TorchScript archive, which is code, before it refuses it.
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-        arrays = _arrays(content, path)
+        tensors = _tensors(content, path)
     except DataError:
         raise
     except pickle.UnpicklingError as error:
@@ -77,7 +124,9 @@ def open_pt(path: Path) -> ArrayFile:
         ) from error
     except Exception as error:  # of a file that is made to deceive, torch's reader raises whatever it stumbles over
         raise DataError(f"{path}: cannot be read ({reason_of(error)}); give a .pt file of a dict of tensors") from error
-    return ArrayFile(path, arrays, whole=True)
+    infos = [_info_of_tensor(name, tensor) for name, tensor in tensors.items()]
+    values = list(tensors.values())
+    return ArrayFile(path, infos, lambda number: _to_numpy(values[number]))
 
 
 def _refuse_compressed(path: Path) -> None:
@@ -91,7 +140,7 @@ def _refuse_compressed(path: Path) -> None:
             )
 
 
-def _arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
+def _tensors(content: object, path: Path) -> dict[str, Any]:
     import torch
 
     if not isinstance(content, dict) or not content or not all(map(torch.is_tensor, content.values())):
@@ -101,14 +150,22 @@ def _arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
     largest = max(tensor.numel() * tensor.element_size() for tensor in content.values())
     if largest > path.stat().st_size:
         raise DataError(f"{path}: claims {largest} bytes, more than the file has; save tensors that are contiguous")
+    if not all(tensor.layout is torch.strided for tensor in content.values()):
+        raise DataError(f"{path}: holds sparse tensors; save dense ones")
     # Names are printed: a terminal must not obey them.
-    return {one_line(str(name)): _to_numpy(tensor) for name, tensor in content.items()}
+    return {one_line(str(name)): tensor.detach() for name, tensor in content.items()}
+
+
+def _info_of_tensor(name: str, tensor: Any) -> VariableInfo:
+    shape = tuple(tensor.shape)
+    return VariableInfo(
+        name, ("",) * len(shape), shape, _to_numpy(tensor[:0] if shape else tensor).dtype.str, chunk_shape=shape
+    )
 
 
 def _to_numpy(tensor: Any) -> npt.NDArray[Any]:
     import torch
 
-    tensor = tensor.detach()
     # numpy has no bfloat16
     array: npt.NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().numpy()
     return array

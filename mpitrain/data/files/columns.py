@@ -2,46 +2,125 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.absolute_time import DAYS
 from mpitrain.data.files.arrays import ArrayFile
-from mpitrain.errors import DataError, MissingDependencyError, one_line
+from mpitrain.data.files.variable import VariableInfo, why_not_there
+from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
+
+_MOST_COLUMNS = 20_000  # pyarrow takes 20 KB for each, whatever it holds
+_HEADER_BYTES = 2**20
+_SEPARATORS, _MOST_SHOWN, _MOST_LETTERS = (b",", b";", b"\t"), 4, 20
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf", re.IGNORECASE)
+_WIDEST_VALUE_BYTES = 8
+_DATES, _DAY_MS = ("timestamp", "date32", "date64"), 86_400_000.0
 
 
 def open_csv(path: Path) -> ArrayFile:
     """Open a CSV file with a line of names. Raises DataError where it is none, MissingDependencyError."""
-    return _open(path, "CSV", lambda: _pyarrow(path, "csv").read_csv(str(path)))
+    csv = _pyarrow(path, "csv")
+    separator = _separator(path)
+    table = _read(path, "CSV", lambda: csv.read_csv(str(path), parse_options=csv.ParseOptions(delimiter=separator)))
+    names = _names(path, _read(path, "CSV", lambda: table.column_names))
+    infos = [_info(name, len(table), kind) for name, kind in zip(names, table.schema.types, strict=True)]
+    return ArrayFile(path, infos, lambda number: _read(path, "CSV", lambda: _numbers(table.column(number))))
 
 
 def open_parquet(path: Path) -> ArrayFile:
     """Open a Parquet file. Raises DataError where it is none, MissingDependencyError."""
-    return _open(path, "Parquet", lambda: _pyarrow(path, "parquet").read_table(str(path)))
+    parquet = _pyarrow(path, "parquet")
+    # pyarrow would map the file into memory, and die where it becomes shorter.
+    file = _read(path, "Parquet", lambda: parquet.ParquetFile(str(path), memory_map=False))
+    columns, kinds, num_rows = _read(
+        path, "Parquet", lambda: (file.schema_arrow.names, file.schema_arrow.types, file.metadata.num_rows)
+    )
+    if reason := why_not_there(num_rows * _WIDEST_VALUE_BYTES, lambda: path.stat().st_size):
+        raise DataError(f"{path}: a column is not read: {reason}")
+    infos = [_info(name, num_rows, kind) for name, kind in zip(_names(path, columns), kinds, strict=True)]
+    read = lambda number: _read(path, "Parquet", lambda: file.read(columns=[columns[number]]))  # noqa: E731
+    return ArrayFile(path, infos, lambda number: _numbers(read(number).column(0)))
 
 
 def _pyarrow(path: Path, module: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(f"pyarrow.{module}")
     except ImportError as error:
         raise MissingDependencyError(f"{path}: CSV and Parquet need pyarrow: python -m pip install pyarrow") from error
 
 
-def _open(path: Path, kind: str, read: Any) -> ArrayFile:
+def _read(path: Path, kind: str, read: Any) -> Any:
     try:
-        table = read()
-    except (OSError, ValueError, KeyError) as error:  # pyarrow's own errors are of these kinds
-        reason = one_line(str(error).splitlines()[0])
-        raise DataError(f"{path}: cannot be read as {kind} ({reason}); give a {kind} file of named columns") from error
-    columns = {one_line(name): _numbers(table.column(name)) for name in table.column_names}
-    return ArrayFile(path, columns, whole=False)
+        return read()
+    except Exception as error:  # of a damaged file, pyarrow raises whatever it stumbles over
+        raise DataError(
+            f"{path}: cannot be read as {kind} ({reason_of(error)}); give a {kind} file of named columns"
+        ) from error
+
+
+def _separator(path: Path) -> str:
+    """Return what separates the columns: a comma, or where the line of names has none, what it has most of.
+
+    Raises DataError for a line of names that no table has, and for one of numbers.
+    """
+    with path.open("rb") as file:
+        header = file.readline(_HEADER_BYTES)
+    separator = max(_SEPARATORS, key=header.count) if b"," not in header else b","
+    if header.count(separator) >= _MOST_COLUMNS or len(header) == _HEADER_BYTES:
+        raise DataError(
+            f"{path}: its first line names {header.count(separator) + 1} columns or more, at most {_MOST_COLUMNS} are "
+            "read; give a CSV file whose first line names the columns"
+        )
+    words = [word.strip().strip('"') for word in header.decode("utf-8", "replace").split(separator.decode())]
+    if _are_values(words):
+        names = separator.decode().join(f"c{number}" for number in range(1, min(len(words), _MOST_SHOWN) + 1))
+        more = f"{separator.decode()}..." if len(words) > _MOST_SHOWN else ""
+        raise DataError(
+            f"{path}: its first line holds numbers, such as {words[0][:_MOST_LETTERS]}, and no names of its "
+            f"{len(words)} columns; write them into a line before it, such as {names}{more}"
+        )
+    return separator.decode()
+
+
+def _are_values(words: Sequence[str]) -> bool:
+    """Tell whether a line holds values: numbers mostly, other than whole ones that may be names, as of years."""
+    numbers = [word for word in words if _NUMBER.fullmatch(word)]
+    may_be_names = all(map(str.isdigit, numbers)) and len(set(words)) == len(words)
+    return len(numbers) > len(words) / 2 and not may_be_names
+
+
+def _names(path: Path, found: Sequence[str]) -> list[str]:
+    """Return the columns' names on one line each. Raises DataError where two are the same."""
+    names = [one_line(name) for name in found]
+    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+    if count > 1:
+        raise DataError(f"{path}: {count} columns are called '{name}'; give each column a name of its own")
+    return names
+
+
+def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
+    if str(kind).startswith(_DATES):
+        attributes = {"units": DAYS, "calendar": "proleptic_gregorian"}
+        return VariableInfo(name, ("",), (num_rows,), "<f8", attributes)
+    dtype = np.dtype(object)
+    with suppress(NotImplementedError, TypeError):  # lists, structures and other types that numpy does not have
+        # A column without any value has no type: all of it is missing.
+        dtype = np.dtype(np.float64 if str(kind) == "null" else kind.to_pandas_dtype())
+    return VariableInfo(name, ("",), (num_rows,), dtype.str)
 
 
 def _numbers(column: Any) -> npt.NDArray[Any]:
-    """Return a column (N,), NaN where it has nothing; text stays text, which no variable may be."""
+    """Return a column (N,), NaN where it has nothing, dates as days; text stays text, which no variable may be."""
     values: npt.NDArray[Any] = column.to_numpy()
+    if values.dtype.kind == "M":
+        return np.where(np.isnat(values), np.nan, values.astype("datetime64[ms]").astype(np.float64) / _DAY_MS)
     return values.astype(np.float64) if values.dtype == object and column.null_count == len(column) else values

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
 
 # CICE writes 1e30 on land; anything near it is no measurement.
@@ -25,6 +26,8 @@ _EXACT_IN_FLOAT32_BYTES = 2
 
 def decode(stored: Array, info: VariableInfo) -> Array:
     """Return measurements of the same shape in native floats, NaN where there is none; never changes `stored`.
+
+    Absolute times, such as 20981115.5, become days since 1970-01-01.
 
     No measurement: _FillValue, missing_value, outside of valid_min, valid_max or valid_range, NaN, infinity,
     |x| >= 1e29 (CICE writes 1e30 on land). float32 and float64 keep their type; packed values become float64, so that
@@ -58,6 +61,7 @@ class Decoder:
         self._is_meant_unsigned = info.text("_Unsigned").lower() == "true"
         self._markers = [*_numbers(info, "_FillValue"), *_numbers(info, "missing_value")]
         self._default_fill = info.default_fill
+        self._calendar = info.text("calendar") if is_absolute(info.text("units")) else None
         scale, offset = _numbers(info, "scale_factor"), _numbers(info, "add_offset")
         self._is_packed = bool(scale or offset)
         self._scale, self._offset = (scale or [1.0])[0], (offset or [0.0])[0]
@@ -93,7 +97,12 @@ class Decoder:
         return self._rules[dtype]
 
     def _make_rule(self, dtype: np.dtype[Any]) -> DecodingRule | None:
-        if dtype.kind not in "iuf" or dtype.itemsize > (8 if dtype.kind == "f" else 4) or dtype == np.float16:
+        if (
+            self._calendar is not None
+            or dtype.kind not in "iuf"
+            or dtype.itemsize > (8 if dtype.kind == "f" else 4)
+            or dtype == np.float16
+        ):
             return None
         if dtype.kind == "i" and self._is_meant_unsigned:
             dtype = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
@@ -127,6 +136,8 @@ class Decoder:
         return [_in_type(marker, dtype) for marker in self._markers if abs(marker) < LARGEST_VALID]
 
     def _unpacked(self, stored: Array) -> Array:
+        if self._calendar is not None:
+            return days_of(stored, self._calendar)
         if self._is_packed:
             return stored.astype(np.float64) * self._scale + self._offset
         if stored.dtype.kind == "f" and stored.dtype.itemsize >= 4:
@@ -172,5 +183,5 @@ def read(file: FieldFile, name: str, slices: Slices) -> Array:
 
 
 def read_column(file: FieldFile, info: VariableInfo) -> npt.NDArray[np.float64]:
-    """Return all values (N,) of a variable of one dimension, NaN where there is no measurement."""
-    return read(file, info.name, (slice(None),)).astype(np.float64)
+    """Return all values (N,) of a variable of one dimension, or (1,) of none, NaN where there is no measurement."""
+    return read(file, info.name, (slice(None),) * len(info.shape)).astype(np.float64).reshape(-1)

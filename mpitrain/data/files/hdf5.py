@@ -6,6 +6,7 @@ file, made by somebody else, would read any file of the user: they are listed wi
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.compiled.blocks import DirectReader, Lock, open_blocks
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes, why_not_there
+from mpitrain.data.files.blocks import Blocks, Lock, open_blocks
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, plain_attributes, why_not_there
 from mpitrain.errors import DataError, one_line, reason_of
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -64,19 +66,21 @@ class VariableValues:
 
     def __init__(self, path: Path, stored: Mapping[str, Any], library: Lock) -> None:
         self._path, self._stored, self._library = path, stored, library
-        self._blocks: dict[str, DirectReader | None] = {}
+        self._blocks: dict[str, Blocks | None] = {}
 
-    def read(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored. Raises DataError."""
+    def read(self, name: str, slices: Slices, stored_sum: StoredSum) -> npt.NDArray[Any]:
+        """Return a part of a variable as stored, and add it to `stored_sum`. Raises DataError."""
         try:
             if name not in self._blocks:
                 with self._library():
                     self._blocks[name] = open_blocks(self._stored[name])
             blocks = self._blocks[name]
-            if blocks is not None and (found := blocks.read(slices, self._library)) is not None:
+            if blocks is not None and (found := blocks.read(slices, self._library, stored_sum)) is not None:
                 return found
             with self._library():
-                return np.asarray(self._stored[name][slices])
+                values = np.asarray(self._stored[name][slices])
+            stored_sum.add_values(values)
+            return values
         except Exception as error:
             raise DataError(
                 f"{self._path}: variable '{name}' cannot be read ({reason_of(error)}); is the file complete?"
@@ -88,16 +92,16 @@ class Hdf5File:
 
     def __init__(self, path: Path) -> None:
         """Open `path`. Raises DataError where it is no whole HDF5 file."""
-        self.path = path
+        self.path, self.stored_sum = path, StoredSum()
         with whole_file(path, "HDF5"):
             self._file = open_hdf5(path)
             datasets, self.refused = list_variables(self._file)
-            self.variables = {name: _describe(name, dataset) for name, dataset in datasets.items()}
+            self.variables = Variables((name, _describe(name, one)) for name, one in datasets.items())
         self._values = VariableValues(path, datasets, nullcontext)
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored."""
-        return self._values.read(name, slices)
+        return self._values.read(name, slices, self.stored_sum)
 
     def close(self) -> None:
         """Close the file."""
@@ -164,7 +168,8 @@ def _why_refused(dataset: Any) -> str | None:
         return f"its values lie in other datasets or files (virtual dataset){_COPY}"
     if dataset.shape is None:
         return "it is declared without any shape and holds nothing; write its values"
-    return why_not_there(dataset.shape, dataset.dtype, dataset.file.id.get_filesize())
+    claimed = max(math.prod(dataset.shape), math.prod(dataset.chunks or ())) * dataset.dtype.itemsize
+    return why_not_there(claimed, dataset.file.id.get_filesize)
 
 
 def _describe(name: str, dataset: Any) -> VariableInfo:
@@ -172,7 +177,7 @@ def _describe(name: str, dataset: Any) -> VariableInfo:
     maximum = dataset.maxshape or ()
     return VariableInfo(
         name=name,
-        dimensions=tuple(_dimension_name(dataset, axis) for axis in range(len(shape))),
+        dimensions=_dimension_names(dataset),
         shape=shape,
         dtype=dataset.dtype.str,
         attributes=plain_attributes((key, dataset.attrs[key]) for key in dataset.attrs if key not in _INTERNAL),
@@ -185,10 +190,35 @@ def _describe(name: str, dataset: Any) -> VariableInfo:
 _INTERNAL = ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid", "_Netcdf4Coordinates")
 
 
-def _dimension_name(dataset: Any, axis: int) -> str:
-    if dataset.attrs.get("CLASS") == b"DIMENSION_SCALE" and dataset.ndim == 1:
-        return one_line(posixpath.basename(dataset.name))  # a coordinate is its own dimension
-    dimension = dataset.dims[axis]
-    if dimension.label:
-        return one_line(str(dimension.label))
-    return one_line(posixpath.basename(dimension[0].name or "")) if len(dimension) else ""
+def _dimension_names(dataset: Any) -> tuple[str, ...]:
+    """Return the name of each dimension, "" for none (HDF5 dimension scales specification)."""
+    attributes, num_axes = dataset.attrs, len(dataset.shape)
+    if num_axes == 1 and attributes.get("CLASS") == b"DIMENSION_SCALE":
+        return (one_line(posixpath.basename(dataset.name)),)  # a coordinate is its own dimension
+    labels = np.atleast_1d(attributes.get("DIMENSION_LABELS", [""] * num_axes))
+    scales = np.atleast_1d(attributes["DIMENSION_LIST"] if _has_references(attributes) else [()] * num_axes)
+    if len(labels) != num_axes or len(scales) != num_axes:
+        return ("",) * num_axes
+    return tuple(
+        _plain_text(label) or _name_of_first(dataset.file, scale) for label, scale in zip(labels, scales, strict=True)
+    )
+
+
+def _has_references(attributes: Any) -> bool:
+    """Tell whether DIMENSION_LIST is of references: h5py's own `dims` follows other numbers out of its memory."""
+    import h5py
+
+    if "DIMENSION_LIST" not in attributes:
+        return False
+    items = h5py.check_vlen_dtype(attributes.get_id("DIMENSION_LIST").dtype)
+    return items is not None and h5py.check_ref_dtype(items) is h5py.Reference
+
+
+def _name_of_first(file: Any, scales: Any) -> str:
+    return one_line(posixpath.basename(file[scales[0]].name or "")) if len(scales) and scales[0] else ""
+
+
+def _plain_text(label: Any) -> str:
+    return one_line(
+        label.decode("utf-8", "replace") if isinstance(label, bytes) else label if isinstance(label, str) else ""
+    )

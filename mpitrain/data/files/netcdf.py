@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from mpitrain.data.files.hdf5 import (
     whole_file,
 )
 from mpitrain.data.files.netcdf_classic import read_variable_ends
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes, why_not_there
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
 from mpitrain.errors import DataError, one_line
 
 # The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
@@ -39,7 +41,7 @@ class NetcdfFile:
         forgo_locks()
         import netCDF4
 
-        self.path = path
+        self.path, self.stored_sum = path, StoredSum()
         with whole_file(path, "NetCDF"):
             # NetCDF-4 is HDF5, and HDF5 can point at any other file.
             self._hdf5 = open_hdf5(path) if is_hdf5(path) else None
@@ -50,7 +52,7 @@ class NetcdfFile:
                 self._dataset = netCDF4.Dataset(str(path))
                 self._dataset.set_auto_maskandscale(False)
                 stored = {name: one for name, one in _walk(self._dataset) if name not in self.refused}
-                self.variables = {name: _describe(name, variable) for name, variable in stored.items()}
+                self.variables = Variables((name, _describe(name, one)) for name, one in stored.items())
         self._refuse_what_is_not_there()
         stored |= {
             name: datasets[name]
@@ -61,10 +63,9 @@ class NetcdfFile:
         self._values = VariableValues(path, stored, _library)
 
     def _refuse_what_is_not_there(self) -> None:
-        file_bytes = self.path.stat().st_size
         for name, info in list(self.variables.items()):
-            dtype = np.dtype(info.dtype) if info.is_numeric else np.dtype("u1")
-            if reason := why_not_there(info.shape, dtype, file_bytes):
+            claimed = max(prod(info.shape), prod(info.chunk_shape or ())) * info.item_bytes
+            if reason := why_not_there(claimed, lambda: bytes_of(self.path)):
                 self.refused[name] = reason
                 del self.variables[name]
 
@@ -75,7 +76,7 @@ class NetcdfFile:
                 f"{self.path}: cannot be read to the end: variable '{name}' ends at byte {self._ends[name]}, the file "
                 f"at {size_bytes}; is the file complete?"
             )
-        return self._values.read(name, slices)
+        return self._values.read(name, slices, self.stored_sum)
 
     def close(self) -> None:
         """Close the file."""
@@ -113,7 +114,9 @@ def _describe(name: str, variable: Any) -> VariableInfo:
     chunking = variable.chunking()
     # A variable of length 0 along an unlimited dimension still has chunks; contiguous and classic ones have none.
     chunk_shape = tuple(chunking) if isinstance(chunking, list | tuple) else None
-    dtype = variable.dtype.str if isinstance(variable.dtype, np.dtype) else "O"
+    # A type of variable length has the type of its items here, and values that are arrays.
+    is_plain = isinstance(variable.dtype, np.dtype) and not isinstance(variable.datatype, netCDF4.VLType)
+    dtype = variable.dtype.str if is_plain else "O"
     # As the library itself: bytes have no default fill value, all their values may be meant.
     fill = netCDF4.default_fillvals.get(dtype[1:]) if dtype[1:] not in ("i1", "u1") else None
     return VariableInfo(

@@ -15,6 +15,7 @@ from mpitrain.errors import one_line
 
 # External types by number, from NC_BYTE = 1: bytes a value
 _TYPE_SIZES = (0, 1, 1, 2, 4, 4, 8, 1, 2, 4, 8, 8)
+_TEXT = 2
 _OFFSET_FORMATS = {1: ">I", 2: ">Q", 5: ">Q"}
 
 
@@ -29,6 +30,21 @@ def read_variable_ends(path: Path) -> dict[str, int]:
             return {}
         try:
             return _ends(*_Header(file, magic[3]).read())
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise EOFError(f"the header is damaged ({error})") from error
+
+
+def read_global_texts(path: Path) -> dict[str, str]:
+    """Return the global attributes that are text, by name; empty for a file that is not classic NetCDF.
+
+    Raises OSError, and EOFError as `read_variable_ends`.
+    """
+    with path.open("rb") as file:
+        magic = file.read(4)
+        if magic[:3] != b"CDF" or magic[3] not in _OFFSET_FORMATS:
+            return {}
+        try:
+            return _Header(file, magic[3]).read_global_texts()
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise EOFError(f"the header is damaged ({error})") from error
 
@@ -66,8 +82,15 @@ class _Header:
         if num_records == 2 ** (8 * struct.calcsize(self._count_format)) - 1:
             num_records = 0  # still being streamed: nobody knows how many there should be
         dimensions = [self._dimension() for _ in range(self._list_length())]
-        self._skip_attributes()
+        self._attributes()
         return num_records, [self._variable(dimensions) for _ in range(self._list_length())]
+
+    def read_global_texts(self) -> dict[str, str]:
+        """Return the global attributes that are text."""
+        self._count()
+        for _ in range(self._list_length()):
+            self._dimension()
+        return self._attributes()
 
     def _dimension(self) -> int:
         self._name()
@@ -76,16 +99,22 @@ class _Header:
     def _variable(self, dimensions: list[int]) -> tuple[str, list[int], int, int]:
         name = self._name()
         shape = [dimensions[self._count()] for _ in range(self._length())]
-        self._skip_attributes()
+        self._attributes()
         width = _TYPE_SIZES[self._number(">I")]
         self._count()  # the size field overflows for large variables; the shape does not
         return name, shape, width, self._number(self._offset_format)
 
-    def _skip_attributes(self) -> None:
+    def _attributes(self) -> dict[str, str]:
+        """Return the attributes that are text; the others are skipped."""
+        texts = {}
         for _ in range(self._list_length()):
-            self._name()
-            width = _TYPE_SIZES[self._number(">I")]
-            self._file.seek(_padded(self._length() * width), 1)
+            name, kind = self._name(), self._number(">I")
+            length = self._length()
+            if kind == _TEXT:
+                texts[name] = one_line(self._file.read(_padded(length))[:length].decode("utf-8", "replace"))
+            else:
+                self._file.seek(_padded(length * _TYPE_SIZES[kind]), 1)
+        return texts
 
     def _list_length(self) -> int:
         self._number(">I")  # the list's tag; zero for an empty list

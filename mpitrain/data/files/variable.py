@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.errors import one_line
+from mpitrain.data.files.absolute_time import DAYS, is_absolute
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.errors import DataError, one_line
 
 Slices = tuple[slice, ...]
 Attribute = str | float | int | tuple[float, ...]
@@ -41,8 +44,9 @@ class VariableInfo:
 
     @property
     def units(self) -> str:
-        """The attribute `units`, "" where there is none."""
-        return self.text("units")
+        """The attribute `units`, "" where there is none; of absolute times those in which they are decoded."""
+        own = self.text("units")
+        return DAYS if is_absolute(own) else own
 
     @property
     def sizes(self) -> str:
@@ -60,10 +64,36 @@ class VariableInfo:
         """Whether values are words, or single letters."""
         return self.dtype.lstrip("<>=|")[:1] in ("S", "U", "O")
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one value; 1 for text."""
+        return np.dtype(self.dtype).itemsize if self.is_numeric else 1
+
     def text(self, name: str) -> str:
         """Return an attribute that is text, "" where there is none or another kind."""
         value = self.attributes.get(name, "")
         return value.strip() if isinstance(value, str) else ""
+
+
+class Variables(dict[str, VariableInfo]):
+    """The variables of a file by name, and by whatever else they are looked for, in time that does not grow with them.
+
+    It must not be changed once it was asked for a group.
+    """
+
+    def __init__(self, variables: Mapping[str, VariableInfo] | Iterable[tuple[str, VariableInfo]] = ()) -> None:
+        """Hold the variables in the order of the file."""
+        super().__init__(variables)
+        self._groups: dict[Callable[[VariableInfo], str], dict[str, list[str]]] = {}
+
+    def numeric_by(self, key: Callable[[VariableInfo], str]) -> Mapping[str, list[str]]:
+        """Return the names of numeric variables by what `key` returns for each, in the order of the file."""
+        if key not in self._groups:
+            groups = self._groups[key] = {}
+            for name, info in self.items():
+                if info.is_numeric:
+                    groups.setdefault(key(info), []).append(name)
+        return self._groups[key]
 
 
 class FieldFile(Protocol):
@@ -74,12 +104,15 @@ class FieldFile(Protocol):
         """Where the file is."""
 
     @property
-    def variables(self) -> Mapping[str, VariableInfo]:
+    def variables(self) -> Variables:
         """The variables that can be read, by name."""
 
     @property
     def refused(self) -> Mapping[str, str]:
         """The variables that must not be read, with the reason."""
+
+    stored_sum: StoredSum
+    """Checksum of all that was read."""
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as the file stores it; raises DataError where it cannot be read to the end."""
@@ -88,9 +121,10 @@ class FieldFile(Protocol):
         """Close the file."""
 
 
-# Deflate, the strongest filter in use, makes data a thousand times smaller at most.
+# What a file of up to 10 MB may claim to hold; beyond that deflate, the strongest filter in use, counts.
+MOST_OF_SMALL_FILE_BYTES = 400 * 10**6
+_SMALL_FILE_BYTES = 10 * 10**6
 _STRONGEST_COMPRESSION = 2000
-_WORTH_A_QUESTION_BYTES = 64 * 2**30
 
 
 def ranges_of(slices: Slices, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
@@ -99,18 +133,36 @@ def ranges_of(slices: Slices, shape: tuple[int, ...]) -> list[tuple[int, int, in
     return [part.indices(size) for part, size in zip(every, shape, strict=True)]
 
 
-def why_not_there(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int) -> str | None:
-    """Say why a file of `file_bytes` cannot hold a variable's values; None where it can.
+def why_not_there(claimed_bytes: int, file_bytes: Callable[[], int]) -> str | None:
+    """Return why a file cannot hold so many bytes of values; None where it can. For any format, before any is read.
 
-    A sparse dataset, or a damaged header, may claim more values than could be read in a lifetime.
+    A sparse dataset, a damaged header, or a file made to fill the memory may claim more than a computer has.
     """
-    claimed = prod(shape) * dtype.itemsize
-    if claimed <= max(_WORTH_A_QUESTION_BYTES, _STRONGEST_COMPRESSION * file_bytes):
+    if claimed_bytes <= MOST_OF_SMALL_FILE_BYTES:
+        return None
+    size_bytes = file_bytes()
+    large_part = max(0, size_bytes - _SMALL_FILE_BYTES)
+    if claimed_bytes <= MOST_OF_SMALL_FILE_BYTES + _STRONGEST_COMPRESSION * large_part:
         return None
     return (
-        f"it claims {claimed} bytes in a file of {file_bytes}: nearly nothing of it was written, or the file is "
-        "damaged; write it with the size that its values have"
+        f"it claims {claimed_bytes} bytes in a file of {size_bytes}: nearly nothing of it was written, or the file is "
+        "damaged; write it with the size that its values have, without compression where they are nearly all alike"
     )
+
+
+def check_claims(infos: Iterable[VariableInfo], path: Path) -> None:
+    """Raise DataError where variables that are read together claim more than their file can hold."""
+    claimed = sum(prod(info.shape) * info.item_bytes for info in {info.name: info for info in infos}.values())
+    if reason := why_not_there(claimed, lambda: bytes_of(path)):
+        raise DataError(f"{path}: the variables that are read cannot all be there: {reason}")
+
+
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder and in the folders below; links are not followed."""
+    if not path.is_dir():
+        return path.stat().st_size
+    files = (os.path.join(above, name) for above, _, names in os.walk(path) for name in names)
+    return sum(os.lstat(file).st_size for file in files)
 
 
 def plain_attributes(given: Iterable[tuple[str, Any]]) -> dict[str, Attribute]:

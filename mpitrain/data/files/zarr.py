@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes
-from mpitrain.errors import DataError, MissingDependencyError
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
+from mpitrain.data.files.zarr_chunks import check_chunk_size, refused_codec
+from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
-_MARKS = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 # How xarray names the dimensions in version 2, which has no place of its own for them.
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
-
-
-def is_zarr(path: Path) -> bool:
-    """Tell whether a folder is a Zarr store."""
-    return path.is_dir() and any((path / mark).is_file() for mark in _MARKS)
 
 
 class ZarrStore:
@@ -30,26 +31,41 @@ class ZarrStore:
             import zarr
         except ImportError as error:
             raise MissingDependencyError(f"{path}: Zarr needs zarr-python: python -m pip install 'zarr>=3'") from error
-        self.path = path
+        self.path, self.stored_sum = path, StoredSum()
         self.refused: dict[str, str] = {}
+        self._arrays: dict[str, Any] = {}
+        self._guard = _Guard(path, lambda: self.stored_sum)
         try:
-            group: Any = zarr.open_group(str(path), mode="r", use_consolidated=False)
-            self._arrays: dict[str, Any] = {
-                name: one for name, one in group.members(max_depth=None) if hasattr(one, "shape")
-            }
-            self.variables = {name: _describe(name, one) for name, one in self._arrays.items()}
-        except (OSError, KeyError, ValueError, TypeError) as error:
-            raise DataError(f"{path}: cannot be read as Zarr ({error}); is it a complete store of a group?") from error
+            group = zarr.open_group(_guarded_store(path, self._guard), mode="r", use_consolidated=False)
+            found = {one_line(name): one for name, one in group.members(max_depth=None) if hasattr(one, "shape")}
+            self.variables = Variables(self._describe(found))
+        # RecursionError: metadata in JSON may be nested deeper than Python goes.
+        except Exception as error:  # of damaged metadata, zarr raises whatever it stumbles over
+            raise DataError(
+                f"{path}: cannot be read as Zarr ({reason_of(error)}); is it a complete store of a group?"
+            ) from error
         self._complete: set[str] = set()
+
+    def _describe(self, found: dict[str, Any]) -> Iterable[tuple[str, VariableInfo]]:
+        for name, array in found.items():
+            reason = _why_refused(array, self.path)
+            if reason is None:
+                self._arrays[name] = array
+                self._guard.chunks[array.path] = (_codecs(array), _chunk_bytes(array))
+                yield name, _describe(name, array)
+            else:
+                self.refused[name] = reason
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as stored. Raises DataError where a chunk of it is missing or damaged."""
         try:
             self._check_complete(name)
             return np.asarray(self._arrays[name][slices])
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except DataError:
+            raise
+        except Exception as error:  # of a damaged chunk, its codec raises whatever it stumbles over
             raise DataError(
-                f"{self.path}: variable '{name}' cannot be read ({error}); is the store complete?"
+                f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the store complete?"
             ) from error
 
     def close(self) -> None:
@@ -61,28 +77,148 @@ class ZarrStore:
         if name in self._complete:
             return
         array, marker = self._arrays[name], self.variables[name].attributes.get("_FillValue")
-        stored, expected = array.nchunks_initialized, array.nchunks
         is_marked = marker is not None or (array.dtype.kind == "f" and np.isnan(array.fill_value or 0.0))
-        if stored < expected and not is_marked:
+        missing = 0 if is_marked else _num_missing(array, self.path)
+        if missing:
             raise DataError(
-                f"{self.path}: variable '{name}': {expected - stored} of its {expected} chunks are missing, and would "
+                f"{self.path}: variable '{name}': {missing} of its {_num_stored(array)} chunks are missing, and would "
                 f"be read as {array.fill_value}; write them, or give it a _FillValue that marks what is missing"
             )
         self._complete.add(name)
 
 
+class _Guard:
+    """What is asked of each file of a store before it is used."""
+
+    def __init__(self, root: Path, stored_sum: Callable[[], StoredSum]) -> None:
+        self._stored_sum = stored_sum
+        # By the path of an array: its codecs, and the bytes of a chunk.
+        self.chunks: dict[str, tuple[tuple[str, ...], int]] = {}
+        self._root = os.path.realpath(root)
+
+    def refuse_outside(self, key: str) -> None:
+        """Raise OSError for a file that lies outside of the store: a link would read any file of the user."""
+        real = os.path.realpath(os.path.join(self._root, key))
+        if os.path.commonpath([real, self._root]) != self._root:
+            raise OSError(f"'{key}' is a link to '{real}', which is not inside the store; copy it into the store")
+
+    def check(self, key: str, found: Any, byte_range: object) -> Any:
+        """Return what was read of a file. Raises ValueError for a chunk that unpacks to more than its shape."""
+        if found is None or key.endswith(_METADATA):
+            return found
+        packed, array = found.to_bytes(), key
+        while array and array not in self.chunks:
+            array = array.rpartition("/")[0]
+        codecs, chunk_bytes = self.chunks.get(array, ((), sys.maxsize))
+        place = zlib.crc32(key.encode())
+        if len(packed) < chunk_bytes:
+            self._stored_sum().add(packed, place)
+        else:
+            self._stored_sum().add_values(np.frombuffer(packed, np.uint8), place)
+        if array in self.chunks and byte_range is None:
+            check_chunk_size(packed, codecs, chunk_bytes)
+        return found
+
+
+def _guarded_store(path: Path, guard: _Guard) -> Any:
+    """Return a folder's store, of which every file is read under `guard`."""
+    from zarr.storage import LocalStore
+
+    class GuardedStore(LocalStore):
+        async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+            guard.refuse_outside(key)
+            return guard.check(key, await super().get(key, prototype, byte_range), byte_range)
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Any) -> list[Any]:
+            ranges = list(key_ranges)
+            for key, _ in ranges:
+                guard.refuse_outside(key)
+            return list(await super().get_partial_values(prototype, ranges))
+
+        def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
+            guard.refuse_outside(key)
+            found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
+            return guard.check(key, found, byte_range)
+
+    return GuardedStore(path, read_only=True)
+
+
+_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+
+
+def _why_refused(array: Any, path: Path) -> str | None:
+    """Return why an array is not read: what it asks for before a value of it is there. None where it is read."""
+    dtype = np.dtype(array.dtype)
+    if dtype.hasobject or dtype.kind == "T":
+        return None  # text, which is listed and never read
+    if any(length < 1 for length in (*array.chunks, *(array.shards or ()))):
+        return "its chunks have a length of 0; write it again"
+    if codec := refused_codec(_codecs(array)):
+        return f"its codec '{one_line(codec)}' does not tell how large a chunk is; write it with zstd, blosc or gzip"
+    claimed = max(math.prod(array.shape) * dtype.itemsize, _chunk_bytes(array))
+    return why_not_there(claimed, lambda: bytes_of(path / array.path))
+
+
+def _codecs(array: Any) -> tuple[str, ...]:
+    """Return the names of what a chunk goes through, in the order of writing."""
+    metadata = array.metadata
+    if getattr(metadata, "zarr_format", 3) == 2:
+        steps = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor is not None else [])]
+        return tuple(str(step.codec_id) for step in steps)
+    return tuple(str(step.to_dict()["name"]).removeprefix("numcodecs.") for step in metadata.codecs)
+
+
+def _chunk_bytes(array: Any) -> int:
+    lengths: tuple[int, ...] = array.shards or array.chunks
+    return int(math.prod(lengths) * np.dtype(array.dtype).itemsize)
+
+
+def _num_stored(array: Any) -> int:
+    lengths = array.shards or array.chunks
+    return int(math.prod(-(-size // length) for size, length in zip(array.shape, lengths, strict=True)))
+
+
+def _num_missing(array: Any, path: Path) -> int:
+    """Return how many chunks, or shards, have no file."""
+    folder, prefix = path / array.path, f"{array.path}/" if array.path else ""
+    found = {
+        os.path.relpath(os.path.join(above, name), folder) for above, _, names in os.walk(folder) for name in names
+    }
+    wanted = _num_stored(array)
+    if len(found) < wanted:  # then not even as many files as chunks: the keys of a huge grid are not gone through
+        return wanted - len(found.difference(_METADATA))
+    lengths = array.shards or array.chunks
+    grid = [-(-size // length) for size, length in zip(array.shape, lengths, strict=True)]
+    keys = (array.metadata.encode_chunk_key(place).removeprefix(prefix) for place in np.ndindex(*grid))
+    return sum(key not in found for key in keys)
+
+
 def _describe(name: str, array: Any) -> VariableInfo:
     metadata, attributes = array.metadata, dict(array.attrs)
-    named = attributes.pop(_DIMENSIONS, None) or getattr(metadata, "dimension_names", None) or [""] * len(array.shape)
+    num_axes = len(array.shape)
+    named = attributes.pop(_DIMENSIONS, None) or getattr(metadata, "dimension_names", None)
     plain = plain_attributes(attributes.items())
     # In version 2 the fill value marks what is missing, in version 3 it is a value like any other (xarray's rule).
     if getattr(metadata, "zarr_format", 3) == 2 and array.fill_value is not None and array.dtype.kind in "iuf":
         plain.setdefault("_FillValue", array.fill_value.item())
     return VariableInfo(
         name=name,
-        dimensions=tuple(one or "" for one in named),
+        dimensions=_dimension_names(named, num_axes),
         shape=tuple(int(size) for size in array.shape),
         dtype=np.dtype(array.dtype).str,
         attributes=plain,
         chunk_shape=tuple(array.chunks) if array.shape else None,
     )
+
+
+def _dimension_names(named: object, num_axes: int) -> tuple[str, ...]:
+    """Return a name for each axis, "" where there is none. Raises ValueError for names that are not one an axis."""
+    if named is None:
+        return ("",) * num_axes
+    if not isinstance(named, list | tuple) or len(named) != num_axes or not all(_is_name(one) for one in named):
+        raise ValueError(f"{_DIMENSIONS} is {one_line(str(named)[:80])}, and should be {num_axes} names")
+    return tuple(one_line(one or "") for one in named)
+
+
+def _is_name(one: object) -> bool:
+    return one is None or isinstance(one, str)

@@ -5,31 +5,27 @@ T  time levels      J  rows      I  columns; arrays are arranged as (T, J, I), 1
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import Slices, VariableInfo
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables
+from mpitrain.data.selection.cf import (
+    COLUMNS,
+    OTHER,
+    ROWS,
+    TIME,
+    axis_along,
+    axis_of,
+    find_places,
+    find_time,
+    scalar_time,
+)
 from mpitrain.errors import DataError
 
-TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
 _KINDS = (TIME, ROWS, COLUMNS)
-_AXIS_ATTRIBUTE = {"T": TIME, "Y": ROWS, "X": COLUMNS, "Z": OTHER}
-# CF conventions, chapter 4 "Coordinate types"
-_STANDARD_NAMES = {
-    "time": TIME, "forecast_reference_time": TIME,
-    "latitude": ROWS, "grid_latitude": ROWS, "projection_y_coordinate": ROWS,
-    "longitude": COLUMNS, "grid_longitude": COLUMNS, "projection_x_coordinate": COLUMNS,
-    "depth": OTHER, "height": OTHER, "altitude": OTHER, "air_pressure": OTHER, "realization": OTHER,
-}  # fmt: skip
-_UNITS = (
-    (re.compile(r"^\w+ since .+", re.IGNORECASE), TIME),
-    (re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE), ROWS),
-    (re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE), COLUMNS),
-)
 _NAMES = {
     TIME: "time t times nt ntime date day month year record step ocean_time time_counter valid_time",
     ROWS: "nj j y ny lat lats latitude nlat row rows yc yh yq jm south_north grid_yt yt_ocean yu_ocean nlats",
@@ -92,26 +88,31 @@ class Axes:
 
 
 def find_axes(
-    info: VariableInfo, variables: Mapping[str, VariableInfo], only_axis: str = COLUMNS,
-    fixed: Mapping[int, int] | None = None,
+    info: VariableInfo, variables: Variables, only_axis: str = COLUMNS,
+    fixed: Mapping[int, int] | None = None, time_dimension: str | None = None,
 ) -> Axes:  # fmt: skip
     """Recognise the axes of a variable among the `variables` of its file.
 
-    In this order: coordinate variables (CF `axis`, `standard_name`, `units`), usual names of dimensions, an unlimited
-    one as time, and for what is left the usual order time, rows, columns. `only_axis` is what a lone unknown axis is.
-    `fixed` are axes that are none of these, with the position that is taken along each.
+    In this order: `time_dimension`, where it is given; coordinate variables (CF `axis`, `standard_name`, `units`),
+    usual names of dimensions, the dimensions along which latitude and longitude lie, an unlimited one as time, and for
+    what is left the usual order time, rows, columns. `only_axis` is what a lone unknown axis is. `fixed` are axes that
+    are none of these, with the position that is taken along each.
 
     Raises DataError for a further axis that is longer than 1, and for two axes that say they are the same.
     """
     kinds = [OTHER if axis in (fixed or {}) else kind for axis, kind in enumerate(_kinds_of(info, variables))]
+    if kinds == [None] and info.dimensions == ("",) and find_time("", info, variables) is not None:
+        kinds = [TIME]  # rows of a table with dates
+    if time_dimension in info.dimensions:
+        kinds[info.dimensions.index(str(time_dimension))] = TIME
     _refuse_doubles(info, kinds)
-    if TIME not in kinds:
+    if TIME not in kinds and scalar_time(info, variables) is None:
         growing = [axis for axis in sorted(info.unlimited) if kinds[axis] is None]
         kinds = [TIME if axis in growing[:1] else kind for axis, kind in enumerate(kinds)]
     return _axes(info, _assign_rest(info, kinds, only_axis), fixed or {})
 
 
-def further_axes(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> list[int]:
+def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
     """Return the axes that are neither time nor rows nor columns, whatever their sizes."""
     kinds = _kinds_of(info, variables)
     num_unknown = max(0, kinds.count(None) - sum(kind not in kinds for kind in _KINDS))
@@ -119,8 +120,26 @@ def further_axes(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> l
     return [axis for axis, kind in enumerate(kinds) if kind == OTHER or axis in unknown[:num_unknown]]
 
 
-def _kinds_of(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> list[str | None]:
-    return [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+def _kinds_of(info: VariableInfo, variables: Variables) -> list[str | None]:
+    kinds = [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+    return _with_places(info, kinds, variables) if None in kinds else kinds
+
+
+def _with_places(info: VariableInfo, kinds: list[str | None], variables: Variables) -> list[str | None]:
+    """Name the unknown axes along which latitude and longitude lie together: rows and columns, or cells in no order.
+
+    An unlimited dimension may be any of these. Cells each of which has a time of its own are time levels.
+    """
+    unknown = {info.dimensions[axis]: axis for axis, kind in enumerate(kinds) if kind is None}
+    places = find_places(info, variables)
+    if places is None:
+        found = {name: kind for name in unknown if name and (kind := axis_along(name, variables)) is not None}
+    else:
+        space = [name for name in places[0].dimensions if kinds[info.dimensions.index(name)] not in (TIME, OTHER)]
+        has_times = len(space) == 1 and find_time(space[0], info, variables) is not None
+        found = {space[0]: TIME} if has_times else dict(zip(reversed(space), (COLUMNS, ROWS), strict=False))
+    named = {axis: found[name] for name, axis in unknown.items() if name in found and found[name] not in kinds}
+    return [named.get(axis, kind) for axis, kind in enumerate(kinds)]
 
 
 def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo]) -> str | None:
@@ -128,7 +147,7 @@ def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo
     if not name:
         return None
     coordinate = coordinate_of(info, name, variables)
-    kind = _kind_of_coordinate(coordinate) if coordinate is not None else None
+    kind = axis_of(coordinate) if coordinate is not None else None
     return kind or _KIND_OF_NAME.get(name.lower())
 
 
@@ -142,13 +161,6 @@ def coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, Variabl
         if not group:
             return None
         group = group.rpartition("/")[0]
-
-
-def _kind_of_coordinate(coordinate: VariableInfo) -> str | None:
-    kind = _AXIS_ATTRIBUTE.get(coordinate.text("axis").upper()) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
-    if kind:
-        return kind
-    return next((kind for pattern, kind in _UNITS if pattern.match(coordinate.units)), None)
 
 
 def _refuse_doubles(info: VariableInfo, kinds: list[str | None]) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
+from mpitrain.data.selection.expressions.clock import dates_of, numbers_of
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part, time_variable
@@ -30,7 +31,8 @@ class Coordinates:
 
     `attributes` and `dtypes` are by name (lon, lat, time), and name only what the files have. `grids` (J, I) are
     places without time; `moving` are those that differ from one time level or file to another, by file. `times` (T,)
-    is in the units of the first file. `stored` says how the first file holds longitude and latitude.
+    is in the units of the first file. `stored` says how the first file holds longitude and latitude,
+    `time_name` which variable of it the times are.
     """
 
     source: SampleSource
@@ -40,6 +42,7 @@ class Coordinates:
     moving: Mapping[str, Sequence[VariableAccess]] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = None
     stored: Mapping[str, VariableAccess] = field(default_factory=dict)
+    time_name: str = ""
 
     def at(self, grid_index: npt.NDArray[np.int64]) -> dict[str, Array]:
         """Return each coordinate (N,) of point samples, by name. Raises DataError where a file cannot be read."""
@@ -60,7 +63,7 @@ class Coordinates:
         number = self.source.at_level(level)
         record, access = self.source.files[number], self.moving[name][number]
         time = level - record.first_time
-        stored = read_part(self.source.handles.get(record.path), access, slice(time, time + 1), _EVERYTHING)
+        stored = read_part(self.source.handles.get(record), access, slice(time, time + 1), _EVERYTHING)
         return _grid(access.decode(stored), self.source.grid_shape)
 
 
@@ -87,10 +90,10 @@ def open_coordinates(source: SampleSource) -> Coordinates:
         else:
             values = _whole(found[0], source.files[0], source)
             grids[name], dtypes[name] = _grid(values, source.grid_shape), values.dtype.str[1:]
-    times, time_attributes = _read_times(source)
+    times, time_attributes, time_name = _read_times(source)
     if times is not None:
         attributes[TIME], dtypes[TIME] = time_attributes, "f8"
-    return Coordinates(source, attributes, dtypes, grids, moving, times, stored)
+    return Coordinates(source, attributes, dtypes, grids, moving, times, stored, time_name)
 
 
 def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
@@ -99,13 +102,20 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 
 def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
-    file = source.handles.get(record.path)
+    file, named = source.handles.get(record), source.selection.coordinates
     try:
-        access = find_access(file, find_role(role, file, source.leading_references), is_coordinate=True)
+        access = find_access(file, find_role(role, file, source.leading_references, named), True, named)
     except DataError:
         return None
-    sizes = zip(access.shape, (record.num_times, *source.grid_shape), strict=True)
-    return access if access.info.is_numeric and all(size in (1, full) for size, full in sizes) else None
+    full = record.num_times, *source.grid_shape
+    if access.info.is_numeric and all(size in (1, whole) for size, whole in zip(access.shape, full, strict=True)):
+        return access
+    if role in named:
+        raise DataError(
+            f"{record.path}: variable '{access.info.name}', which data.coordinates names, has (time, rows, columns) "
+            f"{access.shape}, the samples have {full}; name one that lies on their grid"
+        )
+    return None
 
 
 def _moves(access: Sequence[VariableAccess], source: SampleSource) -> bool:
@@ -118,7 +128,7 @@ def _moves(access: Sequence[VariableAccess], source: SampleSource) -> bool:
 
 
 def _whole(access: VariableAccess, record: SourceFile, source: SampleSource) -> Array:
-    return access.decode(read_part(source.handles.get(record.path), access, _EVERYTHING, _EVERYTHING))
+    return access.decode(read_part(source.handles.get(record), access, _EVERYTHING, _EVERYTHING))
 
 
 def _place_attributes(name: str, info: VariableInfo) -> dict[str, str]:
@@ -126,19 +136,20 @@ def _place_attributes(name: str, info: VariableInfo) -> dict[str, str]:
     return {"standard_name": long_name, "long_name": info.text("long_name") or long_name, "units": units}
 
 
-def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, dict[str, str]]:
+def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, dict[str, str], str]:
     attributes: dict[str, str] = {}
+    name = ""
     parts: list[npt.NDArray[np.float64]] = []
     for record in source.files:
-        file = source.handles.get(record.path)
-        info = time_variable(record.variables, file)
+        file = source.handles.get(record)
+        info = time_variable(record.variables, file, source.selection.coordinates)
         if info is None or not info.units:
-            return None, {}
+            return None, {}, ""
         values = read_column(file, info)
-        own = _time_attributes(info)
+        own, name = _time_attributes(info), name or info.name
         attributes = attributes or own
         parts.append(values if own["units"] == attributes["units"] else _converted(values, own, attributes, record))
-    return np.concatenate(parts), attributes
+    return np.concatenate(parts), attributes, name
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:
@@ -153,11 +164,8 @@ def _time_attributes(info: VariableInfo) -> dict[str, str]:
 def _converted(
     values: npt.NDArray[np.float64], own: Mapping[str, str], wanted: Mapping[str, str], record: SourceFile
 ) -> npt.NDArray[np.float64]:
-    import netCDF4
-
     try:
-        dates = netCDF4.num2date(values, own["units"], calendar=own["calendar"])
-        return np.asarray(netCDF4.date2num(dates, wanted["units"], calendar=wanted["calendar"]), dtype=np.float64)
+        return numbers_of(dates_of(values, own["units"], own["calendar"]), wanted["units"], wanted["calendar"])
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"{record.path}: its times, '{own['units']}', cannot be put into '{wanted['units']}' ({error}); give files "

@@ -55,7 +55,7 @@ class GridLayout(SampleLayout):
 
     @cached_property
     def static_mask(self) -> BoolArray | None:
-        """Where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
+        """See `SampleLayout.static_mask`."""
         masks = [one.evaluate(self.statics.__getitem__) for one in self.rule.conditions if self.is_static(one)]
         if not masks:
             return None
@@ -288,12 +288,20 @@ class _Part:
         own, axes, spans = access.info.name, tuple(axis for axis, _ in access.axes.fixed), None
         if axes:
             # All levels that are asked for are read at once: a stored block may hold several.
-            every = [one for one in self._record.variables.values() if one.info.name == own and not one.lag]
-            spans = spans_of(one.axes.fixed for one in every if tuple(axis for axis, _ in one.axes.fixed) == axes)
+            spans = self._spans[own, axes]
         key = own, axes
         if key not in self._stored:
             self._stored[key] = read_stored(self._file, access, self._times, self._rows, self._reads, spans)
         return access.axes.arrange(self._stored[key], spans)
+
+    @cached_property
+    def _spans(self) -> dict[tuple[str, tuple[int, ...]], dict[int, tuple[int, int]]]:
+        """The positions that are asked for along the fixed axes, by a variable's name in the file and these axes."""
+        fixed: dict[tuple[str, tuple[int, ...]], list[tuple[tuple[int, int], ...]]] = {}
+        for one in self._record.variables.values():
+            if one.axes.fixed and not one.lag:
+                fixed.setdefault((one.info.name, tuple(axis for axis, _ in one.axes.fixed)), []).append(one.axes.fixed)
+        return {key: spans_of(places) for key, places in fixed.items()}
 
     @cached_property
     def _file(self) -> FieldFile:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.files.variable import FieldFile, check_claims
 from mpitrain.data.selection.expressions.clock import read_times
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.names import odd_units
 from mpitrain.data.selection.rule import PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
-from mpitrain.data.selection.variable_access import VariableAccess, read_part, time_variable
+from mpitrain.data.selection.variable_access import VariableAccess, is_longitude_of, read_part, time_variable, turned
 from mpitrain.data.units import find_conversion
 from mpitrain.errors import DataError
 
@@ -74,7 +74,7 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     lags = any(one.lag for one in access.values())
     if not grids.naming.clocks and not lags:
         return None
-    info = time_variable(access, file)
+    info = time_variable(access, file, grids.selection.coordinates)
     if not grids.naming.clocks and (info is None or " since " not in info.units):
         return None  # lags count levels
     times, calendar = read_times(info, file)
@@ -103,6 +103,7 @@ def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess
     main = leading[0] if grids.has_targets else max(leading, key=lambda one: one.shape[1] * one.shape[2])
     num_times = max(access[name].shape[0] for name in grids.references(grids.main_names))
     grid_shape = main.shape[1:]
+    check_claims((one.info for one in access.values()), file.path)
     for one in access.values():
         if 0 in one.shape:
             raise DataError(
@@ -164,7 +165,7 @@ def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
 
     Wanted are those of the selection, or of the first file. Raises DataError where units differ and are not converted.
     """
-    notices: list[str] = []
+    notices = _turn_longitudes(grids, file, access)
     for name in grids.references(grids.main_names):
         info, wanted = access[name].info, grids.wanted_units(name)
         if wanted is None:
@@ -179,4 +180,24 @@ def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
         if conversion is not None:
             access[name] = replace(access[name], conversion=conversion)
             notices.append(f"{what} is converted from '{info.units}' to '{wanted}'")
+    return notices
+
+
+def _turn_longitudes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> list[str]:
+    """Have longitudes read in the turn in which the network has learnt them; return a line for each that may differ."""
+    notices: list[str] = []
+    for name, between in grids.selection.longitude_ranges.items():
+        one = access.get(name)
+        if one is None or not is_longitude_of(one.info.name, file):
+            continue
+        if one.axes.time is None:
+            values = one.decode(read_part(file, one, slice(None), slice(None)))
+            # More than rounding: the range of single precision may end just inside of the file's own ends.
+            if not np.any(np.abs(turned(values, between, one.whole_turn) - values) > one.whole_turn / 2):
+                continue
+        access[name] = replace(one, turn=between)
+        notices.append(
+            f"{file.path}: longitudes '{name}' outside of {between[0]:.6g} to {between[1]:.6g}, which the network was "
+            "trained on, are read as those a whole turn away"
+        )
     return notices

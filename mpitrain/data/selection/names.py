@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.config.model import CICE_SUFFIX, ICE_NAMES, ICE_STANDARD_NAMES
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.variable import FieldFile, VariableInfo, Variables
+from mpitrain.data.selection.cf import bounds_of, is_latitude, is_longitude
 from mpitrain.data.units import is_same
 from mpitrain.errors import DataError
 
@@ -64,8 +65,12 @@ QUANTITIES: dict[str, Quantity] = {
     "flwdn": Quantity(("flwdn", "rlds", "dlwrf"), ("surface_downwelling_longwave_flux_in_air",), _FLUX),
     "fswdn": Quantity(("fswdn", "rsds", "dswrf"), ("surface_downwelling_shortwave_flux_in_air",), _FLUX),
     ICE_FRACTION: Quantity(ICE_NAMES, ICE_STANDARD_NAMES, _FRACTION),
-    LATITUDE: Quantity(("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean", "clat"), ("latitude",)),
-    LONGITUDE: Quantity(("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean", "clon"), ("longitude",)),
+    LATITUDE: Quantity(
+        ("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean", "clat", "lat2d"), ("latitude",)
+    ),
+    LONGITUDE: Quantity(
+        ("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean", "clon", "lon2d"), ("longitude",)
+    ),
     OCEAN_MASK: Quantity(
         ("umask", "mask", "tmask", "ocean_mask", "wet", "mask_rho"), ("sea_binary_mask", "sea_area_fraction")
     ),
@@ -75,6 +80,11 @@ _ROLES = {
     LONGITUDE: "longitude",
     OCEAN_MASK: "ocean mask",
     ICE_FRACTION: "ice concentration",
+}
+
+_OTHERWISE = {
+    LATITUDE: ", or of units degrees_north; data.coordinates names it",
+    LONGITUDE: ", or of units degrees_east; data.coordinates names it",
 }
 
 
@@ -102,7 +112,8 @@ def no_such_role(quantity: str, file: FieldFile) -> DataError:
     known = QUANTITIES[quantity]
     return DataError(
         f"{file.path}: has no {_ROLES[quantity]} (a variable such as {', '.join(known.names[:3])}, or of standard_name "
-        f"{' or '.join(known.standard_names)}); this one has {list_names(file.variables) or 'none'}"
+        f"{' or '.join(known.standard_names)}{_OTHERWISE.get(quantity, '')}); this one has "
+        f"{list_names(file.variables) or 'none'}"
     )
 
 
@@ -113,7 +124,9 @@ def is_cice_history(file: FieldFile) -> bool:
 
 def is_absent(request: str, file: FieldFile) -> bool:
     """Tell whether a file has nothing at all that `request` may mean."""
-    return request not in {*file.variables, *file.refused} and not any(_candidates(request, file.variables))
+    return (
+        request not in file.variables and request not in file.refused and not any(_candidates(request, file.variables))
+    )
 
 
 def quantity_of(request: str) -> Quantity | None:
@@ -142,23 +155,49 @@ def odd_units(request: str, info: VariableInfo, path: Path) -> str | None:
     return f"{path}: variable '{info.name}' has units '{info.units}', expected {usual}; its values are used as they are"
 
 
-def _candidates(request: str, variables: Mapping[str, VariableInfo]) -> list[list[str]]:
-    """Return the names that fit, by falling strength of the reason."""
-    numeric = {name: info for name, info in variables.items() if info.is_numeric}
-    lower, quantity = request.lower(), quantity_of(request)
+def _candidates(request: str, variables: Variables) -> list[list[str]]:
+    """Return the names that fit, by falling strength of the reason, best first."""
+    quantity = quantity_of(request)
     names = quantity.names if quantity else ()
     standard_names = (*(quantity.standard_names if quantity else ()), request)
-    same = [name for name, info in numeric.items() if info.short_name == request]
-    same_in_lower = [name for name, info in numeric.items() if info.short_name.lower() == lower]
-    short = [name for name, info in numeric.items() if _plain(info.short_name) in (*names, _plain(request))]
-    short.sort(key=lambda name: _position(_plain(numeric[name].short_name), names))
-    standard = [name for name, info in numeric.items() if info.text("standard_name") in standard_names]
-    return [same, same_in_lower, short, standard]
+    return [
+        _of_keys(variables, _short_name, (request,)),
+        _of_keys(variables, _lower_name, (request.lower(),)),
+        _of_keys(variables, _plain_name, (*names, _plain(request))),
+        _of_keys(variables, _standard_name, standard_names),
+        _of_units(variables, request),
+    ]
+
+
+def _of_units(variables: Variables, request: str) -> list[str]:
+    """Return what is a latitude or a longitude by its units, as of Ferret's and WRF's files."""
+    is_it = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(request)
+    if is_it is None:
+        return []
+    bounds = bounds_of(variables)
+    return [name for name, info in variables.items() if info.short_name not in bounds and is_it(info)]
+
+
+def _of_keys(variables: Variables, key: Callable[[VariableInfo], str], wanted: Iterable[str]) -> list[str]:
+    groups = variables.numeric_by(key)
+    return [name for one in dict.fromkeys(wanted) for name in groups.get(one, ())]
+
+
+def _short_name(info: VariableInfo) -> str:
+    return info.short_name
+
+
+def _lower_name(info: VariableInfo) -> str:
+    return info.short_name.lower()
+
+
+def _plain_name(info: VariableInfo) -> str:
+    return _plain(info.short_name)
+
+
+def _standard_name(info: VariableInfo) -> str:
+    return info.text("standard_name")
 
 
 def _plain(name: str) -> str:
     return CICE_SUFFIX.sub("", name.lower())
-
-
-def _position(name: str, names: tuple[str, ...]) -> int:
-    return names.index(name) if name in names else len(names)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from mpitrain.data.files.first_opening import FIRST_OPENING
 from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.formats.open import OnFile, ignore_file, opened
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.expression import Expression
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_plain, spell_out
@@ -24,7 +24,7 @@ from mpitrain.data.selection.names import (
     is_cice_history,
     list_names,
 )
-from mpitrain.data.selection.rule import build_point_rule, uses_ice
+from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
 from mpitrain.data.selection.settings import Selection, expand_paths
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
@@ -33,43 +33,47 @@ from mpitrain.data.selection.variable_access import (
     coordinate_name,
     find_access,
     find_role,
+    named_variable,
     reference_of,
 )
-from mpitrain.errors import DataError
+from mpitrain.errors import DataError, MissingVariableError
 
 DEFAULT_CHUNK_BYTES = 8 * 2**20
 
 
 def open_source(
-    selection: Selection, target_bytes: int = DEFAULT_CHUNK_BYTES, num_predicted: int | None = None
+    selection: Selection,
+    target_bytes: int = DEFAULT_CHUNK_BYTES,
+    num_predicted: int | None = None,
+    on_file: OnFile = ignore_file,
 ) -> SampleSource:
     """Open the files of `selection`, and plan how they are read. Reads no values, save of variables without time.
 
     For one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as float32;
     more where a stored block does. `num_predicted`, for predictions: files may lack all targets, which are so many.
-    Raises DataError where a file cannot serve, ConfigError for a mask that is refused.
+    `on_file` is called with each path before that file is opened, and with None once it is closed.
+    Raises DataError where a file cannot serve, ConfigError for a mask that is refused, MissingVariableError.
     """
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
     both = sorted(set(paths) & set(held_out))
     if both:
         raise DataError(f"{both[0]}: is in data.data_path and in data.validation_path; take it out of one of them")
-    FIRST_OPENING.expect([*paths, *held_out])
-    with FIRST_OPENING.opened(paths[0]) as first:
+    with opened(paths[0], on_file, selection.reader) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
-    source = opener(selection, [*paths, *held_out], target_bytes, num_predicted)
+    source = opener(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
     return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
 
 
 def _open_grid(
-    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None
+    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None, on_file: OnFile
 ) -> SampleSource:
     """Open files of gridded variables (see `open_source`)."""
     names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
     num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
-        with FIRST_OPENING.opened(path) as file:
+        with opened(path, on_file, selection.reader) as file:
             _add_file(grids, file)
     layout = _grid_layout(grids)
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
@@ -108,36 +112,56 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
             f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
             "predict for files with and without targets one after the other"
         )
-    access = {name: _find_access(grids, file, name) for name in grids.names}
+    access = _find_all(grids, file, grids.names)
     grids.notices += convert_units(grids, file, access)
     if is_first:
+        grids.notices += _targets_among_inputs(grids, access)
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
     times = read_file_times(grids, file, access)
-    record = SourceFile(file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times)
+    record = SourceFile(
+        file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times, grids.selection.reader
+    )
     grids.records.append(record)
 
 
-def _find_access(grids: Grids, file: FieldFile, name: str) -> VariableAccess:
-    """Return where a file has a variable. Raises DataError, which names the setting that asks for it."""
-    is_input = name in grids.references(grids.input_names)
-    is_target = name in grids.references(grids.target_names)
+def _targets_among_inputs(grids: Grids, access: Mapping[str, VariableAccess]) -> Iterator[str]:
+    """Yield a notice for each target that is an input too, under whatever names, at the same time level."""
+    place = lambda name: (access[name].info.name, access[name].axes.fixed, access[name].lag)  # noqa: E731
+    inputs = {place(name): name for name in grids.input_names if name in access}
+    for target in grids.target_names if grids.has_targets else ():
+        same = inputs.get(place(target)) if target in access else (target if target in grids.input_names else None)
+        if same is not None:
+            own = "" if same == target else f" ({same})"
+            yield f"variables.output_variables: {target} is an input too{own}: the network need only copy it"
+
+
+def _find_all(grids: Grids, file: FieldFile, names: Sequence[str]) -> dict[str, VariableAccess]:
+    """Return where a file has each variable. Raises DataError, which names the setting that asks for it."""
+    inputs, targets = (frozenset(grids.references(some)) for some in (grids.input_names, grids.target_names))
+    return {name: _find_access(grids, file, name, name in inputs, name in targets) for name in names}
+
+
+def _find_access(grids: Grids, file: FieldFile, name: str, is_input: bool, is_target: bool) -> VariableAccess:
     if name == grids.area_name and is_absent(name, file):
-        raise DataError(
+        raise MissingVariableError(
             f"{file.path}: no variable '{name}', which data.area_variable names; this one has "
             f"{list_names(file.variables) or 'none'}"
         )
     if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
         key = "variables.input_variables" if is_input else "variables.output_variables"
         asked = grids.selection.input_names if is_input else grids.selection.target_names
-        why = "" if asked is not None else " (of a CICE history, which is what is read where nothing else is named)"
-        raise DataError(
+        # Where targets may be missing, a trained network asks for its own inputs.
+        is_needed = is_input and grids.may_lack_targets
+        why = "" if asked is not None or is_needed else " (the default variables are those of a CICE history)"
+        advice = "the network needs it: give data that has it" if is_needed else f"name those to use in {key}"
+        raise MissingVariableError(
             f"{file.path}: no variable '{reference_of(name, file).name}'{why}; this one has "
-            f"{list_names(file.variables) or 'none'}; name those to use in {key}"
+            f"{list_names(file.variables) or 'none'}; {advice}"
         )
-    return find_access(file, name, name in grids.coordinates)
+    return find_access(file, name, name in grids.coordinates, grids.selection.coordinates)
 
 
 def _look_for_targets(grids: Grids, file: FieldFile) -> None:
@@ -164,19 +188,20 @@ def _choose_names(grids: Grids, file: FieldFile) -> None:
     """Decide by the first file which variables the rule and the weights need."""
     selection = grids.selection
     leading = grids.leading_references
-    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, leading)  # noqa: E731
+    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, leading, selection.coordinates)  # noqa: E731
     with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
+    for quantity in selection.coordinates:
+        named_variable(quantity, file, selection.coordinates)
     _spell_out(grids, file)
-    for name in grids.references(grids.main_names):  # what the user has named comes before what the rule needs
-        _find_access(grids, file, name)
+    _find_all(grids, file, grids.references(grids.main_names))  # what the user names comes before what the rule needs
     # Without names of its own a run asks for CICE's variables.
     is_cice = selection.input_names is None or is_cice_history(file)
     grids.rule = build_point_rule(selection.domain, leading, role, with_ice, is_cice)
     if not with_ice and uses_ice(selection.domain, is_cice):
-        key = "domain.clean_data" if selection.domain.mask_mode is None else "domain.mask_mode=sea_ice"
+        others = "with" if selection.domain.mask_mode == "ocean" else "without"
         grids.notices.append(
-            f"{file.path}: holds no ice concentration: the condition 0 < aice <= 1 of {key} is not applied, points "
-            "without ice are predicted too"
+            f"{file.path}: holds no ice concentration: the condition {words_of_ice(selection.domain)} is not applied, "
+            f"points {others} ice are predicted too"
         )
     if selection.is_area_weighted:
         grids.area_name = selection.area_name

@@ -1,15 +1,18 @@
 """Which points of a grid are samples: the conditions that the section `domain` stands for.
 
-`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `select_points`) for a CICE history; of other files,
-where `pole` and `clean_data` are as they are by themselves, every point counts. Otherwise these two are not used, and
-every hemisphere counts:
+`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `select_points`) for a CICE history. Of other files
+every point counts, with `clean_data: false` those beyond 60 degrees. Otherwise `clean_data` is not used:
 
 all      every point of the grid
 ocean    where the file's ocean mask (umask, mask, sea_binary_mask) is 1; without one, where every target has a value
          (to predict for a file without targets: every input)
+both     as `ocean`
 sea_ice  as `ocean`, where the ice concentration is above 0 and at most 1
 
-`mask`, `latitude_range` and `longitude_range` hold as well, whatever the mode. Ranges include their ends.
+`min_ice_concentration` is the bound in place of 0 for sea_ice; ocean then keeps points of less ice.
+
+`pole` then is a hemisphere, and needs the latitude alone; null: both. `mask`, `latitude_range` and `longitude_range`
+hold as well, whatever the mode. Ranges include their ends.
 """
 
 from __future__ import annotations
@@ -73,6 +76,16 @@ def has_ice(aice: Array) -> BoolArray:
     return np.asarray((aice > 0) & (aice <= 1))
 
 
+def is_icier(aice: Array, than: float) -> BoolArray:
+    """Tell where a concentration is above `than` and at most 1; a NaN is neither."""
+    return np.asarray((aice > than) & (aice <= 1))
+
+
+def has_less_ice(aice: Array, than: float) -> BoolArray:
+    """Tell where a concentration is below `than`; a NaN is not."""
+    return np.asarray(aice < than)
+
+
 def is_within(values: Array, low: float, high: float) -> BoolArray:
     """Tell which values lie from `low` to `high`, both included."""
     return np.asarray((values >= low) & (values <= high))
@@ -91,8 +104,8 @@ def is_present(values: Array) -> BoolArray:
 
 
 TESTS: Mapping[str, Callable[..., BoolArray]] = {
-    "poleward": is_poleward, "ocean": is_ocean, "ice": has_ice, "within": is_within,
-    "between meridians": is_between_meridians, "present": is_present,
+    "poleward": is_poleward, "ocean": is_ocean, "ice": has_ice, "icier": is_icier, "less ice": has_less_ice,
+    "within": is_within, "between meridians": is_between_meridians, "present": is_present,
 }  # fmt: skip
 
 
@@ -121,15 +134,23 @@ class PointRule:
 
 def is_every_point(domain: DomainSection, is_cice: bool) -> bool:
     """Tell whether a file that is no CICE history (`is_cice`) has all its points taken: nothing else is asked for."""
-    usual = DomainSection()
-    return not is_cice and (domain.mask_mode, domain.pole, domain.clean_data) == (None, usual.pole, usual.clean_data)
+    return not is_cice and domain.mask_mode is None and domain.pole is None and domain.clean_data
 
 
 def uses_ice(domain: DomainSection, is_cice: bool = True) -> bool:
     """Tell whether the rule of `domain` asks for the ice concentration of a file."""
-    if is_every_point(domain, is_cice):
-        return False
-    return domain.clean_data if domain.mask_mode is None else domain.mask_mode == "sea_ice"
+    if domain.mask_mode is None:
+        return is_cice and domain.clean_data
+    return domain.mask_mode == "sea_ice" or (domain.mask_mode == "ocean" and domain.min_ice_concentration is not None)
+
+
+def words_of_ice(domain: DomainSection) -> str:
+    """Return what the rule of `domain` asks of the ice concentration, and the setting that asks for it."""
+    mode, bound = domain.mask_mode, domain.min_ice_concentration
+    if mode is None:
+        return "0 < aice <= 1 of domain.clean_data"
+    condition = f"aice < {bound:g}" if mode == "ocean" and bound is not None else f"{bound or 0:g} < aice <= 1"
+    return f"{condition} of domain.mask_mode={mode}"
 
 
 def build_point_rule(
@@ -148,7 +169,7 @@ def build_point_rule(
         conditions: list[Condition | MaskExpression] = []
         words = ["every point (the file is no CICE history; domain.mask_mode or domain.pole select fewer)"]
     else:
-        conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice)
+        conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
     if domain.mask is not None:
         conditions.append(MaskExpression(domain.mask))
         words.append(f"domain.mask={domain.mask}")
@@ -164,29 +185,54 @@ def build_point_rule(
 
 
 def _conditions_of_mode(
-    domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool
+    domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool, is_cice: bool
 ) -> tuple[list[Condition | MaskExpression], list[str]]:
-    if domain.mask_mode is None:
+    if domain.mask_mode is None and (is_cice or not domain.clean_data):
         try:
             return _conditions_of_pole(domain, find_role, with_ice)
         except DataError as error:
             raise DataError(
                 f"{error}; domain.pole and domain.clean_data need it: set domain.mask_mode to all, ocean or sea_ice"
             ) from error
-    words = [f"domain.mask_mode={domain.mask_mode}"]
-    if domain.mask_mode == "all":
-        return [], words
-    ice = [Condition(find_role(ICE_FRACTION), "ice")] if with_ice and uses_ice(domain) else []
-    return [*_ocean(leading_names, find_role), *ice], words
+    hemisphere, words = _hemisphere(domain, find_role)
+    words = [*([f"domain.mask_mode={domain.mask_mode}"] if domain.mask_mode else []), *words]
+    if domain.mask_mode in (None, "all"):
+        return [*hemisphere], words
+    ice = [_condition_of_ice(domain, find_role)] if with_ice and uses_ice(domain) else []
+    if ice and domain.min_ice_concentration is not None:
+        words.append(f"domain.min_ice_concentration={domain.min_ice_concentration:g}")
+    return [*hemisphere, *_ocean(leading_names, find_role), *ice], words
+
+
+def _condition_of_ice(domain: DomainSection, find_role: FindRole) -> Condition:
+    """Return what `domain.mask_mode`, sea_ice or ocean, asks of the ice concentration."""
+    name, bound = find_role(ICE_FRACTION), domain.min_ice_concentration
+    if bound is None:
+        return Condition(name, "ice")
+    return Condition(name, "icier" if domain.mask_mode == "sea_ice" else "less ice", {"than": bound})
+
+
+def _hemisphere(domain: DomainSection, find_role: FindRole) -> tuple[list[Condition], list[str]]:
+    """Return the condition that `domain.pole` is, and its words; none where it is both or null."""
+    if domain.pole is None:
+        return [], []
+    if domain.pole == "both":
+        return [], ["domain.pole=both"]
+    side = "above" if domain.pole == "north" else "below"
+    try:
+        condition = Condition(find_role(LATITUDE), "poleward", {"pole": domain.pole, "limit": 0.0})
+    except DataError as error:
+        raise DataError(f"{error}; domain.pole needs it") from error
+    return [condition], [f"domain.pole={domain.pole} (latitudes {side} 0)"]
 
 
 def _conditions_of_pole(
     domain: DomainSection, find_role: FindRole, with_ice: bool
 ) -> tuple[list[Condition | MaskExpression], list[str]]:
-    clean = domain.clean_data
+    clean, pole = domain.clean_data, domain.pole or "north"
     limit = CLEAN_LATITUDE_DEGREES if clean else ANY_LATITUDE_DEGREES
     conditions: list[Condition | MaskExpression] = [
-        Condition(find_role(LATITUDE), "poleward", {"pole": domain.pole, "limit": limit})
+        Condition(find_role(LATITUDE), "poleward", {"pole": pole, "limit": limit})
     ]
     if clean:
         conditions.append(Condition(find_role(OCEAN_MASK), "ocean"))
@@ -194,7 +240,7 @@ def _conditions_of_pole(
         conditions.append(Condition(find_role(ICE_FRACTION), "ice"))
     icy = " with 0 < aice <= 1" if with_ice else ""
     rule = f"ocean (umask 1) beyond 40 degrees{icy}" if clean else "beyond 60 degrees"
-    return conditions, [f"domain.pole={domain.pole}, domain.clean_data={str(clean).lower()} ({rule})"]
+    return conditions, [f"domain.pole={pole}, domain.clean_data={str(clean).lower()} ({rule})"]
 
 
 def _ocean(leading_names: tuple[str, ...], find_role: FindRole) -> list[Condition]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from mpitrain.config import DomainSection, RunConfig
-from mpitrain.config.model import TargetTransform, target_transforms
-from mpitrain.data.files.zarr import is_zarr
+from mpitrain.config import DomainSection, LoadedConfig, RunConfig, VariablesSection
+from mpitrain.config.model import TargetTransform
+from mpitrain.data.files.netcdf_classic import read_global_texts
+from mpitrain.data.formats.open import is_data
+from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 
 _PATTERN = re.compile(r"[*?\[]")
@@ -25,7 +29,10 @@ class Selection:
     `weighs_loss` losses do too. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name
     of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
     others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
-    that.
+    that. `coordinates` are the variables that the user names for "lat", "lon" and "time". `reader` are the plain values
+    of `data.reader`.
+    `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
+    longitude is turned to them.
     """
 
     files: tuple[str, ...]
@@ -43,6 +50,14 @@ class Selection:
     units: Mapping[str, str] = field(default_factory=dict)
     held_out_files: tuple[str, ...] = ()
     target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
+    coordinates: Mapping[str, str] = field(default_factory=dict)
+    reader: Mapping[str, Any] | None = None
+    longitude_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def asked_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of inputs and targets that the settings ask for; the default is those of a CICE history."""
+    return tuple(variables.input_variables or CICE_INPUTS), tuple(variables.output_variables or (CICE_TARGET,))
 
 
 def selection_of(
@@ -68,8 +83,43 @@ def selection_of(
         seed=config.split_seed,
         dtype=config.training.dtype,
         held_out_files=() if without_held_out else tuple(data.validation_entries),
-        target_transforms=target_transforms(config.network) if to_learn else {},
+        target_transforms=config.network.transforms if to_learn else {},
+        coordinates=data.named_coordinates,
+        reader=None if data.reader is None else data.reader.model_dump(mode="json"),
     )
+
+
+def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
+    """Return what `config` selects of `files`, unthinned: predictions are for all samples, whatever they count."""
+    selection = selection_of(config, files, without_held_out=True)
+    return replace(selection, max_patterns=None, thin_fraction=1.0, is_area_weighted=False, weighs_loss=False)
+
+
+def with_names_of_file(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the settings with the inputs and targets that the first data file names, if the settings name none.
+
+    Files that were collected in a running model do so by the global attributes `input_variables` and
+    `output_variables`; a notice tells of their `weight_variable`. A file that cannot be read is left to its reader.
+    """
+    config, variables = loaded.config, loaded.config.variables
+    if not config.data.entries or variables.input_variables is not None or variables.output_variables is not None:
+        return loaded
+    try:
+        path = expand_paths(config.data.entries)[0]
+        texts = read_global_texts(path)
+    except (OSError, EOFError, DataError):
+        return loaded
+    inputs, targets = (texts.get(name, "").split() for name in ("input_variables", "output_variables"))
+    if not inputs or not targets:
+        return loaded
+    named = type(variables)(input_variables=inputs, output_variables=targets)
+    with_names = type(config).model_validate({**dict(config), "variables": named})
+    weight = texts.get("weight_variable")
+    if weight is None or config.data.area_variable is not None:
+        return replace(loaded, config=with_names)
+    advice = f"data.area_variable={weight} training.area_weighted_loss=true count them"
+    notice = f"{path}: samples of strata, trained on without their weights; {advice}"
+    return replace(loaded, config=with_names, notices=(*loaded.notices, notice))
 
 
 def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
@@ -84,6 +134,11 @@ def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
     return tuple(files)
 
 
+def name_files(files: Sequence[str]) -> str:
+    """Return the files for a message; data in memory of a Python program have no name."""
+    return " ".join(files) if not any(is_in_passing_folder(Path(file)) for file in files) else "data in memory"
+
+
 def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Return what sorts names as people do: digits by their value."""
     words = re.split(r"(\d+)", str(path))
@@ -92,13 +147,15 @@ def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
 
 def _matches(entry: str) -> list[Path]:
     path = Path(entry).expanduser()
-    if path.is_file() or is_zarr(path):  # also where its name holds a character of patterns
+    if is_data(path):  # also where its name holds a character of patterns
         return [path]
     if not _PATTERN.search(entry):
         problem = "a folder; add a pattern such as '*.nc'" if path.is_dir() else "no such file"
+        if is_in_passing_folder(Path(entry)):
+            raise DataError(f"{entry}: {HANDED_OVER}")
         raise DataError(f"{entry}: {problem}; set data.data_path to an existing file, a pattern or a list of these")
     found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=natural_key)
-    files = [file for file in found if file.is_file() or is_zarr(file)]
+    files = [file for file in found if is_data(file)]
     if not files:
         raise DataError(f"{entry}: no file matches this pattern; set data.data_path to one that does")
     return files

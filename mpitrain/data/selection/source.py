@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config.model import TargetTransform
-from mpitrain.data.files.open import open_field_file
+from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
@@ -47,6 +48,7 @@ class SourceFile:
     first_time: int
     variables: Mapping[str, VariableAccess] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
+    reader: Mapping[str, Any] | None = None  # see `Selection`
 
     def check_unchanged(self) -> None:
         """Raise DataError where the file is gone or another than the one that was opened first."""
@@ -75,11 +77,12 @@ class OpenFiles:
         """Open nothing yet."""
         self._of_thread = threading.local()
 
-    def get(self, path: Path) -> FieldFile:
+    def get(self, file: SourceFile) -> FieldFile:
         """Return the open file, opening it if need be. Raises DataError."""
-        handles = self._own()
+        handles, path = self._own(), file.path
         if path not in handles:
-            handles[path] = open_field_file(path)
+            handles[path] = open_field_file(path, file.reader)
+            handles[path].stored_sum = self.stored_sum
         handles.move_to_end(path)
         while len(handles) > MOST_OPEN_FILES:
             handles.popitem(last=False)[1].close()
@@ -91,12 +94,19 @@ class OpenFiles:
         while handles:
             handles.popitem()[1].close()
 
+    @property
+    def stored_sum(self) -> StoredSum:
+        """The checksum of what this thread has read."""
+        self._own()
+        found: StoredSum = self._of_thread.stored_sum
+        return found
+
     def _own(self) -> OrderedDict[Path, FieldFile]:
         of_thread, process = self._of_thread, os.getpid()
         if getattr(of_thread, "process", None) != process:
             # A parent's handles are kept, but never touched: closing one here would disturb the parent.
             of_thread.inherited = getattr(of_thread, "handles", None)
-            of_thread.process, of_thread.handles = process, OrderedDict()
+            of_thread.process, of_thread.handles, of_thread.stored_sum = process, OrderedDict(), StoredSum()
         handles: OrderedDict[Path, FieldFile] = of_thread.handles
         return handles
 
@@ -139,6 +149,11 @@ class SampleLayout(ABC):
             return np.ones(len(numbers), dtype=bool)
         kept: npt.NDArray[np.bool_] = keyed_uniform_at((self.selection.seed, Stream.THINNING), numbers) < fraction
         return kept
+
+    @property
+    def static_mask(self) -> npt.NDArray[np.bool_] | None:
+        """Where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
+        return None
 
     @abstractmethod
     def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
@@ -217,7 +232,7 @@ class SampleSource:
     def handle(self, number: int) -> FieldFile:
         """Return an open file. Raises DataError where it has changed since the source was opened."""
         self.files[number].check_unchanged()
-        return self.handles.get(self.files[number].path)
+        return self.handles.get(self.files[number])
 
     def at_level(self, level: int) -> int:
         """Return the number of the file that holds a time level of the source."""
@@ -232,6 +247,12 @@ class SampleSource:
         samples = self.layout.read(self, chunk, reads)
         transforms = self.selection.target_transforms
         return self._transformed(samples, transforms, chunk) if transforms and self.has_targets else samples
+
+    def read_with_sum(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> tuple[Samples, int]:
+        """Return what `read` does, and a checksum of what was read of the files (see `StoredSum`)."""
+        self.handles.stored_sum.take()
+        samples = self.read(chunk, reads)
+        return samples, self.handles.stored_sum.take()
 
     def _transformed(
         self, samples: Samples, transforms: Mapping[str, TargetTransform], chunk: SampleChunk

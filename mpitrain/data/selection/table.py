@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.first_opening import FIRST_OPENING
-from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.files.variable import FieldFile, check_claims
+from mpitrain.data.formats.open import OnFile, opened
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.grid import field_weights
@@ -91,19 +91,21 @@ def is_table(file: FieldFile, without_targets: bool = False) -> bool:
 
 
 def open_table(
-    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None
+    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None, on_file: OnFile
 ) -> SampleSource:
     """Open files of samples that are ready (see `opening.open_source`)."""
     records: list[SourceFile] = []
     chunks: list[SampleChunk] = []
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
-        with FIRST_OPENING.opened(path) as file:
+        with opened(path, on_file, selection.reader) as file:
             found = check_table(file, num_predicted is not None)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
-            records.append(SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first))
+            records.append(
+                SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first, reader=selection.reader)
+            )
             chunks += _table_chunks(file, len(records) - 1, target_bytes)
     layout = _table_layout(selection, *(shapes or ((), ())), num_predicted)
     notices = [] if layout.has_targets else [f"{paths[0]}: no array 'targets': {WITHOUT_TARGETS}"]
@@ -123,6 +125,7 @@ def _unused_with_a_table(selection: Selection, path: Path) -> Iterator[str]:
     domain = selection.domain
     settings = {
         "domain.mask_mode": domain.mask_mode,
+        "domain.min_ice_concentration": domain.min_ice_concentration,
         "domain.mask": domain.mask,
         "domain.latitude_range": domain.latitude_range,
         "domain.longitude_range": domain.longitude_range,
@@ -195,6 +198,7 @@ def check_table(file: FieldFile, without_targets: bool = False) -> tuple[tuple[i
     for info in infos:
         if not info.is_numeric:
             raise DataError(f"{file.path}: cannot be read: '{info.name}' holds {info.dtype}, numbers are needed")
+    check_claims(infos, file.path)
     inputs, is_empty = infos[0].shape, any(0 in info.shape for info in infos)
     targets = infos[1].shape if len(infos) > 1 else (*inputs[:1], 0, *inputs[2:])
     fits_points = len(inputs) == 2 and len(targets) in (1, 2)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,17 @@ import numpy.typing as npt
 from mpitrain.data.files.compiled.columns import StoredColumn
 from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import COLUMNS, ROWS, Axes, coordinate_of, find_axes
+from mpitrain.data.selection.axes import Axes, coordinate_of, find_axes
+from mpitrain.data.selection.cf import (
+    COLUMNS,
+    ROWS,
+    find_time,
+    is_latitude,
+    is_longitude,
+    is_time,
+    named_coordinates,
+    scalar_time,
+)
 from mpitrain.data.selection.chunks import blocks_touched
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
@@ -27,6 +38,7 @@ from mpitrain.data.selection.names import (
     QUANTITIES,
     find_variable,
     is_absent,
+    list_names,
     no_such_role,
     quantity_of,
 )
@@ -35,21 +47,25 @@ from mpitrain.errors import DataError
 
 # How often each block of each variable was read: (path, variable, numbers of the block along each axis).
 ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
-_RADIANS, _FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.pi, 0.0)
+_RADIANS, FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.pi, 0.0)
 _COORDINATES = (LATITUDE, LONGITUDE, OCEAN_MASK)
+TIME_NAME = "time"
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class VariableAccess:
     """A variable of one file, which of its axes is what, and by how many time levels its values come from later.
 
-    `conversion` is from the file's units to those that are wanted.
+    `conversion` is from the file's units to those that are wanted. `turn` are the longitudes from which to which others
+    are turned by whole turns, where they are wanted so.
     """
 
     info: VariableInfo
     axes: Axes
     lag: int = 0
     conversion: Conversion | None = None
+    turn: tuple[float, float] | None = None
 
     @cached_property
     def _decoder(self) -> Decoder:
@@ -58,19 +74,45 @@ class VariableAccess:
     def column(self, stored: npt.NDArray[Any]) -> StoredColumn | None:
         """Return stored values (n,) with what makes measurements of them; None where `decode` alone knows how."""
         rule, conversion = self._decoder.rule(stored.dtype), self.conversion
-        if rule is None:
+        if rule is None or self.turn is not None:
             return None
         return StoredColumn(stored, rule, None if conversion is None else (conversion.scale, conversion.offset))
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return measurements of stored values, in the units that are wanted."""
         measured, conversion = self._decoder.decode(stored), self.conversion
-        return measured if conversion is None else measured.astype(np.float64) * conversion.scale + conversion.offset
+        if conversion is not None:
+            measured = measured.astype(np.float64) * conversion.scale + conversion.offset
+        return measured if self.turn is None else turned(measured, self.turn, self.whole_turn)
+
+    @property
+    def whole_turn(self) -> float:
+        """The longitudes of one turn, in the units of the variable."""
+        return 2 * math.pi if self.conversion is None and in_radians(self.info) else 360.0
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(T, J, I), 1 where the variable lacks the axis."""
         return self.axes.arranged_shape(self.info.shape)
+
+
+def in_radians(info: VariableInfo) -> bool:
+    """Tell whether a variable's units are radians."""
+    return info.units.lower() in _RADIANS
+
+
+def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], whole_turn: float) -> npt.NDArray[Any]:
+    """Return longitudes, those outside of `between` by whole turns as near to its middle as can be."""
+    low, high = between
+    west = (low + high) / 2 - whole_turn / 2
+    with np.errstate(invalid="ignore"):
+        inside = (longitudes >= low) & (longitudes <= high)
+    return np.where(inside, longitudes, np.mod(longitudes.astype(np.float64) - west, whole_turn) + west)
+
+
+def is_longitude_of(name: str, file: FieldFile) -> bool:
+    """Tell whether a variable of the file is the longitude, by its attributes or its name."""
+    return name in file.variables and _is_quantity(name, file, LONGITUDE)
 
 
 def read_part(
@@ -92,22 +134,26 @@ def read_stored(
     return file.read_stored(access.info.name, slices)
 
 
-def find_access(file: FieldFile, name: str, is_coordinate: bool = False) -> VariableAccess:
+def find_access(
+    file: FieldFile, name: str, is_coordinate: bool = False, coordinates: Mapping[str, str] = NO_NAMES
+) -> VariableAccess:
     """Return where a file has what `name` refers to, a variable or one level of it.
 
+    `coordinates` are the variables that the user names for latitude, longitude and time (`data.coordinates`).
     Raises DataError where it is missing, ambiguous or of too many dimensions.
     """
     reference = reference_of(name, file)
     info = file.variables[find_variable(reference.name, file, first_of_several=is_coordinate)]
-    is_latitude = quantity_of(reference.name) is QUANTITIES[LATITUDE]
-    only_axis = ROWS if is_latitude and not _is_of_cells(info, file) else COLUMNS
+    only_axis = ROWS if _is_quantity(info.name, file, LATITUDE) and not _is_of_cells(info, file) else COLUMNS
     positions = find_positions(reference, info, file)
     if any(len(found) > 1 for found in positions.values()):
         raise DataError(f"{file.path}: '{name}' stands for several levels, here one is needed; name one, as in [z=0]")
     try:
         fixed = {axis: found[0] for axis, found in positions.items()}
-        axes = find_axes(info, file.variables, only_axis, fixed)
-        in_degrees = _FROM_RADIANS if is_coordinate and info.units.lower() in _RADIANS else None
+        times = named_variable(TIME_NAME, file, coordinates)
+        time_dimension = times.dimensions[0] if times is not None and times.shape else None
+        axes = find_axes(info, file.variables, only_axis, fixed, time_dimension)
+        in_degrees = FROM_RADIANS if is_coordinate and in_radians(info) else None
         return VariableAccess(info, axes, reference.lag, in_degrees)
     except DataError as error:
         raise DataError(f"{file.path}: {error}") from error
@@ -118,18 +164,42 @@ def reference_of(name: str, file: FieldFile) -> Reference:
     return Reference(name) if name in file.variables else parse_reference(name, "variables")
 
 
-def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) -> str:
+def named_variable(quantity: str, file: FieldFile, coordinates: Mapping[str, str]) -> VariableInfo | None:
+    """Return the variable that the user names for a coordinate. Raises DataError where the file has no such variable.
+
+    None where nobody names one.
+    """
+    name = coordinates.get(quantity)
+    if name is None:
+        return None
+    if is_absent(name, file):
+        raise DataError(
+            f"{file.path}: no variable '{name}', which data.coordinates names as {_COORDINATE_WORDS[quantity]}; this "
+            f"one has {list_names(file.variables) or 'none'}"
+        )
+    return file.variables[find_variable(name, file)]
+
+
+_COORDINATE_WORDS = {LATITUDE: "latitude", LONGITUDE: "longitude", TIME_NAME: "time"}
+
+
+def find_role(
+    quantity: str, file: FieldFile, leading_names: tuple[str, ...], coordinates: Mapping[str, str] = NO_NAMES
+) -> str:
     """Return the name of the variable that is the latitude, the longitude, the ocean mask or the ice concentration.
 
     `leading_names` are the targets, or without them the inputs. The ice concentration is the one of that kind, if there
-    is one. Coordinates are CICE's of the U grid where the file has them, else those that the first one's attribute
-    `coordinates` names. Raises DataError where there is none.
+    is one. Coordinates are those that the user names, else CICE's of the U grid where the file has them, else those
+    that the first one's attribute `coordinates` names. Raises DataError where there is none.
     """
     if quantity == ICE_FRACTION:
         for name in leading_names:
             if quantity_of(name) is QUANTITIES[ICE_FRACTION]:
                 return name
     if quantity in (LATITUDE, LONGITUDE):
+        named = named_variable(quantity, file, coordinates)
+        if named is not None:
+            return named.name
         for name in _named_coordinates(file, leading_names):
             if _is_quantity(name, file, quantity):
                 return name
@@ -138,13 +208,26 @@ def find_role(quantity: str, file: FieldFile, leading_names: tuple[str, ...]) ->
     return find_variable(quantity, file, first_of_several=quantity in _COORDINATES)
 
 
-def time_variable(access: Mapping[str, VariableAccess], file: FieldFile) -> VariableInfo | None:
-    """Return the coordinate variable of the time axis that the variables lie along; None where there is none."""
+def time_variable(
+    access: Mapping[str, VariableAccess], file: FieldFile, coordinates: Mapping[str, str] = NO_NAMES
+) -> VariableInfo | None:
+    """Return the variable that says when the time levels are; None where there is none.
+
+    The one that the user names, else the coordinate variable of the time axis, else another one along it that is a
+    time; of variables without such an axis, the single time that their attribute `coordinates` names.
+    """
+    named = named_variable(TIME_NAME, file, coordinates)
+    if named is not None:
+        return named
     for one in access.values():
         if one.axes.time is not None:
-            info = coordinate_of(one.info, one.info.dimensions[one.axes.time], file.variables)
-            return info if info is not None and info.is_numeric else None
-    return None
+            dimension = one.info.dimensions[one.axes.time]
+            own = coordinate_of(one.info, dimension, file.variables)
+            if own is not None and is_time(own):
+                return own
+            return find_time(dimension, one.info, file.variables) or (own if own and own.is_numeric else None)
+    single = (scalar_time(one.info, file.variables) for one in access.values())
+    return next((one for one in single if one is not None), None)
 
 
 def coordinate_name(name: str, file: FieldFile) -> bool:
@@ -166,12 +249,15 @@ def _named_coordinates(file: FieldFile, leading_names: tuple[str, ...]) -> list[
         main = file.variables[find_variable(leading_names[0], file)]
     except DataError:
         return []  # which the search for the variables themselves reports
-    named = main.text("coordinates").split()
     cice = {"ULAT", "ULON"} & set(file.variables)
-    return [] if cice else [name for name in named if name in file.variables]
+    return [] if cice else [one.name for one in named_coordinates(main, file.variables)]
 
 
 def _is_quantity(name: str, file: FieldFile, quantity: str) -> bool:
-    known = QUANTITIES[quantity]
-    info = file.variables.get(name)
-    return quantity_of(name) is known or (info is not None and info.text("standard_name") in known.standard_names)
+    known, info = QUANTITIES[quantity], file.variables.get(name)
+    if quantity_of(name) is known:
+        return True
+    by_units = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(quantity)
+    return info is not None and (
+        info.text("standard_name") in known.standard_names or (by_units is not None and by_units(info))
+    )

@@ -1,11 +1,12 @@
 """What `standard` semantics trains on, read anew from the files in each epoch (`data.streaming`).
 
-C  chunks      V  virtual ranks      F  input features      O  targets
+C  chunks      S  streams      V  virtual ranks      F  input features      O  targets
 
-Chunk c belongs to virtual rank c mod V. In each epoch a virtual rank reads its chunks in an order that (seed, epoch, v)
-fixes, one after the other, and draws from a buffer of `data.shuffle_buffer_samples` samples (see `shuffle_buffer` for
-how well that shuffles). Chunks that hold no training sample are not read. Held-out samples are kept in memory when
-their chunk is read, up to a limit; beyond that their chunks are read once more after each epoch.
+Chunk c belongs to stream c mod S. In each epoch a stream reads its chunks in an order that (seed, epoch, s) fixes, one
+after the other, and draws from a buffer of `data.shuffle_buffer_samples` samples (see `shuffle_buffer` for how well
+that shuffles). Each step takes V / S microbatches from a stream, which is read by every rank that computes one of them.
+Chunks that hold no training sample are not read. Held-out samples are kept in memory when their chunk is read, up to a
+limit; beyond that their chunks are read once more after each epoch.
 """
 
 from __future__ import annotations
@@ -13,41 +14,55 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import RunConfig
+from mpitrain.config import DataSection
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,
-    Slice,
-    SliceSource,
+    Microbatch,
+    MicrobatchSource,
     VirtualRankSamples,
 )
-from mpitrain.data.dataset.dataset import DataSummary, check_some_are_left, normalization_of
+from mpitrain.data.dataset.dataset import (
+    Convert,
+    DataSummary,
+    LayoutOfSamples,
+    check_some_are_left,
+    normalization_of,
+    settled,
+)
 from mpitrain.data.dataset.exchange import open_source_on_root
-from mpitrain.data.dataset.in_memory import padded_tensors
-from mpitrain.data.dataset.split import SplitRule, plan_split, split_notices
+from mpitrain.data.dataset.in_memory import Column, padded_columns
+from mpitrain.data.dataset.split import SplitRule, describe_held_out, members_of, plan_split, split_notices
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.data.streaming.first_pass import ChunkSplitter, FirstPass, make_first_pass
-from mpitrain.data.streaming.microbatches import Columns, StreamedSlices, StreamPlan, round_size_of, take_rows
+from mpitrain.data.streaming.microbatches import (
+    Columns,
+    StreamedMicrobatches,
+    StreamPart,
+    StreamPlan,
+    round_size_of,
+    take_rows,
+)
 from mpitrain.data.streaming.read_ahead import ReadAhead
 
 # What one rank keeps of the held-out samples, and what its threads read ahead.
 HELD_OUT_BYTES = 128 * 2**20
 AHEAD_BYTES = 128 * 2**20
-# With fewer chunks a virtual rank their contents decide too much: smaller ones are read.
-FEWEST_CHUNKS_A_VIRTUAL_RANK = 8
+# With fewer chunks a stream their contents decide too much: smaller ones are read.
+FEWEST_CHUNKS_A_STREAM = 8
 SMALLEST_CHUNK_BYTES = 64 * 2**10
 _FLOAT32_BYTES = 4
-# From how many times the mean share on a virtual rank's share is worth a word.
+# From how many times the mean share on a stream's share is worth a word.
 UNEVEN_SHARE = 1.25
 
 
@@ -63,19 +78,30 @@ class StreamedDataset:
     _chunks: _ChunkReader
     _buffer_samples: int
     _num_threads: int
+    _convert: Convert = np.asarray
 
-    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[SliceSource]:
+    def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[MicrobatchSource]:
         """See `Dataset.microbatches`."""
         empty = self._chunks.empty()
         row_bytes = sum(column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in empty)
-        round_size = round_size_of(self._buffer_samples, plan.slice_rows, row_bytes)
         reader = ReadAhead(self.source, self._chunks.training, self._num_threads)
-        plans = [
-            StreamPlan(v, chunks, self.first_pass.counts.training[chunks], plan, round_size, seed, shuffle)
-            for v in self.virtual_ranks.owned
-            for chunks in [self._chunks_of(v, self.first_pass.counts.training)]
-        ]
-        return [StreamedSlices(one, reader, self._ahead, self._chunks.device, empty) for one in plans]
+        share = self.virtual_ranks.num_virtual_ranks // self.virtual_ranks.num_streams
+        round_size = round_size_of(self._buffer_samples, share * plan.microbatch_rows, row_bytes)
+        counts = self.first_pass.counts.training
+        streams: dict[int, StreamedMicrobatches] = {}
+        for stream in self._own_streams:
+            chunks = self._chunks_of_stream(stream, counts)
+            one = StreamPlan(stream, chunks, counts[chunks], plan, round_size, seed, shuffle)
+            streams[stream] = StreamedMicrobatches(one, reader, self._ahead, self._convert, empty)
+        if share == 1:
+            return list(streams.values())
+        return [StreamPart(v, streams[v // share], share, v % share) for v in self.virtual_ranks.owned]
+
+    @property
+    def _own_streams(self) -> list[int]:
+        """The streams of which this rank computes a microbatch; an idle rank has one without samples."""
+        share = self.virtual_ranks.num_virtual_ranks // self.virtual_ranks.num_streams
+        return sorted({v // share for v in self.virtual_ranks.owned})
 
     def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
         """See `Dataset.evaluation`: chunk by chunk."""
@@ -83,35 +109,49 @@ class StreamedDataset:
         chosen, read = (
             (counts.validation, self._chunks.held_out) if held_out else (counts.training, self._chunks.trained_on)
         )
-        return [StreamedBlocks(v, self.source, self._chunks_of(v, chosen), read) for v in self.virtual_ranks.owned]
+        return [
+            StreamedBlocks(v, self.source, self._chunks_of(v, chosen), read, self._convert)
+            for v in self.virtual_ranks.owned
+        ]
+
+    def converted(self, convert: Convert) -> StreamedDataset:
+        """See `Dataset.converted`."""
+        return replace(self, _convert=convert)
+
+    def _chunks_of_stream(self, stream: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        own = members_of(stream, self.virtual_ranks.num_streams, len(counts))
+        return own[counts[own] > 0]
 
     def _chunks_of(self, v: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        own = np.arange(v, len(counts), self.virtual_ranks.num_virtual_ranks)
+        """Return the chunks that virtual rank v evaluates: of its stream's, shared out among those that read it."""
+        layout = self.virtual_ranks
+        share = layout.num_virtual_ranks // layout.num_streams
+        own = members_of(v // share, layout.num_streams, len(counts))[v % share :: share]
         return own[counts[own] > 0]
 
     def mean_predictor_mse(
-        self, output_std: torch.Tensor, ranks: Ranks, target_weights: Sequence[float] = ()
+        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
     ) -> float | None:
         """See `Dataset.mean_predictor_mse`: from what the first pass has measured, the squares about another mean."""
         if self.source.layout.is_area_weighted and not self.source.selection.weighs_loss:
             return None
         found = self.first_pass.validation if self.summary.holds_out else self.first_pass.training
         count, mean, m2 = (part[len(self.summary.input_names) :] for part in (found.count, found.mean, found.m2))
-        squares = torch.from_numpy(m2 + count * (mean - self.summary.target_mean) ** 2) / output_std.double().cpu() ** 2
+        squares = (m2 + count * (mean - self.summary.target_mean) ** 2) / output_std.astype(np.float64) ** 2
         weights = np.asarray(target_weights or 1.0)
         total = float((weights * count).sum())
-        return float((torch.from_numpy(weights) * squares).sum()) / total if total else None
+        return float((weights * squares).sum()) / total if total else None
 
     @property
     def _ahead(self) -> int:
-        """Chunks that each virtual rank reads ahead: two, or one where they are large."""
-        total = 2 * DEFAULT_CHUNK_BYTES * len(self.virtual_ranks.owned)
+        """Chunks that each stream reads ahead: two, or one where they are large."""
+        total = 2 * DEFAULT_CHUNK_BYTES * len(self._own_streams)
         return 2 if total <= AHEAD_BYTES else 1
 
 
-def in_enough_chunks(source: SampleSource, virtual_ranks: VirtualRanks, ranks: Ranks) -> SampleSource:
-    """Return `source`, opened again in smaller chunks where it has too few for `virtual_ranks`. Collective."""
-    fewest = FEWEST_CHUNKS_A_VIRTUAL_RANK * virtual_ranks.num_virtual_ranks
+def in_enough_chunks(source: SampleSource, num_streams: int, ranks: Ranks) -> SampleSource:
+    """Return `source`, opened again in smaller chunks where it has too few for so many streams. Collective."""
+    fewest = FEWEST_CHUNKS_A_STREAM * num_streams
     if len(source.chunks) >= fewest:
         return source
     num_values = source.num_points * (len(source.input_names) + len(source.target_names))
@@ -120,7 +160,7 @@ def in_enough_chunks(source: SampleSource, virtual_ranks: VirtualRanks, ranks: R
 
 
 def open_streamed(
-    source: SampleSource, ranks: Ranks, virtual_ranks: VirtualRanks, config: RunConfig, dtype: torch.dtype,
+    source: SampleSource, ranks: Ranks, layout: LayoutOfSamples, settings: DataSection, dtype: npt.DTypeLike,
     reads: ReadCounter | None = None,
 ) -> StreamedDataset:  # fmt: skip
     """Count and measure the samples of `source` in a first pass, and return what streams them. Collective.
@@ -128,23 +168,26 @@ def open_streamed(
     `reads` counts each stored block that is read from now on. Raises DataError, on all ranks, where a file cannot be
     read or nothing is left to train on.
     """
-    rule = ranks.on_root(lambda: plan_split(config, source))
+    rule = ranks.on_root(lambda: plan_split(settings, source))
     first_pass = make_first_pass(source, ranks, rule, reads)
     counts = first_pass.counts
     num_dropped = int(counts.kept.sum() - counts.valid.sum())
     check_some_are_left(int(counts.kept.sum()), num_dropped, int(counts.training.sum()))
-    V = virtual_ranks.num_virtual_ranks  # noqa: N806
-    shares = [int(counts.training[v::V].sum()) for v in range(V)]
-    normalization = normalization_of(first_pass.training, len(source.input_names), ranks.device, dtype)
+    virtual_ranks = settled(layout, int(counts.valid.sum()), int(counts.training.sum()))
+    shares = [int(counts.training[s :: virtual_ranks.num_streams].sum()) for s in range(virtual_ranks.num_streams)]
+    largest_share = -(-max(shares) * virtual_ranks.num_streams // virtual_ranks.num_virtual_ranks)
+    normalization = normalization_of(first_pass.training, len(source.input_names), dtype)
+    split = rule, int(counts.validation.sum()), int(counts.valid.sum())
     summary = DataSummary(
         int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, first_pass.training,
-        source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), max(shares),
+        source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), largest_share,
+        describe_held_out(*split),
     )  # fmt: skip
-    chunks = _ChunkReader(source, first_pass, rule, normalization.mean, ranks.device, dtype, reads)
-    notices = (*_notices(shares), *split_notices(rule, int(counts.validation.sum())))
+    chunks = _ChunkReader(source, first_pass, rule, normalization.mean, dtype, reads)
+    notices = (*_notices(shares), *split_notices(*split))
     return StreamedDataset(
-        source, first_pass, summary, virtual_ranks, notices, chunks, config.data.shuffle_buffer_samples,
-        config.data.num_workers,
+        source, first_pass, summary, virtual_ranks, notices, chunks, settings.shuffle_buffer_samples,
+        settings.num_workers,
     )  # fmt: skip
 
 
@@ -152,9 +195,8 @@ def _notices(shares: Sequence[int]) -> Iterator[str]:
     mean = sum(shares) / len(shares)
     if max(shares) > UNEVEN_SHARE * mean:
         yield (
-            f"data.streaming: the virtual ranks hold {min(shares)} to {max(shares)} samples, {mean:.0f} on average, so "
-            "the last steps of an epoch train on few; store the data in smaller blocks (mpitrain data convert), or set "
-            "training.virtual_ranks lower"
+            f"data.streaming: the streams hold {min(shares)} to {max(shares)} samples, {mean:.0f} on average, so the "
+            "last steps of an epoch train on few; store the data in smaller blocks (mpitrain data convert)"
         )
 
 
@@ -162,11 +204,10 @@ class _ChunkReader:
     """Reads chunks for training and for validation, on any thread."""
 
     def __init__(
-        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, input_mean: torch.Tensor,
-        device: torch.device, dtype: torch.dtype, reads: ReadCounter | None,
+        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, input_mean: Column,
+        dtype: npt.DTypeLike, reads: ReadCounter | None,
     ) -> None:  # fmt: skip
-        self.device = device
-        self._source, self._splitter = source, ChunkSplitter(first_pass.counts, rule)
+        self._source, self._splitter = source, ChunkSplitter(first_pass, rule)
         self._input_mean, self._dtype, self._reads = input_mean, dtype, reads
         self._validation = first_pass.counts.validation
         self._kept: dict[int, Samples] = {}
@@ -197,23 +238,22 @@ class _ChunkReader:
         tail = self._source.grid_shape if self._source.kind == "fields" else ()
         weights = [num_targets] if tail else [1] if self._source.selection.weighs_loss else []
         shapes = [num_inputs, num_targets, *weights]
-        return tuple(torch.zeros((0, size, *tail), dtype=self._dtype).numpy() for size in shapes)
+        return tuple(np.zeros((0, size, *tail), dtype=self._dtype) for size in shapes)
 
     def _columns(self, samples: Samples, positions: npt.NDArray[np.int64]) -> Columns:
         if samples.inputs.ndim > 2:
-            padded = self._padded(samples.take(positions), torch.device("cpu"))
-            return tuple(one[:-1].contiguous().numpy() for one in padded)
+            return tuple(np.ascontiguousarray(one[:-1]) for one in self._padded(samples.take(positions)))
         of_points = () if samples.weights is None else (samples.weights,)
         columns: Columns = (samples.inputs, samples.targets, *of_points)
         if len(positions) < len(samples):  # else they are all there, in their order
             columns = take_rows(columns, positions)
-        return tuple(torch.from_numpy(one).to(self._dtype).numpy() for one in columns)
+        return tuple(np.asarray(one, dtype=self._dtype) for one in columns)
 
     def _blocks(self, samples: Samples) -> VirtualRankSamples:
-        return VirtualRankSamples(0, *self._padded(samples, self.device), samples.grid_index)
+        return VirtualRankSamples(0, *self._padded(samples), samples.grid_index)
 
-    def _padded(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return padded_tensors(samples, self._input_mean, device, self._dtype)
+    def _padded(self, samples: Samples) -> tuple[Column, Column, Column]:
+        return padded_columns(samples, self._input_mean, self._dtype)
 
     def _keep(self, chunk: int, samples: Samples, held_out: npt.NDArray[np.int64]) -> Samples:
         if chunk in self._kept:
@@ -236,9 +276,11 @@ class StreamedBlocks:
     source: SampleSource
     chunks: npt.NDArray[np.int64]
     read: Callable[[SampleSource, int], VirtualRankSamples]
+    convert: Convert = np.asarray
 
-    def blocks(self) -> Iterator[Slice]:
+    def blocks(self) -> Iterator[Microbatch]:
         """See `EvaluationSource.blocks`. Raises DataError where a file has changed or cannot be read."""
         for chunk in self.chunks.tolist():
             for block in self.read(self.source, chunk).blocks():
-                yield replace(block, virtual_rank=self.virtual_rank)
+                columns = (self.convert(one) for one in (block.inputs, block.targets, block.weights))
+                yield Microbatch(self.virtual_rank, *columns)

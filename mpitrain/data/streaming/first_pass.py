@@ -30,6 +30,8 @@ from mpitrain.errors import DataError
 
 IndexArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
+# Training samples of a chunk, moments of these and of those held out, and the checksum of what was read.
+_ChunkMoments = tuple[int, Moments, Moments, int]
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,23 @@ class FirstPass:
     """What the first pass found; the same on all ranks, for any number of them.
 
     `num_missing` (F + O,) counts the values that are no measurement over the kept samples. `training` and `validation`
-    are moments of F inputs and O targets.
+    are moments of F inputs and O targets. `stored_sums` (C,) are checksums of what was read of the files for each chunk
+    (see `StoredSum`).
     """
 
     counts: ChunkCounts
     num_missing: IndexArray
     training: Moments
     validation: Moments
+    stored_sums: npt.NDArray[np.uint64]
 
 
 class ChunkSplitter:
     """Takes the training and the held-out samples out of what a chunk selects, once the counts before it are known."""
 
-    def __init__(self, counts: ChunkCounts, rule: SplitRule) -> None:
-        self._counts, self._rule = counts, rule
-        self._first_selected, self._first_valid = (_before(one) for one in (counts.selected, counts.valid))
+    def __init__(self, first_pass: FirstPass, rule: SplitRule) -> None:
+        self._counts, self._rule, self._stored_sums = first_pass.counts, rule, first_pass.stored_sums
+        self._first_selected, self._first_valid = (_before(one) for one in (self._counts.selected, self._counts.valid))
 
     def read(
         self, source: SampleSource, chunk: int, reads: ReadCounter | None = None
@@ -78,8 +82,8 @@ class ChunkSplitter:
 
         Raises DataError where the chunk holds others than when it was counted.
         """
-        samples = source.read(source.chunks[chunk], reads)
-        if len(samples) == self._counts.selected[chunk]:
+        samples, stored_sum = source.read_with_sum(source.chunks[chunk], reads)
+        if len(samples) == self._counts.selected[chunk] and stored_sum == self._stored_sums[chunk]:
             total = int(self._counts.selected.sum())
             kept = keep_under_limit(source, samples, int(self._first_selected[chunk]), total)
             if self._counts.valid[chunk] == len(kept):
@@ -91,8 +95,8 @@ class ChunkSplitter:
                 return kept, valid[~is_held_out], valid[is_held_out]
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
-            f"{path}: holds other samples than when it was read first; results would mix two data sets: start again on "
-            "files that nobody writes to"
+            f"{path}: holds other bytes than when it was read first, though its size and time of change are the same; "
+            "results would mix two data sets: start again on files that nobody writes to, or see whether the disk fails"
         )
 
 
@@ -109,8 +113,8 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: 
     """
     total_selected = None if source.max_patterns is None else sum(count_selected(source, ranks, reads))
     counter = _Counter(source, ranks, rule, total_selected)
-    for chunk, samples in _own_chunks(source, ranks, reads):
-        counter.add(chunk, samples)
+    for chunk, samples, stored_sum in _own_chunks(source, ranks, reads):
+        counter.add(chunk, samples, stored_sum)
     first_pass = counter.finish()
     if source.kind == "fields":
         measured = first_pass.training.count + first_pass.validation.count
@@ -123,7 +127,7 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: 
 def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None = None) -> list[int]:
     """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
     counts = []
-    for _, samples in _own_chunks(source, ranks, reads):
+    for _, samples, _ in _own_chunks(source, ranks, reads):
         counts += ranks.gather_object(None if samples is None else len(samples))
     return [count for count in counts if count is not None]
 
@@ -137,10 +141,10 @@ class _Counter:
         # selected, kept, valid, and the missing values of each feature; of all ranks' chunks, in the chunks' order
         self._rows: list[tuple[int, ...]] = []
         self._totals = np.zeros(3 + num_features, dtype=np.int64)
-        self._moments: dict[int, tuple[int, Moments, Moments]] = {}
+        self._moments: dict[int, _ChunkMoments] = {}
         self._num_features = num_features
 
-    def add(self, chunk: int | None, samples: Samples | None) -> None:
+    def add(self, chunk: int | None, samples: Samples | None, stored_sum: int) -> None:
         """Count this rank's next chunk, None where there is none left for it. Collective."""
         first_selected = self._first_selected(samples)
         row = valid = None
@@ -156,7 +160,8 @@ class _Counter:
             first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
             is_held_out = self._rule.flags(valid.grid_index, first_valid)
             training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
-            self._moments[chunk] = (len(training), moments_of_samples(training), moments_of_samples(validation))
+            moments = moments_of_samples(training), moments_of_samples(validation)
+            self._moments[chunk] = (len(training), *moments, stored_sum)
         self._rows += rows
         self._totals += np.array(rows, dtype=np.int64).sum(axis=0)
 
@@ -170,7 +175,7 @@ class _Counter:
 
     def finish(self) -> FirstPass:
         """Bring the ranks' parts together. Collective."""
-        found: dict[int, tuple[int, Moments, Moments]] = {}
+        found: dict[int, _ChunkMoments] = {}
         for part in self._ranks.gather_object(self._moments):
             found |= part
         in_order = [found[chunk] for chunk in range(len(found))]
@@ -181,22 +186,23 @@ class _Counter:
             self._totals[3:],
             merge_in_tree([one[1] for one in in_order], self._num_features),
             merge_in_tree([one[2] for one in in_order], self._num_features),
+            np.array([one[3] for one in in_order], dtype=np.uint64),
         )
 
 
 def _own_chunks(
     source: SampleSource, ranks: Ranks, reads: ReadCounter | None
-) -> Iterator[tuple[int | None, Samples | None]]:
-    """Yield this rank's chunks with their samples, (None, None) where other ranks have one more. Collective."""
+) -> Iterator[tuple[int | None, Samples | None, int]]:
+    """Yield this rank's chunks, their samples and checksums; (None, None, 0) where others have one more. Collective."""
     num_chunks, num_ranks, rank = len(source.chunks), ranks.world_size, ranks.rank
     own = range(rank, num_chunks, num_ranks)
-    threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read(by_thread.chunks[chunk], reads))
+    threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read_with_sum(by_thread.chunks[chunk], reads))
     with closing(threads):
         reading = threads.in_order(own, ahead=1)
         for turn in range(-(-num_chunks // num_ranks)):
             has_one = turn < len(own)
-            samples = ranks.on_all_ranks(partial(next, reading) if has_one else lambda: None)
-            yield (own[turn] if has_one else None), samples
+            samples, stored_sum = ranks.on_all_ranks(partial(next, reading) if has_one else lambda: (None, 0))
+            yield (own[turn] if has_one else None), samples, stored_sum
 
 
 def _before(counts: IndexArray) -> IndexArray:

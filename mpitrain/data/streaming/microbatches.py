@@ -1,6 +1,6 @@
-"""One virtual rank's slices, read from files in each epoch: its chunks in random order, then a shuffle buffer.
+"""One virtual rank's microbatches, read from files in each epoch: its chunks in random order, then a shuffle buffer.
 
-v  virtual rank      b  rows a slice      F  input features      O  targets      h  samples a round of the buffer
+v  virtual rank      b  rows a microbatch      F  input features      O  targets      h  samples a round of the buffer
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from mpitrain.data.dataset.batches import BatchPlan, Slice
+from mpitrain.comm.arrays import Array, address_of
+from mpitrain.data.dataset.batches import BatchPlan, Microbatch
+from mpitrain.data.dataset.dataset import Convert
 from mpitrain.data.files.compiled.rows import gather_rows, scatter_rows
 from mpitrain.data.random_streams import Stream, keyed_permutation
 from mpitrain.data.streaming.read_ahead import ReadAhead
@@ -50,25 +51,25 @@ class StreamPlan:
         return order, BufferOrder(int(self.counts.sum()), self.round_size, keys)
 
 
-def round_size_of(buffer_samples: int, slice_rows: int, row_bytes: int) -> int:
-    """Return h: half of the buffer, in whole slices and at least one."""
+def round_size_of(buffer_samples: int, rows_a_step: int, row_bytes: int) -> int:
+    """Return h: half of the buffer, in whole steps of a stream and at least one."""
     slots = min(buffer_samples, LARGEST_BUFFER_BYTES // max(1, row_bytes))
-    return max(1, slots // (2 * slice_rows)) * slice_rows
+    return max(1, slots // (2 * rows_a_step)) * rows_a_step
 
 
-class StreamedSlices:
-    """`SliceSource` that reads its chunks anew in each epoch; each sample comes once, each chunk is read once.
+class StreamedMicrobatches:
+    """`MicrobatchSource` that reads its chunks anew in each epoch; each sample comes once, each chunk is read once.
 
     `reader` gives a chunk's training samples, and `empty` none of them: inputs (n, F, ...), targets (n, O, ...) and for
     fields weights (n, 1 or O, ...), all contiguous and in the type of the model.
     """
 
     def __init__(
-        self, plan: StreamPlan, reader: ReadAhead[Columns], ahead: int, device: torch.device, empty: Columns
+        self, plan: StreamPlan, reader: ReadAhead[Columns], ahead: int, convert: Convert, empty: Columns
     ) -> None:
         self.virtual_rank = plan.virtual_rank
-        self._plan, self._reader, self._ahead, self._device = plan, reader, ahead, device
-        self._slices_a_round = plan.round_size // plan.batches.slice_rows
+        self._plan, self._reader, self._ahead, self._convert = plan, reader, ahead, convert
+        self._microbatches_a_round = plan.round_size // plan.batches.microbatch_rows
         self._start: tuple[int, int] | None = None
         self._rounds: _Rounds | None = None
         self._first_round = 0
@@ -77,68 +78,91 @@ class StreamedSlices:
         self._block = self._padding
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """See `SliceSource.start_epoch`. Reads nothing before the first slice is asked for."""
+        """See `MicrobatchSource.start_epoch`. Reads nothing before the first microbatch is asked for."""
         if self._start == (epoch, first_step) and self._round in (-1, self._first_round):
             return  # as it was started before, and what was read since is the beginning
         if self._rounds is not None:
             self._rounds.close()
         self._start, self._rounds, self._round = (epoch, first_step), None, -1
 
-    def slice(self, step: int) -> Slice:
-        """See `SliceSource.slice`. Raises DataError where a file has changed or cannot be read."""
+    def microbatch(self, step: int) -> Microbatch:
+        """See `MicrobatchSource.microbatch`. Raises DataError where a file has changed or cannot be read."""
         block, place = self._find(step)
-        return block.slice(place)
+        return block.microbatch(place)
 
     def addresses(self, step: int) -> tuple[int, ...]:
-        """Return where inputs, targets and weights of slice number `step` lie in memory, until the next is asked for.
+        """Return the addresses of inputs, targets and weights of microbatch `step`; valid until the next call.
 
-        For engines that need no tensors: many steps take less time than to make them.
+        For engines that read memory: many steps take less time than to make them.
         """
         block, place = self._find(step)
         return block.addresses(place)
 
     def _find(self, step: int) -> tuple[_Block, int]:
         self._advance_to(step)
-        place = step - self._round * self._slices_a_round
-        return (self._block, place) if place < self._block.num_slices else (self._padding, 0)
+        place = step - self._round * self._microbatches_a_round
+        return (self._block, place) if place < self._block.num_microbatches else (self._padding, 0)
 
     def _advance_to(self, step: int) -> None:
         rounds = self._rounds = self._rounds or self._open()
-        while self._round < min(step // self._slices_a_round, rounds.order.num_full_rounds):
+        while self._round < min(step // self._microbatches_a_round, rounds.order.num_full_rounds):
             self._round = self._first_round if self._round < 0 else self._round + 1
             columns = next(rounds.columns)
-            rows = self._plan.batches.slice_rows
+            rows = self._plan.batches.microbatch_rows
             self._block = self._block_of(columns, -(-len(columns[0]) // rows)) if columns else self._padding
 
     def _open(self) -> _Rounds:
         epoch, first_step = self._start or (0, 0)
         self._start = (epoch, first_step)
         order, buffer_order = self._plan.epoch(epoch)
-        self._first_round = min(first_step // self._slices_a_round, buffer_order.num_full_rounds)
+        self._first_round = min(first_step // self._microbatches_a_round, buffer_order.num_full_rounds)
         return _Rounds(self._plan, order, buffer_order, self._first_round, self._reader, self._ahead)
 
-    def _block_of(self, columns: Columns, num_slices: int) -> _Block:
-        """Return the samples as slices; the last one is filled up with rows that weigh nothing."""
-        rows = self._plan.batches.slice_rows
+    def _block_of(self, columns: Columns, num_microbatches: int) -> _Block:
+        """Return the samples as microbatches; the last one is filled up with rows that weigh nothing."""
+        rows = self._plan.batches.microbatch_rows
         weights = columns[2] if len(columns) > 2 else np.ones((len(columns[1]), 1), dtype=columns[1].dtype)
-        tensors = (
-            torch.from_numpy(_padded(column, rows * num_slices)).to(self._device)
-            for column in (columns[0], columns[1], weights)
-        )
-        return _Block(self.virtual_rank, tuple(tensors), rows)
+        padded = (self._convert(_padded(one, rows * num_microbatches)) for one in (columns[0], columns[1], weights))
+        return _Block(self.virtual_rank, tuple(padded), rows)
+
+
+@dataclass(frozen=True)
+class StreamPart:
+    """`MicrobatchSource` of one virtual rank: number `place` of the `share` microbatches that a step has of a stream.
+
+    All parts of a stream that a rank has must ask for the same step, in order, before one asks for the next.
+    """
+
+    virtual_rank: int
+    stream: StreamedMicrobatches
+    share: int
+    place: int
+
+    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
+        """See `MicrobatchSource.start_epoch`."""
+        self.stream.start_epoch(epoch, first_step * self.share)
+
+    def microbatch(self, step: int) -> Microbatch:
+        """See `MicrobatchSource.microbatch`."""
+        found = self.stream.microbatch(step * self.share + self.place)
+        return Microbatch(self.virtual_rank, found.inputs, found.targets, found.weights)
+
+    def addresses(self, step: int) -> tuple[int, ...]:
+        """See `StreamedMicrobatches.addresses`; valid until the next step."""
+        return self.stream.addresses(step * self.share + self.place)
 
 
 class _Block:
-    """The slices of one round: `tensors` are inputs, targets and weights of all of them, one slice after the other."""
+    """The microbatches of one round: `columns` are inputs, targets and weights of all, one after the other."""
 
-    def __init__(self, virtual_rank: int, tensors: tuple[torch.Tensor, ...], rows: int) -> None:
-        self.num_slices = len(tensors[0]) // rows
-        self._virtual_rank, self._tensors, self._rows = virtual_rank, tensors, rows
-        self._places = [(tensor.data_ptr(), rows * tensor[:1].nbytes) for tensor in tensors]
+    def __init__(self, virtual_rank: int, columns: tuple[Array, ...], rows: int) -> None:
+        self.num_microbatches = len(columns[0]) // rows
+        self._virtual_rank, self._columns, self._rows = virtual_rank, columns, rows
+        self._places = [(address_of(column), rows * column[:1].nbytes) for column in columns]
 
-    def slice(self, place: int) -> Slice:
+    def microbatch(self, place: int) -> Microbatch:
         rows = slice(place * self._rows, (place + 1) * self._rows)
-        return Slice(self._virtual_rank, *(tensor[rows] for tensor in self._tensors))
+        return Microbatch(self._virtual_rank, *(column[rows] for column in self._columns))
 
     def addresses(self, place: int) -> tuple[int, ...]:
         return tuple(first + place * num_bytes for first, num_bytes in self._places)

@@ -1,4 +1,4 @@
-"""In which order a stream of samples leaves a bounded buffer that is drawn from at random.
+"""The order in which samples leave a bounded shuffle buffer.
 
 n  samples of the stream      h  samples a round      2h  slots of the buffer
 
@@ -27,7 +27,7 @@ IndexArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BufferOrder:
-    """Which slots are drawn in each round. `keys` fix it, with the counts; None leaves the stream in its order."""
+    """The slots that each round draws. `keys` seed the draws; None keeps the order of the stream."""
 
     num_samples: int
     round_size: int
@@ -81,10 +81,10 @@ class BufferOrder:
 
 
 def _order_of(words: npt.NDArray[np.uint64]) -> IndexArray:
-    """Return the permutation that sorts random words, by all but their lowest bits.
+    """Return the permutation that sorts random words by all but their lowest bits.
 
-    Those give way to each word's place: then all differ, any sort gives the same, and a plain one is ten times faster
-    than a stable one of places.
+    The lowest bits are replaced by each word's index. Then no two are equal, so that an unstable sort gives the same
+    permutation as a stable one, in a tenth of the time.
     """
     bits = np.uint64(max(1, (len(words) - 1).bit_length()))
     places = np.sort((words >> bits << bits) | np.arange(len(words), dtype=np.uint64))

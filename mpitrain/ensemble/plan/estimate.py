@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import ModelSection, RunConfig
+from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.errors import MpitrainError
 from mpitrain.models.build import build_model
-from mpitrain.runs.beginning import SAMPLES_A_TIME
+from mpitrain.models.networks.network import Network
+from mpitrain.synthetic.stand_in import SAMPLES_A_TIME
 from mpitrain.text_table import aligned
 
 # The compiled step on one core (Xeon with AVX-512): products and sums a second, and what a step costs besides.
@@ -51,14 +52,17 @@ class Estimator:
 
     def estimate(self, config: RunConfig) -> Estimate:
         """Return what a member with these settings costs. Collective. Raises the user's errors, on all ranks."""
-        num_inputs, num_targets, num_samples = self._data_sizes(config)
         training = config.training
-        num_weights = self._num_weights(config, num_inputs, num_targets)
+        if self._is_synthetic:  # not written yet in a dry run
+            num_inputs, num_targets, num_samples = *_CICE_SIZES, config.most_samples or SAMPLES_A_TIME
+        else:
+            num_inputs, num_targets, num_samples = self._data_sizes(selection_of(config))
+        num_weights = self._num_weights(config.network, training.dtype, num_inputs, num_targets)
         size = training.global_batch_size or _DEFAULT_BATCH
         batch = num_samples if size == "full" or training.batch_size == "full" else int(size)
         steps = -(-num_samples // max(batch, 1)) * training.epochs
         products = _PRODUCTS_A_WEIGHT * num_weights * num_samples * training.epochs
-        number_bytes = torch_dtype(config).itemsize
+        number_bytes = torch_dtype(training.dtype).itemsize
         own_bytes = _BYTES_A_SAMPLE * num_samples + _NUMBERS_A_WEIGHT * number_bytes * num_weights
         seconds = products / _PRODUCTS_A_SECOND + _SECONDS_A_STEP * steps
         return Estimate(num_weights, num_samples, seconds, own_bytes)
@@ -72,23 +76,21 @@ class Estimator:
         except MpitrainError as error:
             return str(error)
 
-    def _data_sizes(self, config: RunConfig) -> tuple[int, int, int]:
+    def _data_sizes(self, selection: Selection) -> tuple[int, int, int]:
         """Return the numbers of inputs, of targets and, at most, of samples. Collective."""
-        if self._is_synthetic:  # not written yet in a dry run
-            return (*_CICE_SIZES, config.data.num_samples or SAMPLES_A_TIME)
-        key = repr(selection_of(config))
+        key = repr(selection)
         if key not in self._sizes:
-            source = open_source_on_root(selection_of(config), self._ranks)
+            source = open_source_on_root(selection, self._ranks)
             self._sizes[key] = len(source.input_names), len(source.target_names), _most_samples(source)
             source.close()
         return self._sizes[key]
 
-    def _num_weights(self, config: RunConfig, num_inputs: int, num_targets: int) -> int:
-        key = repr((config.network, num_inputs, num_targets))
+    def _num_weights(self, network: Network, dtype: str, num_inputs: int, num_targets: int) -> int:
+        key = repr((network, num_inputs, num_targets))
         if key not in self._weights:
-            section: ModelSection = config.network.model_copy(update={"initial_weights": None})
+            section: Network = network.model_copy(update={"initial_weights": None})
             model = self._ranks.on_all_ranks(
-                lambda: build_model(section, num_inputs, num_targets, config.seed, torch_dtype(config))
+                lambda: build_model(section, num_inputs, num_targets, 0, torch_dtype(dtype))
             )
             self._weights[key] = sum(parameter.numel() for parameter in model.parameters())
         return self._weights[key]

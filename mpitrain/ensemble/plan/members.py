@@ -141,9 +141,10 @@ def _count(number: int, thing: str) -> str:
 def num_groups_for(plan: EnsemblePlan, todo: Sequence[Member], world_size: int) -> int:
     """Return how many groups the ranks form: one rank each, or more where there are fewer members than ranks.
 
-    No group is larger than a member's virtual ranks: more ranks would change its results.
+    No group is larger than the `training.virtual_ranks` that a member names: more ranks would change its results.
     """
     asked = plan.section.ranks_per_member
     wanted = len(todo) if asked == "auto" else max(1, round(world_size / asked))
-    virtual_ranks = min((one.config.training.virtual_ranks for one in todo if one.config is not None), default=1)
+    named = (one.config.training.virtual_ranks for one in todo if one.config is not None)
+    virtual_ranks = min((number for number in named if number is not None), default=world_size)
     return max(1, min(world_size, max(wanted, -(-world_size // virtual_ranks))))

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mpitrain.comm.claims import Claims
+from mpitrain.comm.claims import Claims, open_claims
 from mpitrain.comm.ranks import Ranks
-from mpitrain.ensemble.outcome import Outcome
+from mpitrain.ensemble.outcome import Known, Outcome
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.ensemble.plan.search import Search, Stage
 from mpitrain.train.stop_request import StopRequest
@@ -51,6 +51,20 @@ class SharedStop(StopRequest):
             self._next_look_s = time.monotonic() + _STOP_POLL_S
             if self._claims.has([_STOP]):
                 self.signal_name = self._claims.get(_STOP)
+
+
+def open_hand_out(ranks: Ranks, search: Search, known: Known, own_stop: StopRequest) -> HandOut:
+    """Return what hands out the members, all ranks knowing of the outcomes that are `known` already. Collective.
+
+    `own_stop` hears this rank's signals.
+    """
+    claims = open_claims(ranks)
+    hand_out = HandOut(search, claims, SharedStop(claims, own_stop), dict(known))
+    if ranks.is_root:
+        for outcome in known.values():
+            hand_out.report(outcome)
+    ranks.barrier()
+    return hand_out
 
 
 @dataclass
@@ -132,6 +146,25 @@ class HandOut:
             for rung in range(len(self.search.rungs)):
                 self._fetch([(member.number, rung)])
         return dict(self.results)
+
+
+@dataclass
+class Progress:
+    """Says now and then how many members have ended. The count is of all groups."""
+
+    ranks: Ranks
+    claims: Claims
+    num_members: int
+    _said_s: float = field(default_factory=time.monotonic)
+
+    def count(self, group: Ranks) -> None:
+        """Count one more; the world's root speaks, at most every ten seconds."""
+        if not group.is_root:
+            return
+        number = self.claims.take("ended") + 1
+        if time.monotonic() - self._said_s >= 10 and number < self.num_members:
+            self._said_s = time.monotonic()
+            self.ranks.say(f"{number} of {self.num_members} members trained", error=True)
 
 
 def _key(number: int, rung: int) -> str:

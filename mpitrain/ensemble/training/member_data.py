@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import Dataset
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.shared import SharedSamples, share_on_node
-from mpitrain.data.dataset.split import plan_split, split_rule
-from mpitrain.data.open_dataset import open_dataset, torch_dtype
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.open_dataset import DataRequest, open_dataset
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.errors import LaunchError, MpitrainError
+from mpitrain.runs.build import data_request
+from mpitrain.runs.layout import LayoutRule
 from mpitrain.runs.model import check_kind
 
 # Members that follow each other mostly share their samples; a view holds 8 bytes a sample.
@@ -40,26 +41,27 @@ class MemberData:
         key = selection_key(config)
         group.on_all_ranks(lambda: _raise(self.problems.get(key)))
         source = self.sources[key]
-        group.on_all_ranks(lambda: check_kind(config, source))
+        group.on_all_ranks(lambda: check_kind(config.network, config.training.loss_weights, source))
         return source
 
-    def dataset(self, config: RunConfig, virtual_ranks: VirtualRanks, group: Ranks) -> Dataset:
+    def dataset(self, config: RunConfig, rule: LayoutRule, group: Ranks) -> Dataset:
         """Return the samples of one member, as a run alone would hold them. Collective."""
-        key = selection_key(config)
-        view_key = repr((key, split_rule(config), virtual_ranks, config.data))
-        if config.data.streaming:
-            return open_dataset(config, self.sources[key], virtual_ranks, group)
+        key, request = selection_key(config), data_request(config)
+        num_points = self.sources[key].num_points
+        view_key = repr((key, request.data, rule.layout(num_points, num_points)))
+        if request.data.streaming:
+            return open_dataset(request, self.sources[key], rule.virtual_ranks, group)
         if view_key not in self._views:
             while len(self._views) >= _MOST_VIEWS:
                 del self._views[next(iter(self._views))]
-            self._views[view_key] = self._open(config, key, virtual_ranks, group)
+            self._views[view_key] = self._open(request, key, rule, group)
         return self._views[view_key]
 
-    def _open(self, config: RunConfig, key: str, virtual_ranks: VirtualRanks, group: Ranks) -> Dataset:
+    def _open(self, request: DataRequest, key: str, rule: LayoutRule, group: Ranks) -> Dataset:
         if key not in self.shared:
-            return open_dataset(config, self.sources[key], virtual_ranks, group)
-        split = group.on_root(lambda: plan_split(config, self.sources[key]))
-        return self.shared[key].dataset(split, virtual_ranks, group)
+            return open_dataset(request, self.sources[key], rule.virtual_ranks, group)
+        split = group.on_root(lambda: plan_split(request.data, self.sources[key]))
+        return self.shared[key].dataset(split, rule.virtual_ranks, group)
 
     def close(self) -> None:
         """Give the shared memory back. Collective over the node."""
@@ -83,32 +85,32 @@ def read_for_members(members: Sequence[Member], world: Ranks, node: Ranks) -> Me
         try:
             sources[key] = source = open_source_on_root(selection_of(config, to_learn=True), world)
             if source.kind == "points" and not config.data.streaming and world.device.type == "cpu":
-                found = _share(config, source, world, node)
+                found = _share(config.training.dtype, source, world, node)
                 shared |= {} if found is None else {key: found}
         except MpitrainError as error:
             problems[key] = error
     return MemberData(sources, shared, problems)
 
 
-def _share(config: RunConfig, source: SampleSource, world: Ranks, node: Ranks) -> SharedSamples | None:
+def _share(dtype: str, source: SampleSource, world: Ranks, node: Ranks) -> SharedSamples | None:
     """Return the samples in memory of the node; None where a node lacks it: then each group holds its own. Collective.
 
     Raises DataError, on all ranks of the world.
     """
     found, failure = None, None
     try:
-        found = share_on_node(source, node, torch_dtype(config))
+        found = share_on_node(source, node, dtype)
     except MpitrainError as error:
         failure = error
     failures = [other for other in world.gather_object(failure) if other is not None]
     if any(not isinstance(other, LaunchError) for other in failures):
         raise next(other for other in failures if not isinstance(other, LaunchError))
     if failures:
-        world.say(f"note: {failures[0]}", error=True)
+        world.note(str(failures[0]))
         return None
     return found
 
 
 def _raise(error: MpitrainError | None) -> None:
     if error is not None:
-        raise type(error)(str(error))
+        raise type(error)(*error.args)

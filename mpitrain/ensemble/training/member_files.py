@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,25 @@ import torch
 from torch import nn
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig, render_yaml
+from mpitrain.config import TrainingSection
 from mpitrain.errors import CheckpointError, writing
+from mpitrain.models.dense_module import ModuleViews
+from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.record import architecture_of, engine_of, is_rebuilt
 from mpitrain.models.files.torchscript import (
-    ModelDescription,
     ScriptedModel,
     save_model,
     save_normalization,
     script_model,
 )
 from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.runs.watching import save_claimed
+from mpitrain.train.callbacks import Callback, epoch_record
+from mpitrain.train.checkpoint.manifest import check_whole
 from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train.folder.claim import ClaimedFolder
+from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.state import TrainingState
-from mpitrain.train.watchers import SilentWatcher, epoch_record
 
 _ADVICE = "free space, then --resume"
 
@@ -38,12 +43,14 @@ class ModelFiles:
         self._scripted: dict[str, ScriptedModel] = {}
         self._last: tuple[nn.Module, ModelDescription, ScriptedModel] | None = None
         self._normalization: tuple[bytes, bytes] = b"", b""
+        self._modules = ModuleViews()
 
-    def write(self, model: nn.Module, path: Path, description: ModelDescription, waits_for_disk: bool) -> None:
+    def write(self, trained: Any, path: Path, description: ModelDescription, waits_for_disk: bool) -> None:
         """Write `model.pt` and its normalisation file, as a single run does. Raises OutputError.
 
         `waits_for_disk` False: a power cut may damage them, which a resumed ensemble finds.
         """
+        model = self._modules.of(trained)
         if not is_rebuilt(model):  # a user's own may hold more than its parameters
             save_model(model, path, description)
             save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
@@ -72,24 +79,25 @@ class ModelFiles:
         self._normalization = statistics, target.read_bytes()
 
 
-def begin_folder(folder: RunFolder) -> Checkpoint | None:
-    """Make the folder, and return the checkpoint to go on from. For the root. Raises OutputError."""
+def begin_folder(folder: RunFolder, claim: ClaimedFolder) -> Checkpoint | None:
+    """Make a member's folder, and return the checkpoint to go on from. For the root.
+
+    Raises OutputError, also where another launch has the ensemble's folder now.
+    """
+    claim.check_claim()
     is_new = not folder.path.exists()
+    refuse_link(folder.path)
+    folder.refuse_links()
     with writing(folder.path, _ADVICE):
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
     if is_new:
         return None
     try:
         checkpoint, _ = CheckpointStore(folder.checkpoints).load_latest()
+        check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
     except CheckpointError:  # none yet, or none whole: from the start
         return None
     return checkpoint
-
-
-def write_settings(folder: RunFolder, config: RunConfig) -> None:
-    """Write `config.yaml`. Raises OutputError."""
-    with writing(folder.path, _ADVICE):
-        folder.config.write_text(render_yaml(config))
 
 
 # What took less to train is trained again where a power cut has damaged it: waiting for the disk would cost more.
@@ -97,22 +105,24 @@ WORTH_WAITING_S = 1.0
 _Save = Callable[[], object]
 
 
-class MemberCheckpoints:
+class MemberCheckpoints(Callback):
     """Saves a member's checkpoints: its last, and one after so many seconds; the best weights are inside of them."""
 
     def __init__(
-        self, group: Ranks, folder: RunFolder, settings: Mapping[str, Any], config: RunConfig, interval_s: float
-    ) -> None:
+        self, group: Ranks, folder: RunFolder, settings: Mapping[str, Any], training: TrainingSection,
+        interval_s: float, claim: ClaimedFolder,
+    ) -> None:  # fmt: skip
         self._group, self._folder, self._settings = group, folder, settings
-        self._training, self._interval_s = config.training, interval_s
+        self._training, self._interval_s, self._claim = training, interval_s, claim
         self._begun_s = self._saved_s = time.monotonic()
         self._skipped: _Save | None = None
 
-    def __call__(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int, kind: str) -> None:
+    def on_checkpoint(self, tensors: Mapping[str, Any], state: TrainingState, kind: str) -> None:
         """Save, if it is time. Collective."""
         # The best weights are in every checkpoint, for whoever goes on from it or looks for them.
         if kind != "best" and self._group.is_root:
-            self._skipped = lambda: self._save(tensors, state, step)
+            then = replace(state)  # which goes on
+            self._skipped = lambda: self._save(tensors, then)
         is_due = self._is_last(state) or time.monotonic() - self._saved_s >= self._interval_s
         self._group.on_root(lambda: self._save_skipped() if is_due else None)
 
@@ -125,24 +135,26 @@ class MemberCheckpoints:
             self._skipped()
             self._skipped = None
 
-    def _save(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], step: int) -> None:
+    def _save(self, tensors: Mapping[str, Any], state: TrainingState) -> None:
         now_s = time.monotonic()
         store = CheckpointStore(self._folder.checkpoints, waits_for_disk=now_s - self._begun_s > WORTH_WAITING_S)
-        store.save(tensors, state, self._settings, step)
+        save_claimed(store, self._claim, tensors, state, self._settings)
         self._saved_s = now_s
 
-    def _is_last(self, state: Mapping[str, Any]) -> bool:
+    def _is_last(self, state: TrainingState) -> bool:
         # Between epochs a checkpoint is one of many, unless the training ends or is stopped there.
-        is_stopped = state["step_in_epoch"] > 0 or state["global_step"] == self._training.max_steps
-        return bool(is_stopped or state["stopped_early"] or state["epoch"] == self._training.epochs)
+        is_stopped = state.step_in_epoch > 0 or state.global_step == self._training.max_steps
+        return bool(is_stopped or state.stopped_early or state.epoch == self._training.epochs)
 
 
-class MemberWatcher(SilentWatcher):
+class MemberWatcher(Callback):
     """Writes one record an epoch to the member's `metrics.jsonl`, on the group's root."""
 
-    def __init__(self, group: Ranks, folder: RunFolder, config: RunConfig, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self, group: Ranks, folder: RunFolder, training: TrainingSection, checkpoint: Checkpoint | None
+    ) -> None:
         """Cut the records back to `checkpoint`, where there are any."""
-        self._training = config.training
+        self._training = training
         self._metrics: MetricsFile | None = None
         if group.is_root:
             is_new = not folder.metrics.exists()
@@ -151,7 +163,7 @@ class MemberWatcher(SilentWatcher):
                 self._metrics.cut_back(int(checkpoint.state["global_step"]) if checkpoint else 0)
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
-        """See `Watcher.on_epoch`."""
+        """See `Callback.on_epoch`."""
         if self._metrics is not None:
             self._metrics.append(epoch_record(state, learning_rate, wall_time_s, self._training))
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.config import TrainingSection
 from mpitrain.ensemble.training.member_data import MemberData
 from mpitrain.ensemble.training.member_files import MemberCheckpoints, MemberWatcher, ModelFiles
+from mpitrain.ensemble.training.member_records import MemberRecords
 from mpitrain.errors import StoppedError
-from mpitrain.runs.prepared_run import KnownParts, PreparedRun
-from mpitrain.runs.watching import closing
+from mpitrain.runs.parts import Caches
+from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.runs.watching import jacobian_callbacks
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.jacobian import build_jacobian_watch
+from mpitrain.train.engines.contract import closing
+from mpitrain.train.folder.claim import ClaimedFolder
 from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
@@ -24,30 +27,41 @@ class MemberTools:
 
     group: Ranks
     data: MemberData
-    files: ModelFiles
+    records: MemberRecords
     stop_request: StopRequest
     save_interval_s: float
-    known: KnownParts = field(default_factory=KnownParts)
+    claim: ClaimedFolder
+    """The launch's, on the folder of the ensemble."""
+    files: ModelFiles = field(default_factory=ModelFiles)
+    caches: Caches = field(default_factory=Caches)
+    ended: PreparedRun | None = None
+    """The last member, if it has ended well: its network and engine are free."""
 
 
 def fit_member(
-    prepared: PreparedRun, config: RunConfig, checkpoint: Checkpoint | None, folder: RunFolder, tools: MemberTools
+    prepared: PreparedRun,
+    training: TrainingSection,
+    checkpoint: Checkpoint | None,
+    folder: RunFolder,
+    tools: MemberTools,
 ) -> tuple[Trainer, bool]:
-    """Train, and return the trainer, and whether the training is finished: else `config` has stopped it. Collective.
+    """Train, and return the trainer, and whether the training is finished: else `training` has stopped it. Collective.
 
     Raises TrainingError or StoppedError, on all ranks of the group.
     """
     group = tools.group
-    watch = build_jacobian_watch(config, prepared.model, prepared.preview, group, prepared.layout.virtual_ranks)
-    save = MemberCheckpoints(group, folder, prepared.settings, config, tools.save_interval_s)
-    with closing(prepared.engine), MemberWatcher(group, folder, config, checkpoint) as watcher:
-        trainer = Trainer(config, group, prepared.model, prepared.engine, save, watcher, tools.stop_request, watch)
+    of_jacobian = jacobian_callbacks(prepared, group)
+    save = MemberCheckpoints(group, folder, prepared.settings, training, tools.save_interval_s, tools.claim)
+    with closing(prepared.engine), MemberWatcher(group, folder, training, checkpoint) as watcher:
+        callbacks = [*of_jacobian, watcher, save]
+        of_run = training, group, prepared.model, prepared.engine, callbacks, tools.stop_request
+        trainer = Trainer(*of_run, judges_first=prepared.config.network.begins_at_regression)
         if checkpoint is not None:
             trainer.resume(checkpoint)
         try:
             trainer.fit()
         except StoppedError:
-            max_steps = config.training.max_steps
+            max_steps = training.max_steps
             if max_steps is None or trainer.state.global_step < max_steps:
                 save.save_skipped()
                 raise

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 
 from mpitrain.comm.tensors import settle_order_and_threads
-from mpitrain.config import RunConfig
+from mpitrain.config import RunConfig, TrainingSection, render_yaml
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.ensemble.training.member_files import (
     WORTH_WAITING_S,
     ModelFiles,
     begin_folder,
-    write_settings,
 )
 from mpitrain.ensemble.training.member_fit import MemberTools, fit_member
-from mpitrain.inference.skill import check_predictions
+from mpitrain.ensemble.training.restart import restarted
+from mpitrain.inference.quality.skill import check_predictions
 from mpitrain.runs.layout import plan_layout
 from mpitrain.runs.prepare import PreparedRun, prepare_on
 from mpitrain.train.checkpoint.compatibility import check_same_data
@@ -31,44 +31,53 @@ def train_member(member: Member, config: RunConfig, epochs: int, rung: int, tool
     of the group together.
     """
     group = tools.group
-    settle_order_and_threads(group, config)
-    folder = RunFolder.of(config)
-    checkpoint = group.on_root(lambda: begin_folder(folder))
+    settle_order_and_threads(group, config.semantics, config.training)
+    folder = RunFolder.of(config.output)
+    checkpoint = group.on_root(lambda: begin_folder(folder, tools.claim))
     source = tools.data.source(config, group)
-    layout = plan_layout(config, group, checkpoint)
-    dataset = tools.data.dataset(config, layout.virtual_ranks, group)
-    prepared = prepare_on(config, dataset, layout, group, checkpoint, source.units, tools.known)
+    rule = plan_layout(config, group, checkpoint, source.kind)
+    dataset = tools.data.dataset(config, rule, group)
+    layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
+    prepared = None
+    if checkpoint is None:
+        ended, tools.ended = tools.ended, None
+        prepared = restarted(ended, config, dataset, layout, group)
+    if prepared is None:
+        prepared = prepare_on(config, dataset, layout, group, checkpoint, source.units, tools.caches)
+    prepared.remember_run(tools.claim.run)
     if checkpoint is not None:
         group.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))
-    limited = _until(prepared, epochs)
-    group.on_root(lambda: write_settings(folder, limited))
+    training = _until(prepared, epochs)
+    as_trained = config.model_copy(update={"training": training})
+    group.on_root(lambda: folder.write_settings(render_yaml(as_trained), waits_for_disk=False))
+    record = group.on_root(lambda: tools.records.begin(group, prepared, source, checkpoint))
     started_s = time.monotonic()
-    trainer, is_finished = fit_member(prepared, limited, checkpoint, folder, tools)
+    trainer, is_finished = fit_member(prepared, training, checkpoint, folder, tools)
     training_s = time.monotonic() - started_s
     if config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
     if is_finished:
         group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
     outcome = _outcome(member, rung, prepared, trainer.state, is_finished, training_s)
+    group.on_root(lambda: tools.records.end(folder, record, prepared, source, trainer.state.global_step, outcome))
     # Not after a failure: what a loss that is not finite has left in the engine's memory is nobody's to begin with.
-    tools.known.ended = prepared
+    tools.ended = prepared
     return outcome
 
 
-def _until(prepared: PreparedRun, epochs: int) -> RunConfig:
-    """Return the settings of a run that stops after `epochs`; its schedules are those of the whole training."""
-    config = prepared.config
-    if epochs >= config.training.epochs:
-        return config
-    max_steps = epochs * prepared.engine.steps_per_epoch
-    return config.model_copy(update={"training": config.training.model_copy(update={"max_steps": max_steps})})
+def _until(prepared: PreparedRun, epochs: int) -> TrainingSection:
+    """Return the settings of a training that stops after `epochs`; its schedules are those of the whole training."""
+    training = prepared.config.training
+    if epochs >= training.epochs:
+        return training
+    return training.model_copy(update={"max_steps": epochs * prepared.engine.steps_per_epoch})
 
 
 def _finish(
     prepared: PreparedRun, state: TrainingState, folder: RunFolder, files: ModelFiles, waits_for_disk: bool
 ) -> None:
     # Of what is learnt as it is, a finite validation loss has seen it all.
-    if state.validation_loss is None or prepared.config.model.output_transforms:
+    if state.validation_loss is None or prepared.config.model.transforms:
         check_predictions(prepared.model, prepared.preview)
     files.write(prepared.model, folder.model, prepared.description, waits_for_disk)
 

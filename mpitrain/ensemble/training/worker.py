@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mpitrain.comm.claims import Claims, open_claims
 from mpitrain.comm.groups import split_into_groups, split_into_nodes
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import started_tensors
@@ -13,17 +11,21 @@ from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_
 from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, num_groups_for
 from mpitrain.ensemble.plan.search import Search
 from mpitrain.ensemble.training.failures import describe, is_in_collective, may_go_on
-from mpitrain.ensemble.training.hand_out import HandOut, SharedStop, Task
+from mpitrain.ensemble.training.hand_out import HandOut, Progress, Task, open_hand_out
 from mpitrain.ensemble.training.member_data import read_for_members
-from mpitrain.ensemble.training.member_files import ModelFiles
 from mpitrain.ensemble.training.member_fit import MemberTools
+from mpitrain.ensemble.training.member_records import log_outcome, open_records
 from mpitrain.ensemble.training.member_run import train_member
 from mpitrain.errors import StoppedError, TrainingError
+from mpitrain.train.folder.claim import ClaimedFolder
 from mpitrain.train.stop_request import listen_for_stop
 
 
-def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known) -> Ended:
-    """Train what is not known yet, in groups; return what became of all members. Collective."""
+def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known, claim: ClaimedFolder) -> Ended:
+    """Train what is not known yet, in groups; return what became of all members. Collective.
+
+    `claim` is that of the launch, on the folder of the ensemble.
+    """
     last = len(search.rungs) - 1
     todo = [member for member in plan.members if (member.number, last) not in known]
     num_groups = num_groups_for(plan, todo, ranks.world_size)
@@ -32,42 +34,19 @@ def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known
     # Ranks that have nothing left to do leave the cores to those that have.
     ranks.cpu.be_patient()
     data = read_for_members(todo, ranks, node)
-    claims = open_claims(ranks)
+    weights = [member.config.model.initial_weights for member in todo if member.config is not None]
+    records = open_records(ranks, list(data.sources.values()), weights, plan.config.output.hash_data, claim.run)
     with listen_for_stop() as own_stop:
-        stop = SharedStop(claims, own_stop)
-        hand_out = HandOut(search, claims, stop, dict(known))
-        if ranks.is_root:
-            for outcome in known.values():
-                hand_out.report(outcome)
+        hand_out = open_hand_out(ranks, search, known, own_stop)
+        with started_tensors(group, plan.config.distributed.timeout_s, needs_torch=False):
+            tools = MemberTools(group, data, records, hand_out.stop_request, plan.section.save_interval_s, claim)
+            _Worker(plan, hand_out, tools, Progress(ranks, hand_out.claims, len(todo))).work()
+        group.watch.unfollow()  # other groups may train for hours
         ranks.barrier()
-        with started_tensors(group, plan.config.distributed.timeout_s):
-            tools = MemberTools(group, data, ModelFiles(), stop, plan.section.save_interval_s)
-            _Worker(plan, hand_out, tools, _Progress(ranks, claims, len(todo))).work()
-        group.stop_watchdog()  # other groups may train for hours
-        ranks.barrier()
-        signal_name = next(filter(None, ranks.gather_object(stop.signal_name)), None)
+        signal_name = next(filter(None, ranks.gather_object(hand_out.stop_request.signal_name)), None)
     data.close()
     results = ranks.on_root(hand_out.all_results)
     return Ended(results, signal_name)
-
-
-@dataclass
-class _Progress:
-    """Says now and then how many members have ended. The count is of all groups."""
-
-    ranks: Ranks
-    claims: Claims
-    num_members: int
-    _said_s: float = field(default_factory=time.monotonic)
-
-    def count(self, group: Ranks) -> None:
-        """Count one more; the world's root speaks, at most every ten seconds."""
-        if not group.is_root:
-            return
-        number = self.claims.take("ended") + 1
-        if time.monotonic() - self._said_s >= 10 and number < self.num_members:
-            self._said_s = time.monotonic()
-            self.ranks.say(f"{number} of {self.num_members} members trained", error=True)
 
 
 @dataclass
@@ -77,7 +56,7 @@ class _Worker:
     plan: EnsemblePlan
     hand_out: HandOut
     tools: MemberTools
-    progress: _Progress
+    progress: Progress
 
     def work(self) -> None:
         """Train what can be claimed. Collective over the group."""
@@ -92,6 +71,7 @@ class _Worker:
     def _keep(self, task: Task, outcome: Outcome) -> None:
         folder = self.plan.folder_of(task.member)
         write_outcomes(folder, {**read_outcomes(folder), task.rung: outcome})
+        log_outcome(folder, self.tools.group, outcome)
         self.hand_out.report(outcome)
 
     def _outcome_of(self, task: Task) -> Outcome | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.export.source.c_interface import CHECKS, ONE, STATUS, batch_functions
+from mpitrain.export.source.c_masked import FIELDS, masked_functions
 from mpitrain.export.source.c_test import test_program
 from mpitrain.export.source.emulator import CONVERSIONS, Emulator, Variable
 from mpitrain.export.source.words import describe, usage
@@ -33,6 +34,13 @@ _DOCUMENTED = {
     "tangent_linear_batch": "",
     "adjoint_batch": "",
     "jacobian_batch": "Derivatives are [num_samples][O][F] row-major, and [O][F][num_samples] column-major.",
+    "tangent_linear_masked": "The same where `mask` [num_samples] (NULL: everywhere) is 1, and 0 where it is 0, "
+    "whatever the arrays hold there; between them the result times the mask.",
+    "adjoint_masked": "The adjoint of that.",
+    "jac_pairs": "pairs [num_samples][num_pairs] row-major, [num_pairs][num_samples] column-major: times the mask, the "
+    "derivatives of outputs `rows` by inputs `columns` [num_pairs], numbered from 0; at the cost of the distinct rows "
+    "or the distinct columns, whichever are fewer.",
+    "find_outside": "Which samples are outside: is_outside [num_samples] (may be NULL) is 1 or 0. `found` may be NULL.",
     "check_layout": "What a model's own packing makes of the probe: x holds the probe num_samples >= 2 times, packed "
     "as the model packs its fields. Says which layout it is, or what is wrong with which input (NULL: do not say).",
     "describe": "A finding in words.",
@@ -70,13 +78,15 @@ def cpp_files(emulator: Emulator) -> dict[str, str]:
     name, functions = emulator.name, _interface(emulator)
     header = "\n".join(
         [_comment([*describe(emulator), "", *usage(emulator, "c++")]), f"#ifndef {name.upper()}_HPP",
-         f"#define {name.upper()}_HPP", "#include <array>", "#include <cstddef>", c_begin(name), f"namespace {name} {{",
+         f"#define {name.upper()}_HPP", "#include <array>", "#include <cstddef>", "#include <stdexcept>",
+         "#include <vector>", c_begin(name), f"namespace {name} {{",
          "namespace detail {", c_functions(emulator.network, len(emulator.networks), name), "}  // namespace detail",
          "",
          "using detail::real;",
          *(f"constexpr int num_{key.lower()} = {value};" for key, value in _sizes(emulator).items()),
          "", _types(False), *_prototypes(functions, emulator), "", *_tables(emulator, "inline const", "inline const"),
-         "using namespace detail;", "", functions, _arrays(emulator), f"}}  // namespace {name}", c_end(name), "#endif",
+         "using namespace detail;", "", functions, _arrays(emulator), with_prefix(FIELDS, name),
+         f"}}  // namespace {name}", c_end(name), "#endif",
          ""]
     )  # fmt: skip
     test = test_program(emulator, f'#include "{name}.hpp"\n\nusing namespace {name};', list(_expected(emulator)))
@@ -86,7 +96,9 @@ def cpp_files(emulator: Emulator) -> dict[str, str]:
 def _interface(emulator: Emulator) -> str:
     spread = r"\1" if emulator.is_ensemble else ""
     checks = CHECKS.replace("ABSOLUTE", "fabsf" if emulator.network.dtype == "float32" else "fabs")
-    text = "\n".join([STATUS, ONE, batch_functions(emulator.is_ensemble), checks])
+    text = "\n".join(
+        [STATUS, ONE, batch_functions(emulator.is_ensemble), masked_functions(emulator.is_ensemble), checks]
+    )
     return with_prefix(re.sub(r" ?SPREAD\(([^)]*)\)", spread, text), emulator.name)
 
 
@@ -120,8 +132,9 @@ def _types(is_c: bool) -> str:
     lines = [
         struct.format("variable", "const char *name, *units;\n    NAME(real) minimum, maximum, mean, std;"),
         "",
-        "/* Samples with an input outside the range of the training data. */",
-        struct.format("status", "size_t num_outside, first_sample;\n    int first_input;"),
+        "/* Samples with an input outside the range of the training data, or NaN: how many, the first one, its first",
+        "   such input, and the input that lies farthest outside, in standard deviations (-1: none). */",
+        struct.format("status", "size_t num_outside, first_sample;\n    int first_input, worst_input;"),
         "",
     ]
     for kind, words in _ENUMS.items():

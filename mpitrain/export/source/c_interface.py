@@ -2,19 +2,37 @@
 
 # A tile or one sample of the caller's memory: [F] in both layouts for one sample.
 STATUS = """\
-/* Tells how many samples have an input outside the range of the training data, or NaN, and which is the first. */
+/* How far a value of input i lies outside the range of the training data, in standard deviations; 0 inside. An input
+   that was constant there is outside from a thousandth of one on. By bits for NaN: comparisons with it may trap. */
+static INLINE real NAME(excess_of)(real value, int i) {
+    bits_of_real bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits_of_real)(bits << 1) > (bits_of_real)((bits_of_real)(2 * EXPONENT_BIAS + 1) << (MANTISSA_BITS + 1)))
+        return (real)HUGE_VALF;
+    const real above = value - NAME(inputs)[i].maximum, below = NAME(inputs)[i].minimum - value;
+    const real excess = (above > below ? above : below) / NAME(inputs)[i].std;
+    const int is_constant = !(NAME(inputs)[i].maximum > NAME(inputs)[i].minimum);
+    return excess > (is_constant ? (real)0.001 : (real)0) ? excess : (real)0;
+}
+
 static INLINE void NAME(note_outside)(size_t num_samples, size_t value_stride, size_t sample_stride, const real *x,
-                                      NAME(status) *status) {
+                                      unsigned char *is_outside, NAME(status) *status) {
     if (!status) return;
+    real largest = (real)0;
     status->num_outside = 0;
     status->first_sample = 0;
-    status->first_input = -1;
+    status->first_input = status->worst_input = -1;
     for (size_t s = 0; s < num_samples; ++s) {
         int outside = -1;
         for (int i = INPUTS - 1; i >= 0; --i) {
-            const real value = x[(size_t)i * value_stride + s * sample_stride];
-            if (!(value >= NAME(inputs)[i].minimum && value <= NAME(inputs)[i].maximum)) outside = i;
+            const real excess = NAME(excess_of)(x[(size_t)i * value_stride + s * sample_stride], i);
+            if (excess > (real)0) outside = i;
+            if (excess > largest) {
+                largest = excess;
+                status->worst_input = i;
+            }
         }
+        if (is_outside) is_outside[s] = outside >= 0;
         if (outside < 0) continue;
         if (status->num_outside == 0) {
             status->first_sample = s;
@@ -35,7 +53,7 @@ static INLINE size_t NAME(value_stride)(NAME(layout) layout, size_t num_samples)
 
 ONE = """\
 API void NAME(forward)(const real *x, real *y, SPREAD(real *spread, )NAME(status) *status) {
-    NAME(note_outside)(1, 1, INPUTS, x, status);
+    NAME(note_outside)(1, 1, INPUTS, x, NULL, status);
     all_forward_one(members, x, y SPREAD(, spread));
 }
 
@@ -61,7 +79,7 @@ API void NAME({name}_batch)(size_t num_samples, NAME(layout) layout, {arguments}
 def batch_functions(is_ensemble: bool) -> str:
     """Return the four functions of batches."""
     status = "    NAME(note_outside)(num_samples, NAME(value_stride)(layout, num_samples),\n" + (
-        "                       NAME(sample_stride)(layout, INPUTS), x, status);\n"
+        "                       NAME(sample_stride)(layout, INPUTS), x, NULL, status);\n"
     )
     spread = ["spread"] if is_ensemble else []
     forward = _batch("forward", ["x"], ["y", *spread], ", NAME(status) *status", status)
@@ -98,6 +116,13 @@ def _batch(function: str, given: list[str], results: list[str], more: str = "", 
 
 
 CHECKS = """\
+API void NAME(find_outside)(size_t num_samples, NAME(layout) layout, const real *x, unsigned char *is_outside,
+                            NAME(status) *found) {
+    NAME(status) unused;
+    NAME(note_outside)(num_samples, NAME(value_stride)(layout, num_samples), NAME(sample_stride)(layout, INPUTS), x,
+                       is_outside, found ? found : &unused);
+}
+
 /* How many of the values in this layout are not those of the probe; the first such input and its value. */
 static INLINE size_t NAME(mismatches)(NAME(layout) layout, size_t num_samples, const real *x, int *input, real *value) {
     size_t found = 0;

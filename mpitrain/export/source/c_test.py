@@ -82,6 +82,50 @@ static void check_batches(NAME(layout) layout, const char *what) {
     check(what, same && batch_is(layout, adjoint_dx, expected_adjoint, F));
 }
 
+/* Every third sample is masked: 0 there, and the same bits elsewhere. */
+static int masked_is(NAME(layout) layout, const number *batch, const number *expected, size_t num_values) {
+    for (size_t s = 0; s < N; ++s)
+        for (size_t v = 0; v < num_values; ++v) {
+            const number zero = 0, *wanted = s % 3 ? expected + (s % K) * num_values + v : &zero;
+            if (batch[place(layout, s, v, N, num_values)] != *wanted) return 0;
+        }
+    return 1;
+}
+
+/* Entries of one column (K times a unit vector) are near to those of the rows (K^T times unit vectors). */
+static int column_is_near(NAME(layout) layout, const number *column) {
+    for (size_t s = 0; s < N; ++s)
+        for (size_t o = 0; o < O; ++o) {
+            const number *row = expected_jacobian + ((s % K) * O + o) * F, wanted = s % 3 ? row[0] : 0;
+            double largest = 0;
+            for (size_t i = 0; i < F; ++i) largest = fmax(largest, fabs((double)row[i]));
+            if (!(fabs((double)column[place(layout, s, o, N, O)] - (double)wanted) <= 1e-5 * largest)) return 0;
+        }
+    return 1;
+}
+
+static void check_masked(NAME(layout) layout, const char *what) {
+    static number x[N * F], dx[N * F], dy[N * O], mask[N], result[N * (O > F ? O : F)], expected[K * F];
+    static int lines[O > F ? O : F], entries[O > F ? O : F];
+    spread_samples(layout, expected_inputs, F, x);
+    spread_samples(layout, expected_perturbations, F, dx);
+    spread_samples(layout, expected_sensitivities, O, dy);
+    for (size_t s = 0; s < N; ++s) mask[s] = s % 3 ? (number)1 : (number)0;
+    for (int k = 0; k < (O > F ? O : F); ++k) {
+        lines[k] = 0;
+        entries[k] = k;
+    }
+    NAME(tangent_linear_masked)(N, layout, mask, x, dx, result);
+    int holds = masked_is(layout, result, expected_tangent, O);
+    NAME(adjoint_masked)(N, layout, mask, x, dy, result);
+    holds = holds && masked_is(layout, result, expected_adjoint, F);
+    for (int k = 0; k < K * F; ++k) expected[k] = expected_jacobian[(k / F) * O * F + k % F];
+    NAME(jac_pairs)(N, layout, mask, x, F, lines, entries, result);
+    holds = holds && masked_is(layout, result, expected, F);
+    NAME(jac_pairs)(N, layout, mask, x, O, entries, lines, result);
+    check(what, holds && column_is_near(layout, result));
+}
+
 /* <K dx, dy> = <dx, K^T dy>, relative to |K dx| |dy|, over all samples. */
 static void check_dot_product(void) {
     double left = 0, right = 0, size_y = 0, size_dy = 0;
@@ -141,10 +185,13 @@ static void check_status(void) {
         if (!(x[i] >= NAME(inputs)[i].minimum && x[i] <= NAME(inputs)[i].maximum))
             x[i] = x[F + i] = (number)0.5 * (NAME(inputs)[i].minimum + NAME(inputs)[i].maximum);
     NAME(forward)(x, y, SPREAD_NULL &status);
-    int holds = status.num_outside == 0 && status.first_input == -1;
+    unsigned char is_outside[2];
+    int holds = status.num_outside == 0 && status.first_input == -1 && status.worst_input == -1;
     x[2 * F - 1] = NAME(inputs)[F - 1].maximum + NAME(inputs)[F - 1].std;
     NAME(forward_batch)(2, ROW_MAJOR, x, y, SPREAD_NULL &status);
     holds = holds && status.num_outside == 1 && status.first_sample == 1 && status.first_input == F - 1;
+    NAME(find_outside)(2, ROW_MAJOR, x, is_outside, &status);
+    holds = holds && is_outside[0] == 0 && is_outside[1] == 1 && status.worst_input == F - 1;
     x[0] = (number)NAN;
     NAME(forward)(x, y, SPREAD_NULL &status);
     check("inputs outside the range of the training data are reported", holds && status.num_outside == 1);
@@ -156,10 +203,10 @@ static void check_layouts(void) {
     for (int s = 0; s < 3; ++s)
         for (int i = 0; i < F; ++i) by_rows[s * F + i] = by_columns[i * 3 + s] = NAME(probe)[i];
     int holds = NAME(check_layout)(1, by_rows, &input) == IS_EITHER && input == -1;
-    if (F > 1) {
+    if (UNLIKE_FIRST > 0) {
         holds = holds && NAME(check_layout)(3, by_rows, &input) == IS_ROW_MAJOR;
         holds = holds && NAME(check_layout)(3, by_columns, &input) == IS_COLUMN_MAJOR;
-        by_rows[0] = NAME(probe)[1];
+        by_rows[0] = NAME(probe)[UNLIKE_FIRST];
         holds = holds && NAME(check_layout)(1, by_rows, &input) == IS_OTHER_ORDER && input == 0;
     }
     by_rows[0] = NAME(probe)[0] + (number)273.15;
@@ -173,6 +220,8 @@ int main(void) {
     check_one_by_one();
     check_batches(ROW_MAJOR, "row-major batches: the bits of single samples");
     check_batches(COLUMN_MAJOR, "column-major batches: the bits of single samples");
+    check_masked(ROW_MAJOR, "row-major masks and entries: those of all");
+    check_masked(COLUMN_MAJOR, "column-major masks and entries: those of all");
     check_dot_product();
     check_taylor();
     check_status();
@@ -212,5 +261,6 @@ def test_program(emulator: Emulator, include: str, arrays: Sequence[str]) -> str
         spaced = f" {word}" if word in ("SAME_SPREAD_Y", "SAME_SPREAD_J", "SPREAD_LAST_NULL", "SPREAD_J") else word
         body = body.replace(spaced, text if is_ensemble else "")
     body = body.replace("DOT_LIMIT", "1e-14" if is_double else "1e-6").replace("NAME_ITSELF", emulator.name)
+    body = body.replace("UNLIKE_FIRST", str(emulator.input_unlike_first))
     head = _HEAD.format(include=include, num_samples=len(emulator.expected.inputs))
     return head + "\n".join(arrays) + "\n" + body

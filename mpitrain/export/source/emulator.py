@@ -97,9 +97,15 @@ class Emulator:
         return found.outputs[0], found.jacobian[0].ravel()
 
     @property
+    def input_unlike_first(self) -> int:
+        """The number from 0 of an input whose value in the probe is not the first one's; 0: there is none."""
+        differs = np.abs(self.probe - self.probe[0]) > 2 * (self.tolerance + self.tolerance[0])
+        return int(np.flatnonzero(differs)[0]) if differs.any() else 0
+
+    @property
     def is_smooth(self) -> bool:
-        """Whether a Taylor test has slope 2."""
-        return all(layer.activation != "relu" for layer in self.network.layers)
+        """Whether a Taylor test has slope 2: neither kinks, nor no remainder at all."""
+        return not self.network.is_linear and all(layer.activation != "relu" for layer in self.network.layers)
 
 
 def make_emulator(
@@ -157,11 +163,21 @@ def _expected(networks: Sequence[PortableNetwork], samples: Array) -> Expected:
 
 
 def _probe(samples: Array, inputs: Sequence[Variable]) -> tuple[Array, Array]:
-    """Return a sample in which every input is told from every other one and from itself in other units."""
+    """Return a sample in which every input is told from every other one and from itself in other units.
+
+    Its values are ones that a model can hold: whole numbers where the data has no others, and constants as they are.
+    """
     mean, std = (np.array([getattr(one, key) for one in inputs]) for key in ("mean", "std"))
     random = np.random.default_rng(1)
     made_up = mean + std * random.uniform(-1, 1, (_NUM_CANDIDATES, len(inputs)))
-    best = max([*samples[:_NUM_CANDIDATES].astype(np.float64), *made_up], key=lambda one: _distinctness(one, std))
+    is_whole = (samples == np.round(samples)).all(axis=0)
+    is_constant = np.array([one.minimum == one.maximum for one in inputs])
+    made_up = np.where(is_whole, np.round(made_up), made_up)
+    made_up = np.where(is_constant, [one.minimum for one in inputs], made_up)
+    best = max(
+        [*samples[:_NUM_CANDIDATES].astype(np.float64), *made_up],
+        key=lambda one: _distinctness(one[~is_constant], std[~is_constant]),
+    )
     probe = best.astype(samples.dtype)
     return probe, _tolerance(best, std).astype(samples.dtype)
 

@@ -11,20 +11,23 @@ import numpy as np
 from mpitrain.export.source.emulator import CONVERSIONS, Emulator
 from mpitrain.export.source.fortran_fixed import fixed_procedures
 from mpitrain.export.source.fortran_interface import batch_procedures, member_procedures
+from mpitrain.export.source.fortran_kinds import field_names, forward_fields, interfaces, with_real64
+from mpitrain.export.source.fortran_masked import masked_procedures
 from mpitrain.export.source.fortran_network import network_procedures, slopes_types
 from mpitrain.export.source.fortran_norm import NORM_PROCEDURES
-from mpitrain.export.source.fortran_numbers import array, kind_of_integer, matrix, number, texts
+from mpitrain.export.source.fortran_numbers import array, kind_of_integer, number, texts, use_statement
 from mpitrain.export.source.fortran_test import test_program
 from mpitrain.export.source.words import describe, usage
 from mpitrain.inference.portable.in_c import tile_of
 from mpitrain.inference.portable.network import NORM_EPSILON, Array
 
 _WIDTH = 120
+_INFINITY_BITS = {"float32": "7F800000", "float64": "7FF0000000000000"}
 _PUBLIC = (
     "wp, num_inputs, num_outputs, num_members, inputs_first, samples_first, input_names, input_units, output_names",
     "output_units, input_minimum, input_maximum, input_mean, input_std, output_minimum, output_maximum, probe",
     "is_inputs_first, is_samples_first, is_either, is_other_order, is_other_units, is_wrong",
-    "forward, tangent_linear, adjoint, jacobian, check_layout, describe, check_arithmetic",
+    "forward, tangent_linear, adjoint, jacobian, jac_pairs, forward_fields, check_layout, describe, check_arithmetic",
 )
 
 
@@ -35,31 +38,51 @@ def fortran_files(emulator: Emulator) -> dict[str, str]:
 
 
 def _module(emulator: Emulator) -> Iterator[str]:
-    network, is_ensemble = emulator.network, emulator.is_ensemble
-    yield _comment([*describe(emulator), "", *usage(emulator, "fortran"), "", *_calls(is_ensemble)])
+    network = emulator.network
+    yield _comment([*describe(emulator, "({})", 1), "", *usage(emulator, "fortran"), "", *_calls(emulator)])
     real, integer = ("real32" if network.dtype == "float32" else "real64"), kind_of_integer(network.dtype)
     yield f"module {emulator.name}"
-    yield f"  use, intrinsic :: iso_fortran_env, only: wp => {real}, ip => {integer}"
+    more = ", real64" if network.dtype == "float32" else ""
+    yield f"  use, intrinsic :: iso_fortran_env, only: wp => {real}, ip => {integer}{more}"
     yield "  implicit none\n  private"
     yield from (f"  public :: {words}" for words in _PUBLIC)
     yield from _constants(emulator)
     yield from _weights(emulator)
     yield from slopes_types(network)
-    for generic in ("forward", "tangent_linear", "adjoint", "jacobian"):
-        yield f"  interface {generic}\n    module procedure {generic}_one, {generic}_batch\n  end interface {generic}"
+    yield from interfaces(network.dtype)
     yield "\ncontains\n"
-    has_outputs = network.output_mean is not None
-    yield from fixed_procedures(has_outputs, is_ensemble, any(layer.activation != "none" for layer in network.layers))
+    procedures = "\n".join(_procedures(emulator))
+    yield with_real64(procedures) if network.dtype == "float32" else procedures
+    yield from forward_fields(emulator.inputs, emulator.outputs, network.dtype)
+    yield f"end module {emulator.name}\n"
+    yield from _prefixed(emulator.name)
+
+
+def _procedures(emulator: Emulator) -> Iterator[str]:
+    network, is_ensemble = emulator.network, emulator.is_ensemble
+    has_slopes = any(layer.activation != "none" for layer in network.layers)
+    yield from fixed_procedures(network.output_mean is not None, is_ensemble, has_slopes)
     yield from [NORM_PROCEDURES] if network.has_norms else []
     yield from network_procedures(network)
     for suffix in ("one", "tile"):
         yield from member_procedures(suffix, not network.is_linear, is_ensemble)
     yield from batch_procedures(is_ensemble)
-    yield f"end module {emulator.name}\n"
+    yield from masked_procedures(not network.is_linear, is_ensemble)
 
 
-def _calls(is_ensemble: bool) -> list[str]:
+def _prefixed(name: str) -> Iterator[str]:
+    """Yield the module whose names begin with that of the network: a program may use several of them."""
+    public = [word.strip() for words in _PUBLIC for word in words.split(",")]
+    yield f"! The same names with {name}_ before them, for a program of several networks."
+    yield f"module {name}_prefixed"
+    yield use_statement(name, [f"{name}_{word} => {word}" for word in public])
+    yield f"  implicit none\n  public\nend module {name}_prefixed\n"
+
+
+def _calls(emulator: Emulator) -> list[str]:
+    is_ensemble = emulator.is_ensemble
     spread = ", spread" if is_ensemble else ""
+    fields = ", ".join(name for name, _ in field_names([*emulator.inputs, *emulator.outputs]))
     return [
         "One sample, x(num_inputs), y(num_outputs), jac(num_inputs, num_outputs) with jac(i, o) = d y(o) / d x(i):",
         f"  call forward(x, y{spread}, status); call jacobian(x, y, jac{spread})",
@@ -67,9 +90,17 @@ def _calls(is_ensemble: bool) -> list[str]:
         "Batches, inputs_first: x(num_inputs, samples), y(num_outputs, samples),",
         "jac(num_inputs, num_outputs, samples);",
         "samples_first: x(samples, num_inputs), y(samples, num_outputs), jac(samples, num_inputs, num_outputs):",
-        f"  call forward(inputs_first, x, y{spread}, status) and so on",
+        f"  call forward(inputs_first, x, y{spread}, status, outside, worst_input) and so on",
+        "  call tangent_linear(inputs_first, x, dx, dy, mask=mask), and adjoint: times mask(samples), 0 where it is 0,",
+        "  whatever the arrays hold there. inputs_first is how Atlas stores fields: levels fastest.",
+        "  call jac_pairs(inputs_first, x, rows, columns, pairs, mask): the derivatives pairs(p, sample) of outputs",
+        "  rows(p) by inputs columns(p), numbered from 1.",
+        "The model's own arrays, one a variable, rank 1 (samples), or 2 with the levels where layout says inputs:",
+        f"  call forward_fields(inputs_first, {fields}, status, outside)",
+        "All batches but jac_pairs take arrays of real64, too (masks are real(wp)).",
         "status (optional) is the number of samples with an input outside the range of the training data, or NaN; -1",
-        "where the arrays do not fit each other: then the results are NaN." + (
+        "where the arrays do not fit each other: then the results are NaN. outside(samples) (optional) says which",
+        "samples these are, worst_input (optional) the input farthest outside, in standard deviations (0: none)." + (
             " spread (optional) is the members' standard deviation." if is_ensemble else ""),
     ]  # fmt: skip
 
@@ -97,6 +128,7 @@ def _constants(emulator: Emulator) -> Iterator[str]:
     yield from array("conversion_factor", pairs[:, 0])
     yield from array("conversion_summand", pairs[:, 1])
     yield "  ! Smaller numbers count as 0, so that no result depends on whether the CPU flushes subnormal numbers to 0."
+    yield f"  integer(ip), parameter :: infinity_bits = int(z'{_INFINITY_BITS[network.dtype]}', ip)"
     named = {"value_limit": limits.value, "sum_limit": limits.sum, "result_limit": limits.result}
     named |= {"deviation_limit": limits.deviation} if emulator.is_ensemble or network.has_norms else {}
     named |= {"norm_epsilon": NORM_EPSILON} if network.has_norms else {}
@@ -114,14 +146,16 @@ def _weights(emulator: Emulator) -> Iterator[str]:
     for number_of_layer, layer in enumerate(emulator.network.layers, 1):
         num_in, num_out = layer.weight.shape
         of_members = [network.layers[number_of_layer - 1] for network in emulator.networks]
-        rows = [row for one in of_members for row in one.weight]
-        columns = [row for one in of_members for row in np.ascontiguousarray(one.weight.T)]
-        yield from matrix(f"weight_{number_of_layer}", rows, f"{num_out}, {num_in}, {count}")
-        yield from matrix(f"transposed_{number_of_layer}", columns, f"{num_in}, {num_out}, {count}")
-        yield from matrix(f"bias_{number_of_layer}", [one.bias for one in of_members], f"{num_out}, {count}")
+        weights = np.stack([one.weight for one in of_members])
+        yield from array(f"weight_{number_of_layer}", weights, f"{num_out}, {num_in}, {count}")
+        shape = f"[{num_in}, {num_out}, {count}]"
+        yield f"  real(wp), parameter :: transposed_{number_of_layer}({shape[1:-1]}) = &"
+        yield f"    reshape(weight_{number_of_layer}, {shape}, order=[2, 1, 3])"
+        yield from array(f"bias_{number_of_layer}", np.stack([one.bias for one in of_members]), f"{num_out}, {count}")
         norms = [one.norm for one in of_members if one.norm is not None]
         for name in ("scale", "offset") if norms else ():
-            yield from matrix(f"{name}_{number_of_layer}", [getattr(one, name) for one in norms], f"{num_out}, {count}")
+            values = np.stack([getattr(one, name) for one in norms])
+            yield from array(f"{name}_{number_of_layer}", values, f"{num_out}, {count}")
     # Members may have seen other samples: each has statistics of its own; those of the first one are public.
     yield from _per_member("input_mean", [network.input_mean for network in emulator.networks])
     yield from _per_member("input_std", [network.input_std for network in emulator.networks])
@@ -131,7 +165,7 @@ def _weights(emulator: Emulator) -> Iterator[str]:
 
 
 def _per_member(name: str, rows: Sequence[Array]) -> Iterator[str]:
-    yield from matrix(f"member_{name}", rows, f"{len(rows[0])}, {len(rows)}")
+    yield from array(f"member_{name}", np.stack(rows), f"{len(rows[0])}, {len(rows)}")
     if name.startswith("input"):
         yield f"  real(wp), parameter :: {name}(num_inputs) = member_{name}(:, 1)"
 

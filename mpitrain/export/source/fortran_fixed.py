@@ -12,6 +12,7 @@ _NORMALISE = """\
     real(wp) :: difference, quotient
     integer :: i, k
     do i = 1, num_inputs
+      !GCC$ unroll 1
       do k = 1, samples
         difference = merge(0.0_wp, x(k, i), abs(x(k, i)) < sum_limit) - member_input_mean(i, m)
         quotient = difference / member_input_std(i, m)
@@ -27,6 +28,7 @@ _NORMALISE = """\
     real(wp) :: quotient
     integer :: i, k
     do i = 1, num_inputs
+      !GCC$ unroll 1
       do k = 1, samples
         quotient = merge(0.0_wp, values(k, i), abs(values(k, i)) < least) / member_input_std(i, m)
         quotients(k, i) = merge(0.0_wp, quotient, abs(quotient) < limit)
@@ -55,6 +57,7 @@ _OUTPUTS = """\
     real(wp) :: term
     integer :: o, k
     do o = 1, num_outputs
+      !GCC$ unroll 1
       do k = 1, samples
         term = h(k, o) * member_output_std(o, m)
         y(k, o) = merge(0.0_wp, term, abs(term) < sum_limit) + member_output_mean(o, m)
@@ -69,6 +72,7 @@ _OUTPUTS = """\
     real(wp) :: term
     integer :: o, k
     do o = 1, num_outputs
+      !GCC$ unroll 1
       do k = 1, samples
         term = merge(0.0_wp, values(k, o), abs(values(k, o)) < least) * member_output_std(o, m)
         products(k, o) = merge(0.0_wp, term, abs(term) < limit)
@@ -123,16 +127,71 @@ _OVER_MEMBERS = """\
   end subroutine over_members
 """
 _CHECKS = """\
-  ! How many samples have an input outside the range of the training data, or NaN.
-  pure integer function num_outside(samples, x)
-    integer, intent(in) :: samples
-    real(wp), intent(in) :: x(num_inputs, samples)
-    integer :: s
-    num_outside = 0
-    do s = 1, samples
-      if (.not. all(x(:, s) >= input_minimum .and. x(:, s) <= input_maximum)) num_outside = num_outside + 1
+  ! How far a value of input i lies outside the range of the training data, in standard deviations; 0 inside.
+  ! An input that was constant there is outside from a thousandth of one on. By bits for NaN: a compiler may be told
+  ! that there are none.
+  pure real(wp) function excess_of(value, i)
+    real(wp), intent(in) :: value
+    integer, intent(in) :: i
+    if (iand(transfer(value, 0_ip), huge(0_ip)) > infinity_bits) then
+      excess_of = huge(value)
+    else
+      excess_of = max(input_minimum(i) - value, value - input_maximum(i), 0.0_wp) / input_std(i)
+      if (excess_of < 0.001_wp .and. .not. input_maximum(i) > input_minimum(i)) excess_of = 0.0_wp
+    end if
+  end function excess_of
+
+  pure subroutine note_outside_one(x, status, worst_input)
+    real(wp), intent(in) :: x(num_inputs)
+    integer, intent(out), optional :: status, worst_input
+    real(wp) :: excess, largest
+    integer :: i, worst
+    largest = 0.0_wp
+    worst = 0
+    do i = 1, num_inputs
+      excess = excess_of(x(i), i)
+      if (excess > largest) then
+        largest = excess
+        worst = i
+      end if
     end do
-  end function num_outside
+    if (present(status)) status = merge(1, 0, worst > 0)
+    if (present(worst_input)) worst_input = worst
+  end subroutine note_outside_one
+
+  ! How many samples have an input outside the range of the training data, or NaN; which; and the input that lies
+  ! farthest outside (0: none).
+  pure subroutine note_outside(layout, x, status, outside, worst_input)
+    integer, intent(in) :: layout
+    real(wp), intent(in) :: x(:, :)
+    integer, intent(out), optional :: status, worst_input
+    logical, intent(out), optional :: outside(:)
+    real(wp) :: excess, largest
+    integer :: s, i, worst, count_outside
+    logical :: is_outside
+    largest = 0.0_wp
+    worst = 0
+    count_outside = 0
+    do s = 1, size(x, 3 - layout)
+      is_outside = .false.
+      do i = 1, num_inputs
+        if (layout == inputs_first) then
+          excess = excess_of(x(i, s), i)
+        else
+          excess = excess_of(x(s, i), i)
+        end if
+        if (excess > 0.0_wp) is_outside = .true.
+        if (excess > largest) then
+          largest = excess
+          worst = i
+        end if
+      end do
+      if (is_outside) count_outside = count_outside + 1
+      if (present(outside)) outside(s) = is_outside
+    end do
+    if (present(status)) status = count_outside
+    if (present(worst_input)) worst_input = worst
+  end subroutine note_outside
 
   pure elemental real(wp) function not_a_number()
     not_a_number = transfer(not(0_ip), 0.0_wp)

@@ -26,11 +26,12 @@ def _over_members(function: str, suffix: str, given: list[str], result: str, cal
     has_status = is_forward and suffix == "one"
     spread = ", spread" if is_ensemble and is_forward else ""
     shapes = {name: f"({first}{size_of(name)})" for name in (*given, result)}
-    lines = [f"  pure subroutine {function}_{suffix}({', '.join(shapes)}{spread}{', status' if has_status else ''})",
+    noted = ", status, worst_input" if has_status else ""
+    lines = [f"  pure subroutine {function}_{suffix}({', '.join(shapes)}{spread}{noted})",
              f"    real(wp), intent(in) :: {', '.join(name + shapes[name] for name in given)}",
              f"    real(wp), intent(out) :: {result}{shapes[result]}"]  # fmt: skip
     lines += [f"    real(wp), intent(out), optional :: spread{shapes[result]}"] if spread else []
-    lines += ["    integer, intent(out), optional :: status"] if has_status else []
+    lines += ["    integer, intent(out), optional :: status, worst_input"] if has_status else []
     if not is_forward:
         lines += [f"    real(wp) :: unused({first}num_outputs)", f"    type(slopes_{suffix}) :: slopes"]
     if is_ensemble:
@@ -41,7 +42,11 @@ def _over_members(function: str, suffix: str, given: list[str], result: str, cal
                   f"    call over_members({count}, values, {result}{spread})"]  # fmt: skip
     else:
         lines += ["    integer, parameter :: m = 1", f"    {calls.format(result)}".replace("\n  ", "\n")]
-    lines += ["    if (present(status)) status = num_outside(1, x)"] if has_status else []
+    lines += (
+        ["    if (present(status) .or. present(worst_input)) call note_outside_one(x, status, worst_input)"]
+        if has_status
+        else []
+    )
     return "\n".join([*lines, f"  end subroutine {function}_{suffix}", ""])
 
 
@@ -92,23 +97,28 @@ def _batch(function: str, given: list[str], results: list[str]) -> str:
     is_jacobian = function == "jacobian"
     cubes = {"jac", "spread"} if is_jacobian else set()
     required = [name for name in results if name != "spread"]
+    noted = ["status", "outside", "worst_input"] if function == "forward" else ["status"]
+    masked = ["mask"] if function in ("tangent_linear", "adjoint") else []
     rank = {name: "(:, :, :)" if name in cubes else "(:, :)" for name in [*given, *results]}
-    lines = [f"  pure subroutine {function}_batch(layout, {', '.join([*given, *results, 'status'])})",
+    lines = [f"  pure subroutine {function}_batch(layout, {', '.join([*given, *results, *noted, *masked])})",
              "    integer, intent(in) :: layout",
              f"    real(wp), intent(in) :: {', '.join(name + rank[name] for name in given)}",
              f"    real(wp), intent(out) :: {', '.join(name + rank[name] for name in required)}"]  # fmt: skip
     if "spread" in results:
         lines.append(f"    real(wp), intent(out), optional :: spread{rank['spread']}")
-    lines += ["    integer, intent(out), optional :: status",
+    lines += [f"    integer, intent(out), optional :: {', '.join(name for name in noted if name != 'outside')}",
+              *(["    logical, intent(out), optional :: outside(:)"] if "outside" in noted else []),
+              *(["    real(wp), intent(in), optional :: mask(:)", "    real(wp) :: valid(tile)"] if masked else []),
               *(f"    real(wp) :: {name}_tile(tile, {'num_inputs, num_outputs' if name in cubes else size_of(name)})"
                 for name in [*given, *results]),
               f"    integer :: first, n{', o' if cubes else ''}",
-              *_shape_check(given, results, required, cubes)]  # fmt: skip
+              *_shape_check(given, results, required, cubes, [*noted, *masked])]  # fmt: skip
     lines += [
         "    do first = 1, n, tile",
         *(f"      call load_tile(layout, first, {name}, {name}_tile)" for name in given),
     ]
-    lines.append(f"      call {function}_tile({', '.join(f'{name}_tile' for name in [*given, *results])})")
+    call = f"      call {function}_tile({', '.join(f'{name}_tile' for name in [*given, *results])})"
+    lines += _with_mask(function, call) if masked else [call]
     for name in results:
         only = "if (present(spread)) " if name == "spread" else ""
         if name not in cubes:
@@ -117,6 +127,19 @@ def _batch(function: str, given: list[str], results: list[str]) -> str:
         lines += ["      do o = 1, num_outputs", *_store_rows(results, cubes), "      end do"]
     lines += ["    end do", f"  end subroutine {function}_batch", ""]
     return "\n".join(lines)
+
+
+def _with_mask(function: str, call: str) -> Iterator[str]:
+    yield "      call load_mask(first, n, valid, mask)"
+    yield "      call typical_where_masked(valid, x_tile)"
+    is_tangent = function == "tangent_linear"
+    yield (
+        "      call zero_where_masked(num_inputs, valid, dx_tile)"
+        if is_tangent
+        else ("      call times_mask(num_outputs, valid, dy_tile)")
+    )
+    yield call
+    yield from ["      call times_mask(num_outputs, valid, dy_tile)"] if is_tangent else []
 
 
 def _store_rows(results: list[str], cubes: set[str]) -> Iterator[str]:
@@ -129,7 +152,9 @@ def _store_rows(results: list[str], cubes: set[str]) -> Iterator[str]:
         yield "        end if"
 
 
-def _shape_check(given: list[str], results: list[str], required: list[str], cubes: set[str]) -> Iterator[str]:
+def _shape_check(
+    given: list[str], results: list[str], required: list[str], cubes: set[str], noted: list[str]
+) -> Iterator[str]:
     """Yield the statements that refuse arrays that do not fit, before anything is read beyond their ends."""
     yield "    n = -1"
     yield "    if (layout == inputs_first .or. layout == samples_first) n = size(x, 3 - layout)"
@@ -144,16 +169,19 @@ def _shape_check(given: list[str], results: list[str], required: list[str], cube
         else:
             yield f"      if (size({name}, layout) /= {size_of(name)} .or. size({name}, 3 - layout) /= n) n = -1"
         yield "    end if"
+    for name in ("outside", "mask"):
+        if name in noted:
+            yield f"    if (n >= 0 .and. present({name})) then"
+            yield f"      if (size({name}) /= n) n = -1"
+            yield "    end if"
     yield "    if (n < 0) then"
     yield from (f"      {name} = not_a_number()" for name in required)
     yield from (f"      if (present(spread)) {name} = not_a_number()" for name in results if name not in required)
     yield "      if (present(status)) status = -1"
+    yield from (["      if (present(outside)) outside = .true.", "      if (present(worst_input)) worst_input = 0"]
+                if "outside" in noted else [])  # fmt: skip
     yield "      return"
     yield "    end if"
-    yield "    if (present(status)) then"
-    yield "      if (layout == inputs_first) then"
-    yield "        status = num_outside(n, x)"
-    yield "      else"
-    yield "        status = num_outside(n, transpose(x))"
-    yield "      end if"
-    yield "    end if"
+    told = [name for name in noted if name != "mask"]
+    yield f"    if ({' .or. '.join(f'present({name})' for name in told)}) &"
+    yield f"      call note_outside(layout, x, {', '.join(told)})"

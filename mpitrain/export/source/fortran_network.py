@@ -1,6 +1,6 @@
 """The functions of one network in Fortran: the statements of `portable.c_network`, with the sizes written into them.
 
-Constant sizes let compilers keep four sums in registers; `m` is the number of the member.
+Constant sizes let compilers keep several sums in registers; `m` is the number of the member.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from mpitrain.export.source.fortran_numbers import FORTRAN, names, statements
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
 from mpitrain.inference.portable.statements import write_down
+from mpitrain.inference.portable.tiles import SIDE_BY_SIDE, blocks_of_sums, of_value, side_by_side, takes_turns
 
 _DENSE_ONE = """\
   ! sums(j) = start(j) + h(1) * {w}(j, 1) + h(2) * {w}(j, 2) + ..., for one sample.
@@ -30,51 +31,16 @@ _DENSE_ONE = """\
   end subroutine {name}_one
 """
 _DENSE_TILE = """\
-  ! The same for a tile of samples, four sums at a time.
+  ! The same for a tile of samples, as many sums at a time as stay in registers.
   pure subroutine {name}_tile(m, {flag}h, sums)
     integer, intent(in) :: m
 {declared}    real(wp), intent(in) :: h(tile, {num_in})
     real(wp), intent(out) :: sums(tile, {num_out})
-    real(wp) :: {locals}
+  {locals}
     integer :: i, b{more_integers}
 {blocks}
   end subroutine {name}_tile
 """
-_FOUR = """\
-    do j = 1, {last_of_four}, 4
-      sum_1 = {start_1}
-      sum_2 = {start_2}
-      sum_3 = {start_3}
-      sum_4 = {start_4}
-      do i = 1, {num_in}
-        do b = 1, tile
-          product_1 = {w}(j, i, m) * h(b, i)
-          product_2 = {w}(j + 1, i, m) * h(b, i)
-          product_3 = {w}(j + 2, i, m) * h(b, i)
-          product_4 = {w}(j + 3, i, m) * h(b, i)
-          sum_1(b) = sum_1(b) + product_1
-          sum_2(b) = sum_2(b) + product_2
-          sum_3(b) = sum_3(b) + product_3
-          sum_4(b) = sum_4(b) + product_4
-        end do
-      end do
-      sums(:, j) = sum_1
-      sums(:, j + 1) = sum_2
-      sums(:, j + 2) = sum_3
-      sums(:, j + 3) = sum_4
-    end do"""
-_REST = """\
-    {loop}
-      sum_1 = {start_1}
-      do i = 1, {num_in}
-        !GCC$ unroll 1
-        do b = 1, tile
-          product_1 = {w}({j}, i, m) * h(b, i)
-          sum_1(b) = sum_1(b) + product_1
-        end do
-      end do
-      sums(:, {j}) = sum_1
-    {end}"""
 
 
 def network_procedures(network: PortableNetwork) -> Iterator[str]:
@@ -109,8 +75,7 @@ def _kept(layer: DenseLayer, number: int, suffix: str) -> tuple[str, str]:
 
 
 def _activation(name: str, dtype: str) -> str:
-    function = ACTIVATIONS[name]
-    values, y = write_down(function.value, ["z(k)"], FORTRAN, dtype)
+    values, y = _values_of(name, dtype)
     slopes, slope, uses = _slope_of(name, dtype)
     return f"""\
   ! h = {name}(z).
@@ -125,7 +90,7 @@ def _activation(name: str, dtype: str) -> str:
       h(k) = merge(0.0_wp, {y}, abs({y}) < limit)
     end do
   end subroutine {name}_values
-
+{_values_of_tile(name, _with_bits(values, dtype), y)}
   ! Its derivative by z.
   pure subroutine {name}_slopes(count, {", ".join(uses)}, slope)
     integer, intent(in) :: count
@@ -139,6 +104,40 @@ def _activation(name: str, dtype: str) -> str:
     end do
   end subroutine {name}_slopes
 """
+
+
+def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
+    """Return the procedure for tiles of `units` units, where it is called."""
+    if not takes_turns(values):
+        return ""
+    places = [("z(k)", "z(b, j + {n})")]
+    turns = side_by_side(values, places)
+    stored = [(f"h(b, j + {n})", f"merge(0.0_wp, {of}, abs({of}) < limit)")
+              for n in range(SIDE_BY_SIDE) for of in [of_value(y, n, places)]]  # fmt: skip
+    return f"""
+  ! The same for a tile, {SIDE_BY_SIDE} units at a time, which take turns, so that none waits for itself.
+  pure subroutine {name}_tile(units, limit, z, h)
+    integer, intent(in) :: units
+    real(wp), intent(in) :: limit, z(tile, units)
+    real(wp), intent(out) :: h(tile, units)
+  {_variables(turns)}
+    integer :: j, b
+    do j = 1, units - {SIDE_BY_SIDE - 1}, {SIDE_BY_SIDE}
+      do b = 1, tile
+{statements(turns, "        ")}
+{statements(stored, "        ")}
+      end do
+    end do
+    do j = units - mod(units, {SIDE_BY_SIDE}) + 1, units
+      call {name}_values(tile, limit, z(:, j), h(:, j))
+    end do
+  end subroutine {name}_tile
+"""
+
+
+def _values_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str]:
+    """Return the statements of an activation, and the name of its value."""
+    return write_down(ACTIVATIONS[activation].value, ["z(k)"], FORTRAN, dtype)
 
 
 def _slope_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str, list[str]]:
@@ -167,24 +166,29 @@ def _dense(name: str, weight: str, bias: str | None, num_in: int, num_out: int) 
     common["declared"] = "    logical, intent(in) :: from_bias\n" if bias else ""
     start_one = f"sums = merge({bias}(:, m), 0.0_wp, from_bias)" if bias else "sums = 0.0_wp"
     yield _DENSE_ONE.format(**common, start_one=start_one)
-    starts = {
-        f"start_{k + 1}": f"merge({bias}(j{f' + {k}' if k else ''}, m), 0.0_wp, from_bias)" if bias else "0.0_wp"
-        for k in range(4)
-    }
-    last_of_four, blocks = num_out - num_out % 4, []
-    if last_of_four:
-        blocks.append(_FOUR.format(**common, **starts, last_of_four=last_of_four))
-    if num_out % 4 == 1:
-        first = starts["start_1"].replace("(j,", f"({num_out},")
-        blocks.append(_REST.format(w=weight, num_in=num_in, start_1=first, j=num_out, loop="", end="").strip("\n"))
-    elif num_out % 4:
-        loop = f"do j = {last_of_four + 1}, {num_out}"
-        blocks.append(_REST.format(w=weight, num_in=num_in, start_1=starts["start_1"], j="j", loop=loop, end="end do"))
-    count = 4 if last_of_four else 1
-    local = [f"sum_{k}(tile)" for k in range(1, count + 1)] + [f"product_{k}" for k in range(1, count + 1)]
-    more = ", j" if num_out > 1 else ""
-    lines = [line for line in "\n".join(blocks).splitlines() if line.strip()]
-    yield _DENSE_TILE.format(**common, locals=", ".join(local), more_integers=more, blocks="\n".join(lines))
+    blocks = [*blocks_of_sums(num_out)]
+    text = "\n".join(_block_of_sums(weight, bias, num_in, *block) for block in blocks)
+    count = max(count for *_, count in blocks)
+    local = [f"{one}_{q}{shape}" for one, shape in (("sum", "(tile)"), ("product", "")) for q in range(count)]
+    has_loop = any(end - first > count for first, end, count in blocks)
+    yield _DENSE_TILE.format(
+        **common, locals=names("real(wp)", local), more_integers=", j" if has_loop else "", blocks=text
+    )
+
+
+def _block_of_sums(weight: str, bias: str | None, num_in: int, first: int, end: int, count: int) -> str:
+    """Return the statements for outputs first to end (from 0), `count` at a time; a loop where there are more."""
+    is_loop = end - first > count
+    places = [(f"j + {q}" if q else "j") if is_loop else str(first + q + 1) for q in range(count)]
+    lines = [f"sum_{q} = {f'merge({bias}({j}, m), 0.0_wp, from_bias)' if bias else '0.0_wp'}"
+             for q, j in enumerate(places)]  # fmt: skip
+    lines += [f"do i = 1, {num_in}", *(["  !GCC$ unroll 1"] if count == 1 else []), "  do b = 1, tile"]
+    lines += [f"    product_{q} = {weight}({j}, i, m) * h(b, i)" for q, j in enumerate(places)]
+    lines += [f"    sum_{q}(b) = sum_{q}(b) + product_{q}" for q in range(count)]
+    lines += ["  end do", "end do", *(f"sums(:, {j}) = sum_{q}" for q, j in enumerate(places))]
+    if is_loop:
+        lines = [f"do j = {first + 1}, {end}, {count}", *(f"  {line}" for line in lines), "end do"]
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _shape(suffix: str, size: object) -> str:
@@ -208,7 +212,9 @@ def _forward(network: PortableNetwork, suffix: str) -> str:
             *_, uses = _slope_of(layer.activation, network.dtype)
             given = ", ".join(f"{name}{number}" for name in uses)
             slopes = f"call {layer.activation}_slopes({count}, {given}, slopes%layer_{number})"
-            lines += [f"call {layer.activation}_values({count}, {limit}, z{number}, h{number})",
+            turns = suffix == "tile" and takes_turns(_values_of(layer.activation, network.dtype)[0])
+            called = f"tile({len(layer.bias)}" if turns else f"values({count}"
+            lines += [f"call {layer.activation}_{called}, {limit}, z{number}, h{number})",
                       f"if (present(slopes)) {slopes}"]  # fmt: skip
         lines += _added(layer, f"h{number - 1}", f"h{number}")
     member = "m, " if network.output_mean is not None else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 
 from mpitrain.inference.portable.statements import Language
 
-_MOST_NUMBERS, _MOST_NAMES = 480, 400
+# Fortran 2008 has 255 continuation lines a statement.
+_MOST_NUMBERS, _MOST_NAMES = 960, 400
 _WIDTH = 128
 
 
@@ -19,41 +21,53 @@ def number(value: Any) -> str:
     return f"real(z'{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}X}', wp)"
 
 
-FORTRAN = Language(number, select="merge({yes}, {no}, {condition})", absolute="abs({x})")
+FORTRAN = Language(number, select="merge({yes}, {no}, {condition})", absolute="abs({x})", with_sign="sign({size}, {x})")
 
 
-def array(name: str, values: Any) -> Iterator[str]:
-    """Yield the declaration of a constant array of any length, in parts where it is long."""
+def array(name: str, values: Any, shape: str = "") -> Iterator[str]:
+    """Yield a constant array of `shape`, of one dimension by default: tables of decimal numbers times a power of 2.
+
+    The power of 2 changes no bits. With it, most numbers are written without a decimal point and zeros after it.
+    """
     flat = values.ravel()
-    if len(flat) <= _MOST_NUMBERS:
-        yield _statement(f"real(wp), parameter :: {name}({len(flat)}) = [", list(map(number, flat)), "]")
-        return
-    parts = [flat[first : first + _MOST_NUMBERS] for first in range(0, len(flat), _MOST_NUMBERS)]
-    for count, part in enumerate(parts, 1):
-        yield from array(f"{name}_p{count}", part)
-    yield from _joined(name, [f"{name}_p{count}" for count in range(1, len(parts) + 1)], str(len(flat)), "", "")
-
-
-def matrix(name: str, rows: Sequence[Any], shape: str) -> Iterator[str]:
-    """Yield one array a row, and the array of them all, of `shape`."""
+    largest, bits = float(np.abs(flat[np.isfinite(flat)]).max(initial=0)), np.finfo(flat.dtype).nmant + 1
+    power = bits - (math.frexp(largest)[1] if largest else bits)
+    # A literal times a power of 2 must not be rounded twice.
+    power = min(max(power, -80), 80)
     names = []
-    for count, row in enumerate(rows, 1):
-        names.append(f"{name}_r{count}")
-        yield from array(names[-1], row)
-    yield from _joined(name, names, shape, "reshape(", f", [{shape}])")
+    for count, first in enumerate(range(0, len(flat), _MOST_NUMBERS), 1):
+        part = flat[first : first + _MOST_NUMBERS]
+        names.append((f"{name}_r{count}", len(part)))
+        head = f"real(wp), parameter :: {name}_r{count}({len(part)}) = [real(wp) ::"
+        yield _statement(head, _decimals(part, power), "]", space="")
+    times = f"2.0_wp**({-power}) * "
+    before, after = (f"{times}reshape(", f", [{shape}])") if shape else (times, "")
+    yield from _joined(name, names, shape or str(len(flat)), before, after)
 
 
-def _joined(name: str, parts: Sequence[str], shape: str, before: str, after: str) -> Iterator[str]:
+def _decimals(values: Any, power: int) -> list[str]:
+    """Return the numbers times 2^power, in the fewest digits that give their bits back."""
+    return [_decimal(value) if np.isfinite(value) else number(value) for value in np.ldexp(values, power)]
+
+
+def _decimal(value: Any) -> str:
+    # The sign of a zero is a bit, and integers have none.
+    is_plain = 1e-3 <= abs(value) < 1e9
+    text = np.format_float_positional(value, unique=True, trim="-") if is_plain else repr(float(value))
+    is_integer = value.dtype == np.float32 and text.lstrip("-").isdigit()
+    return text if is_integer else f"{text if '.' in text or 'e' in text else text + '.0'}_wp"
+
+
+def _joined(name: str, parts: Sequence[tuple[str, int]], shape: str, before: str, after: str) -> Iterator[str]:
+    """Yield the array of all parts, each a name and its size; of arrays of them where there are many."""
     if len(parts) > _MOST_NAMES:
         groups = [parts[first : first + _MOST_NAMES] for first in range(0, len(parts), _MOST_NAMES)]
+        sizes = [sum(size for _, size in group) for group in groups]
         for count, group in enumerate(groups, 1):
-            sizes = " + ".join([f"size({one})" for one in (group[0], group[-1])])
-            length = (
-                f"{len(group) - 1} * size({group[0]}) + size({group[-1]})" if len(group) > 1 else sizes.split(" + ")[0]
-            )
-            yield _statement(f"real(wp), parameter :: {name}_g{count}({length}) = [", list(group), "]")
-        parts = [f"{name}_g{count}" for count in range(1, len(groups) + 1)]
-    yield _statement(f"real(wp), parameter :: {name}({shape}) = {before}[", list(parts), f"]{after}")
+            head = f"real(wp), parameter :: {name}_g{count}({sizes[count - 1]}) = ["
+            yield _statement(head, [part for part, _ in group], "]")
+        parts = [(f"{name}_g{count}", size) for count, size in enumerate(sizes, 1)]
+    yield _statement(f"real(wp), parameter :: {name}({shape}) = {before}[", [part for part, _ in parts], f"]{after}")
 
 
 def integers(name: str, values: Sequence[int]) -> str:
@@ -64,7 +78,8 @@ def integers(name: str, values: Sequence[int]) -> str:
 def texts(name: str, values: Sequence[str]) -> str:
     """Return the declaration of a constant array of texts, as long as the longest of them."""
     longest = max(1, *(len(value.encode()) for value in values))  # Fortran counts bytes
-    quoted = ["'" + value.replace("'", "''") + "'" for value in values]
+    # Some compilers, such as nvfortran, take a backslash for an escape, which would hide the quote after it.
+    quoted = ["'" + value.replace("'", "''").replace("\\", "/") + "'" for value in values]
     head = f"character(len={longest}), parameter :: {name}({len(values)}) = [character(len={longest}) ::"
     return _statement(head, quoted, "]")
 
@@ -72,6 +87,11 @@ def texts(name: str, values: Sequence[str]) -> str:
 def names(kind: str, variables: Sequence[str]) -> str:
     """Return the declaration of variables."""
     return _statement(f"{kind} ::", list(variables), "")
+
+
+def use_statement(module: str, only: Sequence[str]) -> str:
+    """Return the use of some names of a module."""
+    return _statement(f"use {module}, only:", list(only), "")
 
 
 def statements(lines: Sequence[tuple[str, str]], indent: str) -> str:
@@ -86,11 +106,11 @@ def kind_of_integer(dtype: str) -> str:
     return "int32" if np.dtype(dtype).itemsize == 4 else "int64"
 
 
-def _statement(head: str, parts: Sequence[str], tail: str) -> str:
+def _statement(head: str, parts: Sequence[str], tail: str, space: str = " ") -> str:
     """Join parts by commas, over lines that end with & before they are too long."""
     lines, line = [], f"  {head}"
     for count, part in enumerate(parts):
-        piece = f" {part}" + ("," if count < len(parts) - 1 else "")
+        piece = f"{space}{part}" + ("," if count < len(parts) - 1 else "")
         if len((line + piece).encode()) > _WIDTH - 2:
             lines.append(line + " &")
             line = "   "

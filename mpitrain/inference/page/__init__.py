@@ -1,1 +1,1 @@
-"""What the page of a run tells of its network on data."""
+"""The part of a run's report that needs its network and data."""

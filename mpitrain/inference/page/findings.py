@@ -1,4 +1,4 @@
-"""What a trained network does on data, for its run's page: where its errors are, and how large.
+"""A network's errors on data, for the report of its run: where they are, and how large.
 
 J, I  rows and columns   N  samples   O  targets
 """
@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
+from mpitrain.comm.arrays import host_array
 from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
 from mpitrain.data.selection.source import SampleSource
@@ -21,32 +20,71 @@ from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.maps import date_of
-from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.output_transforms import answering_physically
-from mpitrain.observe.figures import render_png
-from mpitrain.observe.maps.field_map import draw_map, error_look
+from mpitrain.inference.quality.answers import answers_of
+from mpitrain.observe.figures import has_matplotlib, render_png
+from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
 from mpitrain.observe.page.findings import Findings
+from mpitrain.observe.page.places import PlaceErrors
 from mpitrain.observe.page.skill import ErrorSums, Skill
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_DERIVED = 5000, 512
+_MOST_COVERED = 0.5
 _WIDTH_INCH, _DOTS_PER_INCH, _MOST_CHUNKS = 5.6, 110, 64
 
 
-def predict_samples(model: nn.Module, samples: Samples) -> tuple[Samples, Array]:
+def predict_samples(model: Any, samples: Samples) -> tuple[Samples, Array]:
     """Return the samples that can be used and the answers for them (N, O, ...), float64, of a network on any device."""
     usable = samples.take(np.flatnonzero(valid_rows(samples)))
-    mean = model.get_buffer("input_mean")
-    inputs = with_means(torch.from_numpy(usable.inputs).to(mean.device, mean.dtype), mean)
+    mean = host_array(model.get_buffer("input_mean"))
+    inputs = with_means(usable.inputs.astype(mean.dtype), mean)
     if len(usable) == 0:
         return usable, np.empty((0, *usable.targets.shape[1:]))
-    model.eval()
-    with torch.no_grad(), answering_physically(model):
-        return usable, model(inputs).double().cpu().numpy()
+    return usable, answers_of(model).physical(inputs).astype(np.float64)
 
 
-def draw_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes | None:
+def draw_held_out_maps(source: SampleSource, places: PlaceErrors, units: str) -> tuple[bytes, bytes] | None:
+    """Return maps, as PNG, of mean error and RMSE of the first target at each place, over all held-out samples.
+
+    None where the data has no grid to draw, or most places that have samples have none that is held out. Raises
+    DataError where a file cannot be read.
+    """
+    name, shape = source.target_names[0], source.grid_shape
+    label = f"{name} ({units})" if units not in ("", "1") else name
+    of_what = "values" if source.kind == "fields" else "samples"
+    over = f"over all {places.num_samples:,} held-out {of_what}"
+    bias, rmse = places.mean_on(shape), places.rmse_on(shape)
+    first = draw_place_map(source, bias, error_look(f"{name}, mean of predicted minus data {over}", label, bias))
+    second = draw_place_map(source, rmse, MapLook(f"{name}, RMSE {over}", f"RMSE of {label}"))
+    return None if first is None or second is None else (first, second)
+
+
+def draw_place_map(source: SampleSource, values: Array, look: MapLook) -> bytes | None:
+    """Return a map, as PNG, of values (J, I) on the grid of `source`; None where it has none that does not move.
+
+    Raises DataError where a file cannot be read.
+    """
+    coordinates = open_coordinates(source) if source.layout.is_grid else None
+    if coordinates is None or not _can_be_drawn(source, coordinates) or coordinates.moving:
+        return None
+    figure = draw_map(values, _places(coordinates, 0), look, width_inch=_WIDTH_INCH)
+    return render_png(figure, _DOTS_PER_INCH)
+
+
+def covers_most(places: PlaceErrors, source: SampleSource, num_samples: int) -> bool:
+    """Tell whether held-out samples are at most of the places that have any of `num_samples` points or fields."""
+    if source.kind == "fields":
+        return True
+    num_times = sum(record.num_times for record in source.files)
+    return len(places.inside) * num_times >= _MOST_COVERED * num_samples
+
+
+def _can_be_drawn(source: SampleSource, coordinates: Coordinates) -> bool:
+    return {"lon", "lat"} <= set(coordinates.attributes) or 1 not in source.grid_shape
+
+
+def draw_error_map(model: Any, source: SampleSource, units: str) -> bytes | None:
     """Return a map, as PNG, of the first time level that has samples; None where the data has no grid to draw.
 
     Training and held-out points are in it alike. Raises DataError where a file cannot be read.
@@ -54,19 +92,19 @@ def draw_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes 
     if not source.layout.is_grid or not source.has_targets:
         return None
     coordinates = open_coordinates(source)
-    has_places = {"lon", "lat"} <= set(coordinates.attributes)
-    if not has_places and 1 in source.grid_shape:
+    if not _can_be_drawn(source, coordinates):
         return None
     level, errors = _errors_of_a_level(model, source)
     if level is None:
         return None
     name = source.target_names[0]
     label = f"{name} ({units})" if units not in ("", "1") else name
-    look = error_look(f"{name}, predicted minus data, {_when(coordinates, level)}", label, errors)
+    title = ", ".join([f"{name}, predicted minus data", *_when(coordinates, level), "trained on and held out alike"])
+    look = error_look(title, label, errors)
     return render_png(draw_map(errors, _places(coordinates, level), look, width_inch=_WIDTH_INCH), _DOTS_PER_INCH)
 
 
-def _errors_of_a_level(model: nn.Module, source: SampleSource) -> tuple[int | None, Array]:
+def _errors_of_a_level(model: Any, source: SampleSource) -> tuple[int | None, Array]:
     """Return the first time level that has samples, and prediction minus data there (J, I); None without any."""
     errors = np.full(source.grid_shape, np.nan)
     found: int | None = None
@@ -101,26 +139,49 @@ def _places(coordinates: Coordinates, level: int) -> tuple[Array, Array] | None:
     return found[0], found[1]
 
 
-def _when(coordinates: Coordinates, level: int) -> str:
+def _when(coordinates: Coordinates, level: int) -> list[str]:
+    """Return when a time level is, as the part of a title; nothing of data that has no times."""
     date = None
     # A time may be missing, as of a Zarr store whose fill value, 0, is the first time.
     if coordinates.times is not None and np.isfinite(coordinates.times[level]):
         known = coordinates.attributes["time"]
         date = date_of(coordinates.times[level], known["units"], known["calendar"])
-    return date or f"time level {level + 1}"
+    num_levels = sum(record.num_times for record in coordinates.source.files)
+    return [date] if date else [f"time level {level + 1}"] if num_levels > 1 else []
 
 
-def try_error_map(model: nn.Module, source: SampleSource, units: str) -> bytes | None:
-    """Return the map, or None where the data cannot be read any more: the page does without. Closes the source."""
+def try_error_map(model: Any, source: SampleSource, units: str) -> bytes | None:
+    """Return the map, or None where the data cannot be read any more, or without matplotlib. Closes the source."""
     try:
-        return draw_error_map(model, source, units)
+        return draw_error_map(model, source, units) if has_matplotlib() else None
     except DataError:
         return None
     finally:
         source.close()
 
 
-def findings_of(model: nn.Module, source: SampleSource) -> Findings:
+def with_maps(found: Findings, model: Any, source: SampleSource, units: str, num_samples: int) -> Findings:
+    """Return findings with maps of the errors: over the held-out samples where they are at most places, else of a time.
+
+    `num_samples` are all that the run has. Without maps where the data cannot be read any more, or matplotlib is not
+    installed. Closes the source.
+    """
+    try:
+        if not has_matplotlib():
+            return found
+        places = None if found.places is None else found.places.of_one_level(int(np.prod(source.grid_shape)))
+        if places is not None and covers_most(places, source, num_samples):
+            maps = draw_held_out_maps(source, places, units)
+            if maps is not None:
+                return replace(found, error_map=maps[0], rmse_map=maps[1])
+    except DataError:
+        return found
+    finally:
+        source.close()
+    return replace(found, error_map=try_error_map(model, source, units))
+
+
+def findings_of(model: Any, source: SampleSource) -> Findings:
     """Return what a network does at the first samples of the data, and where its errors are, as far as it can be read.
 
     Closes the source.
@@ -130,7 +191,7 @@ def findings_of(model: nn.Module, source: SampleSource) -> Findings:
     return replace(found, error_map=try_error_map(model, source, units[0]))
 
 
-def _at_first_samples(model: nn.Module, source: SampleSource, units: Sequence[str]) -> Findings:
+def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) -> Findings:
     sums = [ErrorSums() for _ in source.target_names]
     truth, prediction = [np.empty(0)], [np.empty(0)]
     derivatives: DerivativeSums | None = None
@@ -168,14 +229,13 @@ def _units(source: SampleSource, names: Sequence[str]) -> list[str]:
     return known_units(names, [source.units.get(name, "") for name in names])
 
 
-def _derivatives_at(model: nn.Module, samples: Samples) -> DerivativeSums | None:
+def _derivatives_at(model: Any, samples: Samples) -> DerivativeSums | None:
     """Return the derivatives at some of these samples; None for none, and for fields."""
     if len(samples) == 0 or samples.inputs.ndim != 2:
         return None
     chosen = np.linspace(0, len(samples) - 1, min(len(samples), _MOST_DERIVED)).astype(np.int64)
-    inputs = torch.from_numpy(samples.inputs[chosen]).to(model.get_buffer("input_mean").dtype)
+    inputs = samples.inputs[chosen].astype(host_array(model.get_buffer("input_mean")).dtype)
     try:
-        with answering_physically(model):
-            return DerivativeSums.of(input_jacobian(model, inputs)[1].double().numpy())
+        return DerivativeSums.of(answers_of(model).jacobian(inputs).astype(np.float64))
     except RuntimeError:  # a network of the user's own need not have any
         return None

@@ -163,7 +163,8 @@ def _forward(network: PortableNetwork, suffix: str, samples: str) -> str:
             lines.append(f"for (int k = 0; k < {count}; ++k) h{number}[k] = without_tiny(z{number}[k], {limit});")
         else:
             slopes = f"{layer.activation}_slopes({count}, z{number}, h{number}, slopes->layer_{number});"
-            lines += [f"{layer.activation}_values({count}, {limit}, z{number}, h{number});", f"if (slopes) {slopes}"]
+            values = f"values({count}" if suffix == "one" else f"of_tile({num_out}"
+            lines += [f"{layer.activation}_{values}, {limit}, z{number}, h{number});", f"if (slopes) {slopes}"]
         lines += _added(layer, number, samples, f"h{number - 1}", f"h{number}")
     lines += [f"to_physical({samples}, n, h{len(network.layers)}, y);"]
     arguments = "const real *RESTRICT x, real *RESTRICT y, slopes_of_layers *slopes"

@@ -125,25 +125,23 @@ def _exponential_within(a: Arithmetic, x: Number) -> Number:
 
 
 def tanh(a: Arithmetic, x: Number) -> Number:
-    """Return x + x^3 P(x^2) near 0, and +-(1 - 2 / (e^(2 |x|) + 1)) elsewhere."""
+    """Return x + x^3 P(x^2) near 0, and +-(1 - 2 / (e^(2 |x|) + 1)) elsewhere: an odd function, computed for |x|."""
     size = a.absolute(x)
     bounded = a.select(size > 40.0, 40.0, size)
     far = 1.0 - 2.0 / (_exponential_within(a, bounded + bounded) + 1.0)
-    small = a.select(size < 0.625, x, 0.0)
-    square = small * small
-    near = small + small * (square * _polynomial(a.coefficients.tanh, square))
-    return a.select(size < 0.625, near, a.select(x < 0.0, 0.0 - far, far))
+    square = bounded * bounded  # at most 1600, whose powers do not overflow
+    near = bounded + bounded * (square * _polynomial(a.coefficients.tanh, square))
+    return a.with_sign(a.select(size < 0.625, near, far), x)
 
 
 def erf(a: Arithmetic, x: Number) -> Number:
-    """Return x + x P(x^2) for |x| < 1, and +-(1 - e^-Q(|x|)) elsewhere."""
+    """Return x + x P(x^2) for |x| < 1, and +-(1 - e^-Q(|x|)) elsewhere: an odd function, computed for |x|."""
     c = a.coefficients
     size = a.absolute(x)
-    size = a.select(size > c.erf_largest, c.erf_largest, size)
-    far = 1.0 - _exponential_within(a, 0.0 - _polynomial(c.erf_far, size))  # from -40 to 0.001
-    small = a.select(size < 1.0, x, 0.0)
-    near = small + small * _polynomial(c.erf_near, small * small)
-    return a.select(size < 1.0, near, a.select(x < 0.0, 0.0 - far, far))
+    bounded = a.select(size > c.erf_largest, c.erf_largest, size)
+    far = 1.0 - _exponential_within(a, 0.0 - _polynomial(c.erf_far, bounded))  # from -40 to 0.001
+    near = bounded + bounded * _polynomial(c.erf_near, bounded * bounded)
+    return a.with_sign(a.select(size < 1.0, near, far), x)
 
 
 def _polynomial(coefficients: Sequence[float], x: Number) -> Number:
@@ -163,7 +161,7 @@ def _relu(a: Arithmetic, z: Number) -> Number:
 
 def _distribution(a: Arithmetic, z: Number) -> Number:
     """Return half of 1 + erf(z / sqrt(2)): the normal distribution function."""
-    return (erf(a, _within(a, z) * 0.7071067811865476) + 1.0) * 0.5
+    return (erf(a, z * 0.7071067811865476) + 1.0) * 0.5
 
 
 def _within(a: Arithmetic, z: Number) -> Number:
@@ -230,6 +228,10 @@ class NumpyArithmetic:
     def absolute(self, x: Number) -> Number:
         """Return the size of x."""
         return np.abs(x)
+
+    def with_sign(self, size: Number, x: Number) -> Number:
+        """Return the size with the sign of x."""
+        return np.copysign(size, x)
 
     def power_of_two(self, shifted: Number) -> Number:
         """Return 2^n of the integer n in the lowest bits of `shifted`; see `exponential`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,17 @@ from mpitrain.inference.portable.c_network import network_functions
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import NORM_EPSILON, Array, PortableNetwork
 from mpitrain.inference.portable.statements import Language, write_down
+from mpitrain.inference.portable.tiles import SIDE_BY_SIDE, c_dense_tile, of_value, side_by_side, takes_turns
 
-_PREFIXED = ("INLINE", "RESTRICT", "TILE", "MEMBERS", "INPUTS", "OUTPUTS")
+_PREFIXED = ("INLINE", "RESTRICT", "AS_A_LOOP", "TILE", "MEMBERS", "INPUTS", "OUTPUTS")
 # A tile of float32 is one AVX-512 register, or two of AVX2.
 _TILE_BYTES = 64
+_SOURCES = Path(__file__).with_name("sources")
 
 # GCC fuses across statements, unless it is told here; Clang and others know the standard's pragma. What is compiled
-# with -ffast-math has other values, whatever a source says.
+# with -ffast-math has other values, whatever a source says. Without no-trapping-math GCC computes activations singly
+# where the CPU has no AVX-512: a choice between two values is a branch then. With schedule-insns values take turns, for
+# which 16 registers are too few. Method 16 is that of CPUs with float16.
 _BEGIN = """\
 #include <float.h>
 #include <math.h>
@@ -32,7 +36,7 @@ _BEGIN = """\
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
+#if defined(__FAST_MATH__) || (FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16)
 #error "compile without -ffast-math and -Ofast, with SSE: the results would be others than those of mpitrain predict"
 #endif
 #if defined(__clang__)
@@ -40,8 +44,9 @@ _BEGIN = """\
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=off")
+#pragma GCC optimize("fp-contract=off", "no-trapping-math")
 #ifdef __AVX512F__
+#pragma GCC optimize("schedule-insns")
 #pragma GCC target("prefer-vector-width=512")
 #endif
 #else
@@ -54,10 +59,16 @@ _BEGIN = """\
 #define INLINE inline
 #define RESTRICT
 #endif
+#if defined(__GNUC__) && !defined(__clang__)
+#define AS_A_LOOP _Pragma("GCC unroll 1")
+#else
+#define AS_A_LOOP
+#endif
 """
 _END = """\
 #undef INLINE
 #undef RESTRICT
+#undef AS_A_LOOP
 #if defined(__clang__)
 #pragma float_control(pop)
 #elif defined(__GNUC__)
@@ -73,7 +84,9 @@ def c_number(value: np.floating[Any]) -> str:
 
 
 # Compilers turn this choice into a select: nothing is left to compute.
-_C = Language(c_number, select="{condition} ? {yes} : {no}", absolute="ABSOLUTE({x})")
+_C = Language(
+    c_number, select="{condition} ? {yes} : {no}", absolute="ABSOLUTE({x})", with_sign="COPY_SIGN({size}, {x})"
+)
 
 
 def c_begin(prefix: str) -> str:
@@ -96,6 +109,7 @@ def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
         _constants(network, num_members),
         _types(network),
         read_source("helpers.h"),
+        c_dense_tile(),
         *([read_source("layer_norm.h")] if network.has_norms else []),
         *([read_source("residual.h")] if any(layer.is_residual for layer in network.layers) else []),
         *power_of_two,
@@ -103,14 +117,14 @@ def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
         *network_functions(network, num_members, read_source("members.h")),
     ]
     text = with_prefix("\n".join(parts), prefix)
-    for word, name in (("ABSOLUTE", "fabs"), ("SQUARE_ROOT", "sqrt")):
+    for word, name in (("ABSOLUTE", "fabs"), ("SQUARE_ROOT", "sqrt"), ("COPY_SIGN", "copysign")):
         text = text.replace(word, f"{name}f" if network.dtype == "float32" else name)
     return text
 
 
 def read_source(name: str) -> str:
     """Return a part of sources that is the same for every network."""
-    return resources.files("mpitrain.inference.portable.sources").joinpath(name).read_text()
+    return (_SOURCES / name).read_text(encoding="utf-8")
 
 
 def with_prefix(text: str, prefix: str) -> str:
@@ -191,7 +205,7 @@ static INLINE void {name}_values(int count, real limit, const real *RESTRICT z, 
         h[k] = without_tiny({y}, limit);
     }}
 }}
-
+{_values_of_tile(name, values, y)}
 /* Its derivative by z. */
 static INLINE void {name}_slopes(int count, const real *RESTRICT z, const real *RESTRICT h, real *RESTRICT slope) {{
     {"" if any("z[k]" in text for _, text in slopes) else "(void)z;"}
@@ -200,6 +214,33 @@ static INLINE void {name}_slopes(int count, const real *RESTRICT z, const real *
 {_statements(slopes)}
         slope[k] = {slope};
     }}
+}}
+"""
+
+
+def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
+    """Return the function for `units` tiles of samples."""
+    head = f"static INLINE void {name}_of_tile(int units, real limit, const real *RESTRICT z, real *RESTRICT h) {{"
+    rest = f"{name}_values((units - j) * TILE, limit, z + j * TILE, h + j * TILE);"
+    if not takes_turns(values):
+        return f"""
+{head}
+    const int j = 0;
+    {rest}
+}}
+"""
+    places = [("z[k]", "z[k + {n} * TILE]"), ("h[k]", "h[k + {n} * TILE]")]
+    stored = f"        h[k] = without_tiny({y}, limit);"
+    return f"""
+/* The same of [units][TILE]: {SIDE_BY_SIDE} units at a time, which take turns, so that none waits for itself. */
+{head}
+    int j = 0;
+    for (; j + {SIDE_BY_SIDE} <= units; j += {SIDE_BY_SIDE})
+        for (int k = j * TILE; k < (j + 1) * TILE; ++k) {{
+{_statements(side_by_side(values, places))}
+{chr(10).join(of_value(stored, n, places) for n in range(SIDE_BY_SIDE))}
+        }}
+    {rest}
 }}
 """
 

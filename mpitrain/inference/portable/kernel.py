@@ -65,8 +65,8 @@ class Kernel:
 def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.environ) -> Kernel | None:
     """Return the network's kernel, compiled now if the cache does not hold it; None where no compiler serves."""
     compiler = find_cpp_compiler(environ)
-    path = None if compiler is None else build_or_none("prediction", compiler, _FLAGS, kernel_text(network))
-    return None if path is None else Kernel(ctypes.CDLL(str(path)), network)
+    library = None if compiler is None else build_or_none("prediction", compiler, _FLAGS, kernel_text(network))
+    return None if library is None else Kernel(library, network)
 
 
 def kernel_text(network: PortableNetwork) -> str:

@@ -11,19 +11,14 @@ F  input features      I, J  inputs and outputs of a layer      O  outputs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
-from mpitrain.models.activations import ACTIVATIONS, activation_name
-from mpitrain.models.batch_norm import to_exportable
-from mpitrain.models.icenet import IceNet
-from mpitrain.models.mlp import MlpNetwork, ResidualLayer
-from mpitrain.models.normalized import PhysicalModel
+from mpitrain.models.dense import DenseModel
 
 Array = npt.NDArray[Any]
 
@@ -122,28 +117,45 @@ class PortableNetwork:
         return (self.dtype, self.sizes, layers, self.output_mean is not None)
 
 
-def portable_network_of(model: nn.Module) -> PortableNetwork | None:
-    """Return IceNet or an mlp in evaluation mode as numbers; None for every other network.
+def portable_network_of(model: Any) -> PortableNetwork | None:
+    """Return IceNet or an mlp, a `DenseModel` or a module, as its evaluation mode's numbers; None for all others.
 
     The inverse of `model.output_transforms` is left to the caller. Dropout does nothing there, and batch norm is part
     of the layer before it (computed in float64, rounded once).
     """
-    if not isinstance(model, PhysicalModel) or _array(model.input_mean).dtype not in (
-        np.float32,
-        np.float64,
-    ):
-        return None
-    plain: Any = to_exportable(model)
-    if isinstance(plain, IceNet):
-        layers = [_layer([plain.fc1, plain.activation]), _layer([plain.fc2, plain.output_activation])]
-        return _network(plain, layers, None, None)
-    if isinstance(plain.network, MlpNetwork):
-        layers = [
-            _layer(list(layer.children()), isinstance(layer, ResidualLayer))
-            for layer in plain.network.layers.children()
-        ]
-        return _network(plain, layers, _array(plain.output_mean), _array(plain.output_std))
-    return None
+    if isinstance(model, DenseModel):
+        return _portable(model)
+    from mpitrain.models.dense_module import dense_of
+
+    dense = dense_of(model)
+    return None if dense is None else _portable(dense)
+
+
+def _portable(model: DenseModel) -> PortableNetwork:
+    state, chain = model.state_dict(), model.chain
+    prefixes = ["fc1", "fc2"] if model.is_icenet else [f"network.layers.{i}" for i in range(chain.num_layers)]
+    layers = []
+    for number, prefix in enumerate(prefixes):
+        is_last = number == len(prefixes) - 1
+        linear = prefix if model.is_icenet else f"{prefix}.linear"
+        weight, bias, norm = state[f"{linear}.weight"], state[f"{linear}.bias"], None
+        if chain.has_batch_norm and not is_last:
+            weight, bias = _with_norm(state, f"{prefix}.norm", weight, bias)
+        if chain.has_layer_norm and not is_last:
+            norm = _unit_norm(state[f"{prefix}.norm.weight"], state[f"{prefix}.norm.bias"])
+        limits = LIMITS[str(weight.dtype)]
+        columns = np.ascontiguousarray(without_tiny(weight, limits.weight).T)
+        activation = chain.output_activation if is_last else chain.hidden_activation
+        is_residual = chain.is_residual and 0 < number < len(prefixes) - 1
+        layers.append(DenseLayer(columns, without_tiny(bias, limits.sum), activation, norm, is_residual))
+    limit = layers[0].bias.dtype.type(LIMITS[str(layers[0].bias.dtype)].sum)
+    mean, output_mean = without_tiny(state["input_mean"], limit), state.get("output_mean")
+    output_mean = None if output_mean is None else without_tiny(output_mean, limit)
+    return PortableNetwork(tuple(layers), mean, state["input_std"].copy(), output_mean, _copy(state.get("output_std")))
+
+
+def _copy(array: Array | None) -> Array | None:
+    return None if array is None else array.copy()
 
 
 def find_tiny_input(network: PortableNetwork) -> int | None:
@@ -157,41 +169,13 @@ def without_tiny(values: Array, limit: float) -> Array:
     return np.where(np.abs(values) < limit, values.dtype.type(0), values)
 
 
-def _array(tensor: Any) -> Array:
-    return np.asarray(tensor.detach().cpu().numpy())
-
-
-def _layer(modules: Sequence[nn.Module], is_residual: bool = False) -> DenseLayer:
-    linear: Any = modules[0]
-    weight, bias = _array(linear.weight), _array(linear.bias)
-    for module in modules[1:]:
-        if isinstance(module, nn.BatchNorm1d):
-            weight, bias = _with_norm(module, weight, bias)
-    norm = next((_unit_norm(one) for one in modules if isinstance(one, nn.LayerNorm)), None)
-    activation = next(module for module in modules if isinstance(module, tuple(ACTIVATIONS.values())))
-    limits = LIMITS[str(weight.dtype)]
-    columns = np.ascontiguousarray(without_tiny(weight, limits.weight).T)
-    return DenseLayer(columns, without_tiny(bias, limits.sum), activation_name(activation), norm, is_residual)
-
-
-def _unit_norm(norm: Any) -> UnitNorm:
-    scale, offset = _array(norm.weight), _array(norm.bias)
+def _unit_norm(scale: Array, offset: Array) -> UnitNorm:
     limits = LIMITS[str(scale.dtype)]
     return UnitNorm(without_tiny(scale, limits.weight), without_tiny(offset, limits.sum))
 
 
-def _with_norm(norm: Any, weight: Array, bias: Array) -> tuple[Array, Array]:
-    scale = 1.0 / np.sqrt(_array(norm.running_var).astype(np.float64) + norm.eps)
-    scale = scale if norm.weight is None else scale * _array(norm.weight)
-    shift = 0.0 if norm.bias is None else _array(norm.bias).astype(np.float64)
-    moved = (bias.astype(np.float64) - _array(norm.running_mean)) * scale + shift
+def _with_norm(state: Mapping[str, Array], norm: str, weight: Array, bias: Array) -> tuple[Array, Array]:
+    scale = 1.0 / np.sqrt(state[f"{norm}.running_var"].astype(np.float64) + NORM_EPSILON) * state[f"{norm}.weight"]
+    shift = state[f"{norm}.bias"].astype(np.float64)
+    moved = (bias.astype(np.float64) - state[f"{norm}.running_mean"]) * scale + shift
     return (weight * scale[:, None]).astype(weight.dtype), moved.astype(bias.dtype)
-
-
-def _network(
-    plain: Any, layers: Sequence[DenseLayer], output_mean: Array | None, output_std: Array | None
-) -> PortableNetwork:
-    limit = layers[0].bias.dtype.type(LIMITS[str(layers[0].bias.dtype)].sum)
-    mean = without_tiny(_array(plain.input_mean), limit)
-    output_mean = None if output_mean is None else without_tiny(output_mean, limit)
-    return PortableNetwork(tuple(layers), mean, _array(plain.input_std), output_mean, output_std)

@@ -22,12 +22,13 @@ class Language:
     """How a language writes numbers and the operations that are not + - * / or comparisons.
 
     `number` gives a numpy number, exactly; `select` is yes where the condition holds, else no, both being names
-    or constants; `absolute` is the size of x.
+    or constants; `absolute` is the size of x; `with_sign` is a size with the sign of x.
     """
 
     number: Callable[[Any], str]
     select: str
     absolute: str
+    with_sign: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Writer:
     def absolute(self, x: Value) -> Value:
         """Write down |x|."""
         return self._assign(self.language.absolute.format(x=x.name))
+
+    def with_sign(self, size: Value, x: Value) -> Value:
+        """Write down a size with the sign of x."""
+        return self._assign(self.language.with_sign.format(size=size.name, x=x.name))
 
     def power_of_two(self, shifted: Value) -> Value:
         """Write down the call of a function that every source has."""

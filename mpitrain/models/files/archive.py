@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 
-from mpitrain.errors import one_line
+from mpitrain.models.files.description import TEXTS, ModelDescription, parse_description
 from mpitrain.models.files.inert_pickle import StoredObject, StoredStorage, StoredTensor, read_inert
+from mpitrain.models.files.record import RECORD
 from mpitrain.models.files.zip_parts import ArchiveError, ZipParts
 
-RECORD = "mpitrain.json"
-TEXTS = ("input_names", "target_names", "input_units", "target_units", "input_ranges", "read_units")
 _MOST_PICKLE_BYTES = 8 * 2**20
 _MOST_RECORD_BYTES = 64 * 2**10
 _MOST_CODE_BYTES = 4 * 2**20
 _DEEPEST, _MOST_ATTRIBUTES = 64, 200_000
-_LONGEST_TEXT, _MOST_CHARACTERS = 1000, 4 * 2**20
+_LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
 class StoredArchive:
     """The numbers and texts of a file.
 
-    `tensors` are named as in the module's state_dict; `texts` are those of `TEXTS` that it has, by name. `record` is
-    what we wrote about the network, unread. `has_forward`: whether the file brings code to compute an answer.
+    `tensors` are named as in the module's state_dict. `record` is what we wrote about the network, unread.
+    `has_forward`: whether the file brings code to compute an answer.
     """
 
     tensors: Mapping[str, torch.Tensor]
-    texts: Mapping[str, tuple[str, ...]]
+    description: ModelDescription
     record: bytes | None
     has_forward: bool
 
@@ -44,21 +42,7 @@ def read_archive(path: Path) -> StoredArchive:
     """
     with path.open("rb") as file:
         parts, root, found = _look_into(file)
-        return StoredArchive(_tensors(found, parts), _texts(found), _record(parts), _has_forward(root, parts))
-
-
-def tensors_in_parts(content: bytes) -> dict[str, tuple[str, torch.Tensor]]:
-    """Return the tensors of an archive in memory, each with the key of its part, `data/KEY`, which it fills alone.
-
-    Raises ArchiveError as `read_archive`, and where a tensor is less than its part, or lies in it in another order.
-    """
-    parts, _, found = _look_into(io.BytesIO(content))
-    tensors = _tensors(found, parts)
-    keys = {name: value.storage.key for name, value in found.items() if isinstance(value, StoredTensor)}
-    for name, tensor in tensors.items():
-        if not tensor.is_contiguous() or tensor.nbytes != parts.size(f"data/{keys[name]}"):
-            raise ArchiveError(f"'{name}' is a part of its numbers")
-    return {name: (keys[name], tensor) for name, tensor in tensors.items()}
+        return StoredArchive(_tensors(found, parts), _description(found), _record(parts), _has_forward(root, parts))
 
 
 def _look_into(file: IO[bytes]) -> tuple[ZipParts, StoredObject, dict[str, object]]:
@@ -83,7 +67,7 @@ def _attributes(module: StoredObject, prefix: str, depth: int) -> Iterator[tuple
     if depth == 0:
         raise ArchiveError(f"holds modules in modules, more than {_DEEPEST} deep")
     for name, value in (module.attributes or {}).items():
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_TEXT:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
             raise ArchiveError("holds an attribute whose name cannot be printed")
         yield f"{prefix}{name}", value
         if isinstance(value, StoredObject):
@@ -120,18 +104,12 @@ def _numbers(storage: StoredStorage, parts: ZipParts) -> torch.Tensor:
     )
 
 
-def _texts(found: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    return {name: _text(name, found[name]) for name in TEXTS if isinstance(found.get(name), list)}
-
-
-def _text(name: str, values: Any) -> tuple[str, ...]:
-    # Their sum too: one text may stand in the list a million times.
-    if not all(isinstance(value, str) and len(value) <= _LONGEST_TEXT for value in values) or (
-        sum(map(len, values)) > _MOST_CHARACTERS
-    ):
-        raise ArchiveError(f"'{name}' are no names")
-    # They are printed, and become names in files: a terminal must not obey them.
-    return tuple(map(one_line, values))
+def _description(found: Mapping[str, object]) -> ModelDescription:
+    # Other programs' attributes of these names may be anything.
+    try:
+        return parse_description({name: found[name] for name in TEXTS if isinstance(found.get(name), list)})
+    except ValueError as error:
+        raise ArchiveError(str(error)) from None
 
 
 def _record(parts: ZipParts) -> bytes | None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 from pydantic import ValidationError
-from torch import nn
 
-from mpitrain.config.model import ModelSection, TargetTransform, TransformSetting, model_name, transform_of
+from mpitrain.comm.arrays import Array
+from mpitrain.config.model import NETWORKS, TargetTransform, TransformSetting, transform_of
 from mpitrain.config.section import Count, Section
 from mpitrain.config.yaml import shorten
-from mpitrain.models.files.archive import RECORD
+from mpitrain.models.dense import DenseModel, architecture
 from mpitrain.models.files.zip_parts import ArchiveError
-from mpitrain.models.output_transforms import transforms_of
+from mpitrain.models.networks.network import Network
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_ATTRIBUTE, _ENGINE = "_mpitrain_architecture", "_mpitrain_engine"
+if TYPE_CHECKING:
+    import torch
+
+RECORD = "mpitrain.json"
+"""The name of the record in a model.pt."""
+_DTYPES = ("float32", "float64")
+_ATTRIBUTE, _ENGINE, _RUN = "_mpitrain_architecture", "_mpitrain_engine", "_mpitrain_run"
 
 
 class NetworkRecord(Section):
@@ -28,11 +33,13 @@ class NetworkRecord(Section):
 
     format: Literal["mpitrain network"] = "mpitrain network"
     version: Literal[1] = 1
-    model: ModelSection
+    model: Annotated[Any, NETWORKS]
     num_inputs: Count
     num_outputs: Count
     dtype: Literal["float32", "float64"]
     engine: Literal["reference", "eager", "traced", "ddp", "compiled", "cuda_graph"] | None = None
+    run: str | None = None
+    """The identity of the launch that trained it, null where the file does not say."""
     output_transforms: list[TransformSetting | None] | None = None
     """What each output's network learnt, null for itself: `model.output_transforms` by number, null for none."""
 
@@ -44,59 +51,87 @@ class NetworkRecord(Section):
     @property
     def is_code(self) -> bool:
         """Whether the network is a user's own, `package.module:callable`."""
-        return ":" in model_name(self.model)
+        return bool(self.model.is_code)
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """The type of parameters, inputs and outputs."""
-        return _DTYPES[self.dtype]
+        import torch
+
+        return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
 
 
-def remember_architecture(model: nn.Module, settings: ModelSection) -> None:
+def remember_architecture(model: Any, settings: Network) -> None:
     """Note on `model` what it was built from; copies of it know it too."""
-    # A path on the machine that trained is of no use to a reader, and targets have no names there.
-    named = settings.model_copy(
-        update={"name": model_name(settings), "initial_weights": None, "output_transforms": None}
-    )
-    object.__setattr__(model, _ATTRIBUTE, named)
+    object.__setattr__(model, _ATTRIBUTE, architecture(settings))
 
 
-def architecture_of(model: nn.Module) -> ModelSection | None:
+def architecture_of(model: Any) -> Network | None:
     """Return what `remember_architecture` noted; None for any other model."""
-    settings: ModelSection | None = getattr(model, _ATTRIBUTE, None)
+    settings: Network | None = model.settings if isinstance(model, DenseModel) else getattr(model, _ATTRIBUTE, None)
     return settings
 
 
-def remember_engine(model: nn.Module, engine: str | None) -> None:
+def grid_of(model: Any) -> tuple[int, int] | None:
+    """Return rows and columns of the only grid that a network is for; None where it is for any."""
+    grid = getattr(architecture_of(model), "grid", None)
+    return None if grid is None else (grid[0], grid[1])
+
+
+def remember_engine(model: Any, engine: str | None) -> None:
     """Note on `model` which engine trains it; copies of it know it too."""
-    object.__setattr__(model, _ENGINE, engine)
+    if isinstance(model, DenseModel):
+        model.engine = engine
+    else:
+        object.__setattr__(model, _ENGINE, engine)
 
 
-def engine_of(model: nn.Module) -> str | None:
+def engine_of(model: Any) -> str | None:
     """Return the engine that trained the model; None where that is not known."""
-    engine: str | None = getattr(model, _ENGINE, None)
+    engine: str | None = model.engine if isinstance(model, DenseModel) else getattr(model, _ENGINE, None)
     return engine
 
 
-def is_rebuilt(model: nn.Module) -> bool:
+def remember_run(model: Any, run: str | None) -> None:
+    """Note on `model` the identity of the launch that trains it; copies of it know it too."""
+    object.__setattr__(model, _RUN, run)
+
+
+def run_of(model: Any) -> str | None:
+    """Return the identity of the launch that trained the model; None where that is not known."""
+    run: str | None = getattr(model, _RUN, None)
+    return run
+
+
+def is_rebuilt(model: Any) -> bool:
     """Whether a file of this model is read without its code: not so a user's own network, which is nothing else."""
     settings = architecture_of(model)
-    return settings is not None and ":" not in model_name(settings)
+    return settings is not None and not settings.is_code
 
 
-def record_of(model: nn.Module, num_inputs: int, num_outputs: int, dtype: torch.dtype) -> NetworkRecord | None:
+def record_of(model: Any, num_inputs: int, num_outputs: int, dtype: Any) -> NetworkRecord | None:
     """Return the record of a model that was built from settings; None for any other."""
     settings = architecture_of(model)
-    name = next((name for name, known in _DTYPES.items() if known == dtype), None)
-    if settings is None or name is None:
+    name = str(dtype).removeprefix("torch.")
+    if settings is None or name not in _DTYPES:
         return None
     sizes = {"num_inputs": num_inputs, "num_outputs": num_outputs}
-    learnt = [None if one is None else one.setting for one in transforms_of(model)] or None
+    learnt = [None if one is None else one.setting for one in learnt_transforms(model)] or None
     found = {"model": settings, "dtype": name, "engine": engine_of(model), "output_transforms": learnt}
+    found["run"] = run_of(model)
     return NetworkRecord.model_validate(found | sizes)
 
 
-def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRecord:
+def learnt_transforms(model: Any) -> Sequence[TargetTransform | None]:
+    """Return what a model learnt in place of each output, None for an output itself; () where that is so for all."""
+    if isinstance(model, DenseModel):
+        return model.transforms
+    from mpitrain.models.output_transforms import transforms_of
+
+    return transforms_of(model)
+
+
+def parse_record(text: bytes, tensors: Mapping[str, Array]) -> NetworkRecord:
     """Return the record that `text` spells; no size in it is larger than the `tensors` next to it allow.
 
     Raises ArchiveError for anything else.
@@ -107,10 +142,11 @@ def parse_record(text: bytes, tensors: Mapping[str, torch.Tensor]) -> NetworkRec
         first = error.errors(include_url=False, include_input=False)[0]
         place = shorten(".".join(map(str, first["loc"])) or "text")
         raise ArchiveError(f"its record {RECORD} has a wrong '{place}'") from error
-    largest = max((tensor.numel() for tensor in tensors.values()), default=0)
-    sizes = (record.num_inputs, record.num_outputs, record.model.hidden_size)
+    largest = max((math.prod(tensor.shape) for tensor in tensors.values()), default=0)
+    width, depth = record.model.width_and_depth
+    sizes = (record.num_inputs, record.num_outputs, width)
     if record.output_transforms is not None and len(record.output_transforms) != record.num_outputs:
         raise ArchiveError(f"its record {RECORD} has transforms for other outputs than its own")
-    if not record.is_code and (max(sizes) > largest or record.model.hidden_layers > len(tensors)):
+    if not record.is_code and (max(sizes) > largest or depth > len(tensors)):
         raise ArchiveError(f"its record {RECORD} claims sizes that its numbers do not have")
     return record

@@ -1,286 +1,43 @@
-"""A trained network as it lies on the disk, ready to predict: our model.pt, or what the C++ program saved.
+"""A trained network as it lies on the disk, ready to predict: our model.safetensors or model.pt, or the C++ program's.
 
 F  input features      O  outputs      b  samples
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from torch import nn
-
-from mpitrain.config.yaml import shorten
-from mpitrain.errors import ConfigError, DataError, one_line
-from mpitrain.models.batch_norm import make_exportable
-from mpitrain.models.build import build_model
-from mpitrain.models.files.archive import RECORD, TEXTS, StoredArchive, read_archive
-from mpitrain.models.files.archive_copies import ArchiveTemplate
-from mpitrain.models.files.record import engine_of, parse_record, remember_engine
-from mpitrain.models.files.torchscript import ModelDescription, load_and_run_code, normalization_path
-from mpitrain.models.files.zip_parts import ArchiveError
-from mpitrain.models.icenet import IceNet
-
-_ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
-_ICENET_BUFFERS = {"input_mean", "input_std"}
-# What torch's layers raise, in Python and in TorchScript, for inputs of another number of axes or features.
-UNFITTING_INPUTS = (RuntimeError, ValueError, TypeError, IndexError)
-_PROBED_FIELD = (32, 32)
-
-
-@dataclass(frozen=True)
-class StoredNetwork:
-    """A network in evaluation mode: physical units in, (b, F) or (b, F, H, W), and physical units out.
-
-    `is_icenet`: whether it is the C++ program's network. `sha256` is the hash of the file it came from, `engine` what
-    trained it, where the file says so.
-    """
-
-    module: nn.Module
-    description: ModelDescription
-    is_icenet: bool
-    input_mean: torch.Tensor
-    num_outputs: int
-    sha256: str
-    engine: str | None = None
-
-    @property
-    def num_inputs(self) -> int:
-        """F."""
-        return self.input_mean.numel()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of inputs and outputs."""
-        return self.input_mean.dtype
+from mpitrain.comm.arrays import require_torch
+from mpitrain.models.files.description import ModelDescription
+from mpitrain.models.files.file_network import StoredNetwork, describe_network
+from mpitrain.models.files.file_network import takes_fields as takes_fields
+from mpitrain.models.files.own_file import SUFFIX, OwnModel, read_own_model
 
 
 def load_network(path: Path, hidden_activation: str = "none", trust_code: bool = False) -> StoredNetwork:
-    """Read a model.pt, or a file of the C++ program (whose `hidden_activation` it does not hold).
+    """Read a model.safetensors, a model.pt, or a file of the C++ program (whose `hidden_activation` it does not hold).
 
     Our own networks and the C++ program's are built anew from their record and numbers: no code in the file is run. Any
     other network is its code, and is run only if `trust_code`. Raises DataError where it is not, and where the file is
-    missing, damaged, no TorchScript or of no known layout.
+    missing, damaged or of no known layout; MissingDependencyError where torch is needed and not installed.
     """
-    try:
-        stored = _read(path)
-        module = _rebuilt(stored, path, hidden_activation)
-    except DataError:
-        # A file of a later torch, or of attributes that only its own code can use, is the user's to vouch for.
-        if not trust_code or not path.is_file():
-            raise
-        return _run(path)
-    if module is not None:
-        return describe_network(module.eval(), describe_archive(stored), path)
-    if trust_code:
-        return _run(path)
-    raise DataError(
-        f"{path}: holds a network as code of its own, which would be run; give --trust-code if you trust its source"
-    )
+    if path.suffix == SUFFIX:
+        return _of_own(read_own_model(path))
+    require_torch(f"{path}: a TorchScript file")
+    from mpitrain.models.files.torch_network import load_torch_network
 
-
-def load_networks(
-    paths: Sequence[Path], hidden_activation: str = "none", trust_code: bool = False
-) -> list[StoredNetwork]:
-    """Return `load_network` of each; those that differ from the first in their numbers alone are read for these.
-
-    Raises DataError like `load_network`.
-    """
-    first = load_network(paths[0], hidden_activation, trust_code)
-    template = _template_of(first, paths[0])
-    others = (_like(first, template, one) or load_network(one, hidden_activation, trust_code) for one in paths[1:])
-    return [first, *others]
-
-
-def _template_of(network: StoredNetwork, path: Path) -> ArchiveTemplate | None:
-    """Return the archive of a network that is rebuilt from its numbers; None for one that is its file's code."""
-    if isinstance(network.module, torch.jit.ScriptModule):
-        return None
-    try:
-        template = ArchiveTemplate(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return template if template.tensors.keys() == network.module.state_dict().keys() else None
-
-
-def _like(first: StoredNetwork, template: ArchiveTemplate | None, path: Path) -> StoredNetwork | None:
-    """Return the network of `path` if that differs from the template of `first` in its numbers alone."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    numbers = None if template is None else template.numbers_in(content)
-    if numbers is None:
-        return None
-    module = _with_numbers(first.module, numbers)
-    return replace(first, module=module, input_mean=numbers["input_mean"], sha256=hashlib.sha256(content).hexdigest())
-
-
-def _with_numbers(module: nn.Module, numbers: Mapping[str, torch.Tensor], prefix: str = "") -> nn.Module:
-    """Return a copy of a network with other numbers, by their names in its state_dict: faster than a deep copy."""
-    copied = copy.copy(module)
-    copied._parameters = {
-        name: None if one is None else nn.Parameter(numbers[prefix + name], one.requires_grad)
-        for name, one in module._parameters.items()
-    }
-    copied._buffers = {name: numbers.get(prefix + name, buffer) for name, buffer in module._buffers.items()}
-    copied._modules = {
-        name: None if one is None else _with_numbers(one, numbers, f"{prefix}{name}.")
-        for name, one in module._modules.items()
-    }
-    return copied
+    return load_torch_network(path, hidden_activation, trust_code)
 
 
 def read_description(path: Path) -> ModelDescription:
-    """Return the names and units in a model.pt. Runs nothing of it. Raises DataError as `load_network`."""
-    return describe_archive(_read(path))
+    """Return the names and units in a model's file. Runs nothing of it. Raises as `load_network`."""
+    if path.suffix == SUFFIX:
+        return read_own_model(path).description
+    require_torch(f"{path}: a TorchScript file")
+    from mpitrain.models.files.torch_network import read_torch_description
+
+    return read_torch_description(path)
 
 
-def describe_archive(stored: StoredArchive) -> ModelDescription:
-    """Return the names and units that a file holds."""
-    return ModelDescription(*(tuple(stored.texts.get(key, ())) for key in TEXTS))
-
-
-def _read(path: Path) -> StoredArchive:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; give the folder of a run, or its model.pt")
-    try:
-        return read_archive(path)
-    except (OSError, ValueError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    reason = one_line((str(error).splitlines() or [type(error).__name__])[0])
-    return DataError(
-        f"{path}: is no TorchScript file, or a damaged one ({reason}; pickled weights are not read, they can run "
-        "code); give the model.pt of a run"
-    )
-
-
-def _rebuilt(stored: StoredArchive, path: Path, hidden_activation: str) -> nn.Module | None:
-    """Return the network of a file that says which of ours it is; None where only the file's code could say."""
-    if stored.record is not None:
-        try:
-            return _built_from_record(stored.record, stored)
-        except ArchiveError as error:
-            raise _damaged(path, error) from error
-    if not stored.has_forward and set(stored.tensors) == _ICENET_PARAMETERS | _ICENET_BUFFERS:
-        return _rebuilt_icenet(stored.tensors, path, hidden_activation)
-    # Without any number that can be read, the code may still make some.
-    if not stored.has_forward or (stored.tensors and not _is_usable(stored.tensors)):
-        raise _useless(path)
-    return None
-
-
-def _is_usable(names: Container[str]) -> bool:
-    return "input_mean" in names and ("output_mean" in names or "fc2.bias" in names)
-
-
-def _useless(path: Path) -> DataError:
-    return DataError(f"{path}: holds no network with forward, input_mean and output_mean; give the model.pt of a run")
-
-
-def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
-    record = parse_record(text, stored.tensors)
-    if record.is_code:
-        return None
-    try:
-        # No memory for numbers yet: the record may claim what it likes.
-        with torch.device("meta"):
-            sizes = record.num_inputs, record.num_outputs
-            model = build_model(record.model, *sizes, 0, record.torch_dtype, record.transforms)
-    except (ConfigError, RuntimeError, ValueError, OverflowError) as error:
-        raise ArchiveError(f"its record {RECORD} describes no network that can be built") from error
-    _check_numbers(model, stored)
-    model.load_state_dict(dict(stored.tensors), assign=True)
-    remember_engine(model, record.engine)
-    return make_exportable(model)
-
-
-def _check_numbers(model: nn.Module, stored: StoredArchive) -> None:
-    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
-    found = {name: (tensor.shape, tensor.dtype) for name, tensor in stored.tensors.items()}
-    if expected != found:
-        different = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
-        raise ArchiveError(f"its record {RECORD} describes another network: '{shorten(different[0])}' differs")
-
-
-def _run(path: Path) -> StoredNetwork:
-    """Return a network that is its file's code, which the user has vouched for."""
-    try:
-        module: nn.Module = load_and_run_code(path)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise _damaged(path, error) from error
-    if not hasattr(module, "forward") or not _is_usable(module.state_dict()):
-        raise _useless(path)
-    description = ModelDescription(*(tuple(getattr(module, key, ())) for key in TEXTS))
-    return describe_network(module.eval(), description, path)
-
-
-def describe_network(module: nn.Module, description: ModelDescription, path: Path) -> StoredNetwork:
-    """Return what is known of a network that `path` holds."""
-    state = module.state_dict()
-    is_icenet = {name for name, _ in module.named_parameters()} == _ICENET_PARAMETERS
-    outputs = state["fc2.bias"] if is_icenet else state["output_mean"]
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return StoredNetwork(
-        module, description, is_icenet, state["input_mean"], outputs.numel(), sha256, engine_of(module)
-    )
-
-
-@torch.no_grad()
-def takes_fields(network: StoredNetwork) -> bool:
-    """Tell, by trying, whether a network takes whole fields rather than points; points where it takes both."""
-    point = network.input_mean[None]
-    try:
-        network.module(point)
-    except UNFITTING_INPUTS:
-        try:
-            network.module(point[..., None, None].expand(-1, -1, *_PROBED_FIELD))
-        except UNFITTING_INPUTS:
-            return False
-        return True
-    return False
-
-
-def _rebuilt_icenet(state: Mapping[str, torch.Tensor], path: Path, hidden_activation: str) -> IceNet:
-    """Return the network of a C++ archive, which holds numbers without the code to use them."""
-    model = _empty_icenet(state, path, hidden_activation)
-    model.load_state_dict(dict(state), assign=True)
-    if bool((model.input_std == 1).all()) and bool((model.input_mean == 0).all()):
-        # The original program leaves its buffers at 0 and 1, and the true moments next to the file.
-        side = normalization_path(path)
-        if not side.is_file():
-            raise DataError(f"{path}: holds no statistics of its inputs; put {side.name} into its folder")
-        _set_moments(model, side)
-    return model
-
-
-def _empty_icenet(state: Mapping[str, torch.Tensor], path: Path, hidden_activation: str) -> IceNet:
-    sizes = *state["fc1.weight"].shape[::-1], *state["fc2.weight"].shape[::-1]
-    is_chain = len(sizes) == 4 and sizes[1] == sizes[2] and min(sizes) > 0
-    if is_chain and state["fc1.weight"].is_floating_point():
-        inputs, hidden, _, outputs = sizes
-        with torch.device("meta"):
-            model = IceNet(inputs, hidden, outputs, hidden_activation).to(state["fc1.weight"].dtype)
-        if all((state[name].shape, state[name].dtype) == (t.shape, t.dtype) for name, t in model.state_dict().items()):
-            return model
-    raise DataError(f"{path}: its layers do not fit each other; give the model.pt of a run")
-
-
-def _set_moments(model: IceNet, side: Path) -> None:
-    try:
-        moments = read_archive(side).tensors
-    except (OSError, ValueError) as error:
-        raise DataError(f"{side}: is no TorchScript file, or a damaged one; copy it again") from error
-    if any(name not in moments or moments[name].shape != model.input_mean.shape for name in ("0", "1")):
-        raise DataError(
-            f"{side}: holds no mean and standard deviation of {model.input_mean.numel()} inputs; copy it again"
-        )
-    with torch.no_grad():
-        model.set_normalization(moments["0"], moments["1"])
+def _of_own(stored: OwnModel) -> StoredNetwork:
+    return describe_network(stored.model, stored.description, stored.path)

@@ -2,8 +2,9 @@
 
 `model.pt` holds a whole model: the C++ `torch::jit::load` runs it, and the original program's `torch::load` finds its
 parameters and buffers by name. Beside `forward(inputs)` it has `jac(inputs)` for vector inputs (N, F) -> (N, O, F), the
-statistics as buffers, and lists of text: input_names, target_names, input_units, target_units. The text
-`extra/mpitrain.json` says which of our networks it is: reading builds that one anew, and leaves the file's code alone.
+statistics as buffers, and lists of text: input_names, target_names (and output_names), input_units, target_units. The
+text `extra/mpitrain.json` says which of our networks it is: reading builds that one anew, and leaves the file's code
+alone.
 `normalization.model.pt` holds two tensors named "0" (mean) and "1" (std).
 """
 
@@ -16,7 +17,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,34 +26,13 @@ from torch import nn
 from mpitrain.durable_files import write_durably, write_whole
 from mpitrain.errors import OutputError, one_line, reason_of
 from mpitrain.models.batch_norm import make_exportable, to_exportable
-from mpitrain.models.files.archive import RECORD
-from mpitrain.models.files.archive_copies import ArchiveTemplate
-from mpitrain.models.files.record import NetworkRecord, record_of
+from mpitrain.models.files.description import ModelDescription
+from mpitrain.models.files.record import RECORD, NetworkRecord, record_of
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
 Result = TypeVar("Result")
 _TRACED_ROWS, _OTHER_ROWS = 3, (1, 4)
 _TRACED_FIELD = (16, 24)
-
-
-@dataclass(frozen=True)
-class ModelDescription:
-    """What the numbers are: names and units of the F inputs and O targets, in the model's order."""
-
-    input_names: tuple[str, ...] = ()
-    target_names: tuple[str, ...] = ()
-    input_units: tuple[str, ...] = ()
-    target_units: tuple[str, ...] = ()
-    input_ranges: tuple[str, ...] = ()
-    """Smallest and largest value of each input that was trained on, as "low high"."""
-    read_units: tuple[str, ...] = ()
-    """What derived inputs and targets are computed from, with its units, as "name=units"."""
-
-    @property
-    def units(self) -> dict[str, str]:
-        """Units by the names of inputs, targets, and what these are computed from; "" where they are not known."""
-        named = zip((*self.input_names, *self.target_names), (*self.input_units, *self.target_units), strict=False)
-        return dict(named) | {text.rpartition("=")[0]: text.rpartition("=")[2] for text in self.read_units}
 
 
 def save_model(
@@ -77,8 +56,6 @@ class ScriptedModel:
 
     def __init__(self, plain: nn.Module, scripted: torch.jit.ScriptModule) -> None:
         self._record, self._scripted = _record_of(plain), scripted
-        self._num_written, self._first = 0, b""
-        self._template: ArchiveTemplate | None = None
 
     def write(self, model: nn.Module, path: Path, waits_for_disk: bool = True) -> None:
         """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError.
@@ -89,26 +66,8 @@ class ScriptedModel:
 
     @torch.no_grad()
     def _content(self, model: nn.Module) -> bytes:
-        """Return the archive: from the third on by exchanging numbers, if that gave the second as torch writes it."""
-        self._num_written += 1
-        if self._template is not None:
-            return self._template.with_numbers(_numbers_of(model, self._template.tensors))
         _take_numbers(self._scripted, model)
-        content = _archive_of(self._scripted, self._record)
-        if self._num_written == 1:
-            self._first = content
-        elif self._num_written == 2:
-            self._template = self._checked_template(model, content)
-        return content
-
-    def _checked_template(self, model: nn.Module, content: bytes) -> ArchiveTemplate | None:
-        """Return what exchanges numbers, if it makes of the first file what torch has written of `model`."""
-        try:
-            template = ArchiveTemplate(self._first)
-            is_same = template.with_numbers(_numbers_of(model, template.tensors)) == content
-        except ValueError:
-            return None
-        return template if is_same else None
+        return _archive_of(self._scripted, self._record)
 
 
 def script_model(
@@ -120,6 +79,7 @@ def script_model(
     plain = make_exportable(model) if may_change else to_exportable(model)
     for name, values in dataclasses.asdict(description or ModelDescription()).items():
         setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
+    plain.output_names = plain.target_names  # as many consumers call them
     return ScriptedModel(plain, _quietly(lambda: _compiled(plain, path, sample_inputs)))
 
 
@@ -146,6 +106,15 @@ def _numbers_of(model: nn.Module, names: Collection[str]) -> dict[str, torch.Ten
     if numbers.keys() != set(names):  # some layers are stored in another form
         numbers = to_exportable(model).state_dict()
     return {name: numbers[name].cpu() for name in names}
+
+
+def write_script(
+    model: nn.Module, path: Path, wrap: Callable[[nn.Module], nn.Module], sample_inputs: torch.Tensor
+) -> None:
+    """Write `wrap(model)` as TorchScript to `path`, whole or not at all. Raises OutputError as `save_model`."""
+    network = _quietly(lambda: _compiled(to_exportable(model), path, sample_inputs))
+    scripted = _quietly(lambda: torch.jit.script(wrap(network)))
+    _put(lambda: _archive_of(scripted, None), path)
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:

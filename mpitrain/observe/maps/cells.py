@@ -14,11 +14,27 @@ Array = npt.NDArray[Any]
 # Further from its centre a corner is across the pole, where longitudes mean little, or a hole in the grid.
 _FARTHEST_DEGREES = 90.0
 _WIDE_GAP_DEGREES = 40.0
+# Of a mesh it is about 2, of places at random 1, of a random walk 1.4.
+_FARTHER_BY_TWO = 1.5
 
 
 def is_regular(lon: Array, lat: Array) -> bool:
     """Tell whether longitudes and latitudes (J, I) are one a column and one a row."""
     return bool(np.array_equal(lon, lon[:1].repeat(len(lon), 0)) and np.array_equal(lat, lat[:, :1] + 0 * lat))
+
+
+def is_mesh(lon: Array, lat: Array) -> bool:
+    """Tell whether places (J, I) in rows and columns go on as cells do: two steps lead further than one.
+
+    Stations in a table of reports by hours do not.
+    """
+    points = _on_sphere(lon, lat)
+    for along in (points, np.moveaxis(points, 0, 1)):
+        one, two = (np.linalg.norm(along[step:] - along[:-step], axis=-1) for step in (1, 2))
+        one, two = one[one > 0], two[two > 0]
+        if one.size and two.size and np.median(two) < _FARTHER_BY_TWO * np.median(one):
+            return False
+    return True
 
 
 def continuous(lon: Array) -> Array:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.observe.figures import draw_field, new_figure, no_value_background
-from mpitrain.observe.maps.cells import cell_polygons, continuous, is_regular, western_edge, wrapped
+from mpitrain.observe.maps.cells import cell_polygons, continuous, is_mesh, is_regular, western_edge, wrapped
 from mpitrain.observe.maps.coast import coastlines
 from mpitrain.observe.maps.triangles import triangulate
 
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 _MOST_DRAWN = 1000, 2000  # rows and columns: more than a picture has dots for
 _MOST_CELLS, _MOST_POINTS = 300_000, 100_000
-_COAST_COLOUR, _VEIL, _LETTERS_AN_INCH = "0.25", 0.7, 11.5
+# Of all dots together, and of one: points squared.
+_DOTS_AREA, _DOT_SIZES = 16_000.0, (3.0, 40.0)
+# So few values at an end, and so many colours beside those of the others.
+_RARE_PERCENT, _MOST_FOR_RARE = 0.5, 0.3
+# Beyond these ratios of height to width a map in its own proportions is a line.
+_FLATTEST, _TALLEST = 0.22, 3.0
+_COAST_COLOUR, _VEIL, _LETTERS_AN_INCH = "0.25", 0.7, 9.5
+_SMALL_POINTS, _SMALL_LETTERS_AN_INCH = 8, 12.0
 Colours = dict[str, Any]
 Layers = list[tuple[npt.NDArray[np.bool_], Colours]]
 """Which values are drawn together, and in what colours."""
@@ -41,8 +48,12 @@ class MapLook:
 
 
 def error_look(title: str, label: str, errors: Array) -> MapLook:
-    """Return how predictions minus data are shown: 0, where there is no error, in the middle of the colours."""
-    largest = float(np.nanmax(np.abs(errors))) if np.isfinite(errors).any() else 0.0
+    """Return how predictions minus data are shown: 0, where there is no error, in the middle of the colours.
+
+    A few errors that are far larger than the others do not make those white: they have the last colours.
+    """
+    sizes = np.abs(errors[np.isfinite(errors)])
+    largest = float(np.percentile(sizes, 100 - _RARE_PERCENT, method="higher")) if sizes.size else 0.0
     return MapLook(title, f"error of {label}", "RdBu_r", (-largest or -1.0, largest or 1.0))
 
 
@@ -52,16 +63,21 @@ def draw_map(
 ) -> Figure:  # fmt: skip
     """Return a figure of values (J, I) or (N,), north up, grey where there is none, `pale` ones in pale colours.
 
-    `places` are longitude and latitude in degrees, in the shape of `values`: cells where they lie in rows and columns,
-    triangles between them where they lie in one row. None: rows and columns, the first row at the bottom.
+    `places` are longitude and latitude in degrees, in the shape of `values`: cells where they lie in rows and columns;
+    where they lie in one row, triangles between those of a mesh; dots where they are scattered. None, or places of
+    which none is known where there is a value: rows and columns, the first row at the bottom.
     """
+    if places is not None and not _are_placed(values, places):
+        places = None
+    if places is not None and _is_grid(values) and not (is_regular(*places) or is_mesh(*places)):
+        values, places, pale = _as_points(values, places, pale)
     if places is not None and _is_grid(values):
         part = _part_with_values(values)
         values, places = values[part], (places[0][part], places[1][part])
         pale = None if pale is None else pale[part]
-    colours = _colours(values, look)
     # Marks on each point would hide the values: what is not selected is paler instead.
     hidden = np.zeros(values.shape, dtype=bool) if pale is None else pale
+    colours = _colours(values[~hidden], look)
     layers = [(~hidden, colours), *([(hidden, _paled(colours))] if hidden.any() else [])]
     if places is None:
         figure, axes = new_figure(width_inch, _height(width_inch, values.shape[0] / values.shape[1]))
@@ -73,10 +89,28 @@ def draw_map(
         draw = _draw_grid if _is_grid(values) else _draw_points
         no_value_background(axes)
         drawn = draw(axes, values, places, layers)
-        _finish(axes, extent)
-    figure.colorbar(drawn[0], ax=axes, label=look.label)
+        _finish(axes, extent, _aspect(extent) if _FLATTEST < ratio < _TALLEST else "auto")
+    extend = _extend(values, colours)
+    label = textwrap.fill(look.label, int(_SMALL_LETTERS_AN_INCH * figure.get_figheight() * 0.75))
+    label += "" if extend == "neither" else f"\nall values: {_range_of(values)}"
+    figure.colorbar(drawn[0], ax=axes, extend=extend).set_label(label, size=_SMALL_POINTS)
     axes.set_title(textwrap.fill(look.title, int(_LETTERS_AN_INCH * width_inch)), fontsize=10)
     return figure
+
+
+def _are_placed(values: Array, places: tuple[Array, Array]) -> bool:
+    """Tell whether a value has a place, or a place is known where there is no value at all."""
+    known = np.isfinite(places[0]) & np.isfinite(places[1])
+    return bool((known & np.isfinite(values)).any() if np.isfinite(values).any() else known.any())
+
+
+def _as_points(
+    values: Array, places: tuple[Array, Array], pale: npt.NDArray[np.bool_] | None
+) -> tuple[Array, tuple[Array, Array], npt.NDArray[np.bool_] | None]:
+    """Return values, places and what is pale as points (N,), those with a value first: one is drawn at each place."""
+    order = np.argsort(~np.isfinite(values.reshape(-1)), kind="stable")
+    lon, lat = (one.reshape(-1)[order] for one in places)
+    return values.reshape(-1)[order], (lon, lat), None if pale is None else pale.reshape(-1)[order]
 
 
 def _is_grid(values: Array) -> bool:
@@ -101,9 +135,32 @@ def _height(width_inch: float, ratio: float) -> float:
 def _colours(values: Array, look: MapLook) -> Colours:
     from matplotlib import colormaps
 
-    finite = values[np.isfinite(values)]
-    low, high = look.limits or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))
+    low, high = look.limits or _limits(values[np.isfinite(values)])
     return {"cmap": colormaps[look.colours], "vmin": low, "vmax": high}
+
+
+def _limits(values: Array) -> tuple[float, float]:
+    """Return between which of all values (N,) the colours are: at an end without few that would take many of them."""
+    if not values.size:
+        return 0.0, 1.0
+    low, high = (float(one) for one in (values.min(), values.max()))
+    first = float(np.percentile(values, _RARE_PERCENT, method="lower"))
+    last = float(np.percentile(values, 100 - _RARE_PERCENT, method="higher"))
+    most = _MOST_FOR_RARE * (last - first)
+    if most == 0.0:
+        return low, high
+    return first if first - low > most else low, last if high - last > most else high
+
+
+def _range_of(values: Array) -> str:
+    return f"{np.nanmin(values):.4g} to {np.nanmax(values):.4g}"
+
+
+def _extend(values: Array, colours: Colours) -> str:
+    """Return on which sides of the colours there are values beyond, in matplotlib's words."""
+    finite = values[np.isfinite(values)]
+    below, above = bool((finite < colours["vmin"]).any()), bool((finite > colours["vmax"]).any())
+    return "both" if below and above else "min" if below else "max" if above else "neither"
 
 
 def _paled(colours: Colours) -> Colours:
@@ -144,8 +201,9 @@ def _add_polygons(axes: Axes, polygons: Array, values: Any, colours: Colours) ->
     from matplotlib.collections import PolyCollection
 
     is_value = ~np.ma.getmaskarray(values)
+    corners: Any = polygons[is_value]  # its stubs want lists, which take four times as long
     # Smooth edges would let the background shine through between cells.
-    drawn = PolyCollection(list(polygons[is_value]), cmap=colours["cmap"], edgecolors="face", linewidths=0.1,
+    drawn = PolyCollection(corners, cmap=colours["cmap"], edgecolors="face", linewidths=0.1,
                            antialiaseds=False)  # fmt: skip
     drawn.set_array(values.data[is_value])
     drawn.set_clim(colours["vmin"], colours["vmax"])
@@ -154,7 +212,7 @@ def _add_polygons(axes: Axes, polygons: Array, values: Any, colours: Colours) ->
 
 
 def _draw_points(axes: Axes, values: Array, places: tuple[Array, Array], layers: Layers) -> list[Any]:
-    """Draw triangles between points; points where there are none to draw."""
+    """Draw triangles between the points of a mesh; dots where points are scattered, or too few."""
     from matplotlib.tri import Triangulation
 
     lon, lat, values = (np.asarray(one, dtype=np.float64).reshape(-1) for one in (*places, values))
@@ -164,7 +222,13 @@ def _draw_points(axes: Axes, values: Array, places: tuple[Array, Array], layers:
     west = western_edge(lon)
     found = triangulate(lon, lat, west)
     if found is None:
-        return [axes.scatter(wrapped(lon[on], west), lat[on], c=values[on], s=40, **own) for on, own in layers]
+        size = float(np.clip(_DOTS_AREA / max(1, len(values)), *_DOT_SIZES))
+        with_value = np.isfinite(values)
+        return [
+            axes.scatter(wrapped(lon[on & with_value], west), lat[on & with_value], c=values[on & with_value], s=size,
+                         linewidths=0.0, **own)
+            for on, own in layers
+        ]  # fmt: skip
     whole, vertices = found
     is_empty = ~np.isfinite(values)
     filled = np.where(is_empty, layers[0][1]["vmin"], values)[vertices]
@@ -214,14 +278,12 @@ def _aspect(extent: tuple[float, float, float, float]) -> float:
     return min(2.0, 1.0 / max(0.5, float(np.cos(np.radians((extent[2] + extent[3]) / 2)))))
 
 
-def _finish(axes: Axes, extent: tuple[float, float, float, float]) -> None:
+def _finish(axes: Axes, extent: tuple[float, float, float, float], aspect: float | Literal["auto"]) -> None:
     from matplotlib.collections import LineCollection
 
     west, east, south, north = extent
-    lines = coastlines()
-    if lines:
-        shifted = [line + np.array([turn, 0.0]) for line in lines for turn in (-360.0, 0.0, 360.0)]
-        axes.add_collection(LineCollection(shifted, colors=_COAST_COLOUR, linewidths=0.6), autolim=False)
+    shifted = [line + np.array([turn, 0.0]) for line in coastlines() for turn in (-360.0, 0.0, 360.0)]
+    axes.add_collection(LineCollection(shifted, colors=_COAST_COLOUR, linewidths=0.6), autolim=False)
     axes.set(xlim=(west, east), ylim=(south, north), xlabel="longitude (degrees east)")
-    axes.set(ylabel="latitude (degrees north)", aspect=_aspect(extent))
+    axes.set(ylabel="latitude (degrees north)", aspect=aspect)
     axes.xaxis.set_major_formatter(lambda lon, _: f"{lon + 360 if lon < -180 else lon - 360 if lon > 360 else lon:g}")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.observe.figures import image_of
 from mpitrain.observe.page.derivatives import Derivatives, render_derivatives
+from mpitrain.observe.page.places import PlaceErrors
 from mpitrain.observe.page.skill import Skill, render_skill
 
 
@@ -21,7 +22,7 @@ from mpitrain.observe.page.skill import Skill, render_skill
 class Findings:
     """Skill of each target and `of_samples` it is; prediction against truth (N,) of the first target; the rest.
 
-    `error_map` is PNG, of the first target.
+    `error_map` and `rmse_map` are PNG, of the first target; `places` are its errors at each place of held-out samples.
     """
 
     skills: Sequence[Skill] = ()
@@ -31,6 +32,8 @@ class Findings:
     error_map: bytes | None = None
     derivatives: Derivatives | None = None
     settings: Sequence[str] = ()
+    rmse_map: bytes | None = None
+    places: PlaceErrors | None = None
 
     @property
     def label(self) -> str:
@@ -50,7 +53,10 @@ def render_findings(found: Findings) -> dict[str, str]:
     if any(one.sums.count for one in found.skills):
         parts["Skill"] = render_skill(found.skills, found.of_samples)
     if found.error_map is not None:
-        parts["Where the errors are"] = image_of(found.error_map, f"Map of {found.label}: predicted minus data")
+        shown = [(found.error_map, "predicted minus data"), (found.rmse_map, "root of the mean squared error")]
+        parts["Where the errors are"] = "".join(
+            image_of(one, f"Map of {found.label}: {words}") for one, words in shown if one is not None
+        )
     if found.derivatives is not None:
         parts["Derivatives of the network"] = render_derivatives(found.derivatives)
     return parts

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.durable_files import write_durably
+from mpitrain.json_text import read_json
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,12 @@ class KnownRun:
     where: str
 
     def read(self) -> str | None:
-        """Return the name; None where there is none yet, or it is of another place."""
-        if not self.path.exists():
+        """Return the name; None where there is none yet, it cannot be read, or it is of another place."""
+        try:
+            kept = read_json(self.path)
+            return str(kept["run"]) if kept["where"] == self.where else None
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        kept = json.loads(self.path.read_text())
-        return str(kept["run"]) if kept["where"] == self.where else None
 
     def keep(self, run: str) -> None:
         """Keep the name for those who resume the run."""

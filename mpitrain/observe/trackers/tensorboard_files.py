@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,29 @@ from torch.utils.tensorboard import SummaryWriter
 
 from mpitrain.observe.trackers.tracker import Outcome
 
+_MODULE_OF_THREAD = "tensorboard.summary.writer.event_file_writer"
+
+
+class _QuietHook:
+    """Prints uncaught exceptions of threads, as before, but for those of TensorBoard's: its writer raises them again.
+
+    It stays after the tracker's end: the thread prints what the writer has raised by then.
+    """
+
+    def __init__(self) -> None:
+        self._before = threading.excepthook
+
+    def __call__(self, uncaught: threading.ExceptHookArgs) -> None:
+        if type(uncaught.thread).__module__ != _MODULE_OF_THREAD:
+            self._before(uncaught)
+
 
 class TensorBoardTracker:
     """Scalars by name, and the settings as text. A resumed run's files hide what came after its checkpoint."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], first_step: int) -> None:
+        if not isinstance(threading.excepthook, _QuietHook):
+            threading.excepthook = _QuietHook()
         self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
         self._write_text("settings", settings, first_step)
 

@@ -5,33 +5,32 @@ b  samples of a block   O  targets   F  inputs   V  virtual ranks
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from mpitrain.comm.arrays import host_array
 from mpitrain.comm.ranks import Ranks
-from mpitrain.data.dataset.batches import EvaluationSource, Slice
-from mpitrain.inference.page.findings import try_error_map
-from mpitrain.inference.run_weights import open_data
-from mpitrain.inference.skill import check_finite
-from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.output_transforms import answering_physically, physical_targets
+from mpitrain.data.dataset.batches import EvaluationSource, Microbatch
+from mpitrain.data.dataset.dataset import DataSummary
+from mpitrain.inference.quality.answers import Answers, answers_of
+from mpitrain.inference.quality.skill import check_finite
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
 from mpitrain.observe.page.findings import Findings
+from mpitrain.observe.page.places import PlaceErrors
 from mpitrain.observe.page.skill import ErrorSums, Skill
-from mpitrain.observe.page.words import describe_settings
-from mpitrain.observe.report import write_report
-from mpitrain.observe.summary import RunSummary
+from mpitrain.observe.summary import RunSummary, TargetSkill
 from mpitrain.runs.prepared_run import PreparedRun
 
 _POINTS_PLOTTED, _SAMPLES_DERIVED, _MOST_DERIVATIVES = 5000, 512, 2000
+_MOST_PLACED = 4_000_000  # samples of a virtual rank whose errors are told place by place
+# The RMSE of so many independent errors is known to about 13 %: 1 / sqrt(2 N).
+_FEWEST_TO_JUDGE = 30
+_HOW_TO_JUDGE = "; too few to judge by: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
 Array = npt.NDArray[Any]
 
 
@@ -44,6 +43,7 @@ class _Part:
     truth: Array
     prediction: Array
     derivatives: DerivativeSums | None
+    places: PlaceErrors | None = None
 
 
 def gather_findings(ranks: Ranks, prepared: PreparedRun) -> Findings:
@@ -66,84 +66,94 @@ def gather_findings(ranks: Ranks, prepared: PreparedRun) -> Findings:
             total.merge(more)
     return Findings(
         skills=[Skill(name, units.get(name, ""), one) for name, one in zip(names, sums, strict=True)],
-        of_samples=_words(prepared, is_whole, sums[0].count),
+        of_samples=words_of_samples(prepared.dataset.summary, is_whole, sums[0].count),
         truth=np.concatenate([part.truth for part in parts]),
         prediction=np.concatenate([part.prediction for part in parts]),
         derivatives=_derivatives(prepared, [part.derivatives for part in parts]),
+        places=_together([part.places for part in parts]),
     )
 
 
-def write_page(
-    run_folder: Path, summary: RunSummary, found: Findings, prepared: PreparedRun, files: Sequence[str]
-) -> None:  # fmt: skip
-    """Write `report.html`, with a map of the errors where the data has a grid. For the root. Raises OutputError."""
-    names = prepared.dataset.summary
-    words = describe_settings(prepared.config, names.input_names, names.target_names, asdict(summary))
-    source, picture = open_data(prepared.config, list(files)), None
-    gc.disable()  # importing matplotlib makes much that stays: looking through it is an eighth of the page's time
-    try:
-        if source is not None:  # else it has been moved since: the page does without
-            picture = try_error_map(prepared.model, source, prepared.units.get(source.target_names[0], ""))
-        write_report(run_folder, summary, replace(found, error_map=picture, settings=words))
-    finally:
-        gc.enable()
+def _together(parts: Sequence[PlaceErrors | None]) -> PlaceErrors | None:
+    known = [part for part in parts if part is not None]
+    return PlaceErrors.together(known) if known else None
+
+
+def skill_of(found: Findings, summary: RunSummary) -> RunSummary:
+    """Return the summary with the errors of each target, where there are any."""
+    skills = [
+        TargetSkill(one.name, one.units, one.sums.bias, one.sums.rmse, one.sums.r2)
+        for one in found.skills
+        if one.sums.count
+    ]
+    samples = found.of_samples[:1].lower() + found.of_samples[1:].rstrip(".")
+    return replace(summary, skills=tuple(skills), skill_samples=samples) if skills else summary
 
 
 def _parts(prepared: PreparedRun, is_whole: bool) -> list[_Part]:
-    found = [_part_of(prepared, source, is_whole) for source in prepared.preview]
+    answers = answers_of(prepared.model, prepared.dataset.summary.num_validation_samples or 0)
+    found = [_part_of(prepared, answers, source, is_whole) for source in prepared.preview]
     return [part for part in found if part is not None]
 
 
-def _part_of(prepared: PreparedRun, source: EvaluationSource, is_whole: bool) -> _Part | None:
+def _part_of(prepared: PreparedRun, network: Answers, source: EvaluationSource, is_whole: bool) -> _Part | None:
     num_parts = prepared.layout.virtual_ranks.num_virtual_ranks
     sums: list[ErrorSums] = []
-    first: tuple[Slice, Array, Array] | None = None
+    first: tuple[Microbatch, Array, Array] | None = None
+    errors: list[Array] = []
     for block in itertools.islice(source.blocks(), None if is_whole else 1):
-        targets, answers = _evaluate(prepared, block)
+        targets, answers = _evaluate(network, block)
         if first is None:
             sums = [ErrorSums() for _ in range(targets.shape[1])]
             first = block, targets[:, 0][np.isfinite(targets[:, 0])], answers[:, 0][np.isfinite(targets[:, 0])]
         for number, one in enumerate(sums):
             one.add(targets[:, number], answers[:, number] - targets[:, number])
+        errors.append(answers[:, 0] - targets[:, 0])
     if first is None:
         return None
     block, truth, prediction = first
     check_finite(prediction)
     chosen = _spread(len(truth), -(-_POINTS_PLOTTED // num_parts))
-    derivatives = _derivatives_of(prepared, block, -(-_SAMPLES_DERIVED // num_parts))
-    return _Part(block.virtual_rank, sums, truth[chosen], prediction[chosen], derivatives)
+    derivatives = _derivatives_of(network, block, -(-_SAMPLES_DERIVED // num_parts))
+    places = _places_of(source, np.concatenate(errors)) if is_whole else None
+    return _Part(block.virtual_rank, sums, truth[chosen], prediction[chosen], derivatives, places)
+
+
+def _places_of(source: EvaluationSource, errors: Array) -> PlaceErrors | None:
+    """Return the errors (b,) or (b, J, I) of all samples of a source by their positions; None of too many."""
+    index = getattr(source, "grid_index", None)
+    if index is None or len(index) > _MOST_PLACED:
+        return None
+    inside = index if errors.ndim == 1 else np.tile(np.arange(errors[0].size), len(errors))
+    return PlaceErrors.of(inside, errors.reshape(-1))
 
 
 def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
-@torch.no_grad()
-def _evaluate(prepared: PreparedRun, block: Slice) -> tuple[Array, Array]:
+def _evaluate(network: Answers, block: Microbatch) -> tuple[Array, Array]:
     """Return targets and answers (b, O, ...) in float64; targets are NaN where they do not count."""
-    prepared.model.eval()
-    with answering_physically(prepared.model):
-        answers = prepared.model(block.inputs).double().cpu().numpy()
-        targets = physical_targets(prepared.model, block.targets).double().cpu().numpy()
-    counts = (block.weights.expand_as(block.targets) > 0).cpu().numpy()
+    answers = network.physical(block.inputs).astype(np.float64)
+    targets = network.restore(host_array(block.targets)).astype(np.float64)
+    counts = np.broadcast_to(host_array(block.weights) > 0, targets.shape)
     return np.where(counts, targets, np.nan), answers
 
 
-def _derivatives_of(prepared: PreparedRun, block: Slice, most: int) -> DerivativeSums | None:
+def _derivatives_of(network: Answers, block: Microbatch, most: int) -> DerivativeSums | None:
     """Return the derivatives at some points; None where they would cost much or cannot be had."""
     num_derivatives = block.targets.shape[1] * block.inputs.shape[1]
-    if block.inputs.dim() != 2 or num_derivatives > _MOST_DERIVATIVES:
+    if block.inputs.ndim != 2 or num_derivatives > _MOST_DERIVATIVES:
         return None
-    rows = torch.nonzero((block.weights > 0).any(dim=1)).flatten().cpu().numpy()
+    rows = np.flatnonzero((host_array(block.weights) > 0).any(axis=1))
     if len(rows) == 0:
         return None
-    inputs = block.inputs[torch.from_numpy(rows[_spread(len(rows), most)]).to(block.inputs.device)]
+    inputs = host_array(block.inputs)[rows[_spread(len(rows), most)]]
     try:
-        with answering_physically(prepared.model):
-            jacobian = input_jacobian(prepared.model, inputs)[1]
+        jacobian = network.jacobian(inputs)
     except RuntimeError:  # a network of the user's own need not have any
         return None
-    return DerivativeSums.of(jacobian.double().cpu().numpy())
+    return DerivativeSums.of(jacobian.astype(np.float64))
 
 
 def _derivatives(prepared: PreparedRun, parts: Sequence[DerivativeSums | None]) -> Derivatives | None:
@@ -159,9 +169,12 @@ def _derivatives(prepared: PreparedRun, parts: Sequence[DerivativeSums | None]) 
     return Derivatives(known[0], summary.target_names, summary.input_names, of_targets, of_inputs)
 
 
-def _words(prepared: PreparedRun, is_whole: bool, count: int) -> str:
-    if is_whole:
-        return f"Over all held-out samples, {count:,} values of each target."
-    if prepared.dataset.summary.holds_out:
-        return f"Over the first held-out samples, {count:,} values of each target."
-    return f"Over samples that it was trained on, for none is held out: {count:,} values of each target."
+def words_of_samples(summary: DataSummary, is_whole: bool, count: int) -> str:
+    """Return which samples a skill over `count` values is of; of few it says that they are no measure."""
+    if not summary.holds_out:
+        return f"Over samples that it was trained on, for none is held out: {count:,} values of each target."
+    number = summary.num_validation_samples or 0
+    values = f"{count:,} value{'' if count == 1 else 's'} of each target"
+    fields = f"{number:,} field{'' if number == 1 else 's'}, " if is_whole and count > number else ""
+    few = _HOW_TO_JUDGE if number < _FEWEST_TO_JUDGE else ""
+    return f"Over {'all' if is_whole else 'the first'} held-out samples, {fields}{values}{few}."

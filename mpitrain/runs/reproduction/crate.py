@@ -7,12 +7,15 @@ result, and the programs with their versions are the instrument.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.errors import MissingDependencyError, OutputError, UserError
-from mpitrain.runs.reproduction.record import NAME, kinds, read_record
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import MissingDependencyError, UserError, writing
+from mpitrain.runs.reproduction.record import NAME, kinds
+from mpitrain.runs.reproduction.stored_record import read_record
 
 METADATA = "ro-crate-metadata.json"
 # The version of RO-Crate that the profile is written for.
@@ -39,14 +42,13 @@ def write_crate(run: Path) -> Path:
     except ImportError as error:
         raise MissingDependencyError("an RO-Crate needs rocrate: pip install 'rocrate>=0.13'") from error
     record = read_record(run / NAME)
-    if "result" not in record:
+    if record.get("result") is None:
         raise UserError(f"{run}: the run has not ended, so its record is not complete; --resume it first")
     crate = ROCrate(version=_VERSION)
     _describe(crate, run, record)
-    try:
-        crate.metadata.write(run)
-    except OSError as error:
-        raise OutputError(f"{run / METADATA}: cannot be written ({error.strerror})") from error
+    with writing(run / METADATA, "is the run folder writable?"):
+        # Not by rocrate: it would write through a link of that name.
+        write_durably(run / METADATA, (json.dumps(crate.metadata.generate(), indent=4, sort_keys=True) + "\n").encode())
     return run / METADATA
 
 
@@ -54,14 +56,16 @@ def _describe(crate: Any, run: Path, record: Mapping[str, Any]) -> None:
     root, result = crate.root_dataset, record["result"]
     crate.name = f"Training run {run.resolve().name}"
     crate.description = (
-        f"A network trained by mpitrain {record['versions']['mpitrain']}: {result['epochs']} epochs, {result['steps']} "
-        f"steps on {record['ranks']['number']} ranks; SHA-256 of the weights {result['weights_sha256']}"
+        f"A network trained by mpitrain {record['versions'].get('mpitrain', '?')}: {result['epochs']} epochs, "
+        f"{result['steps']} steps on {record['ranks']['number']} ranks; "
+        f"SHA-256 of the weights {result['weights_sha256']}"
     )
     crate.license = _NO_LICENSE
     root["datePublished"] = record["ended"]
     root["conformsTo"] = _entity(crate, _PROFILE, ["CreativeWork", "Profile"], name="Process Run Crate", version="0.5")
     objects = [_data_file(crate, run, file) for file in record["data"]]
-    objects.append(_own_file(crate, run, "config.yaml", "application/yaml"))
+    if (run / "config.yaml").is_file():
+        objects.append(_own_file(crate, run, "config.yaml", "application/yaml"))
     results = [_own_file(crate, run, name, media) for name, media in _RESULTS.items() if (run / name).is_file()]
     about = _own_file(crate, run, NAME, "application/json")
     results += [_own_file(crate, run, f"logs/{log.name}", "text/plain") for log in sorted(run.glob("logs/rank-*.log"))]
@@ -83,9 +87,9 @@ def _data_file(crate: Any, run: Path, file: Mapping[str, Any]) -> Any:
     path = Path(file["path"])
     properties = {"name": path.name, "contentSize": str(file["bytes"]), "sha256": file["sha256"]}
     properties = {key: value for key, value in properties.items() if value is not None}
-    if path.is_file() and path.parent == run.resolve():
+    if os.path.isfile(path) and path.parent == run.resolve():  # not for a name that no file can have
         return crate.add_file(path, path.name, properties=properties)
-    return crate.add_file(path.as_uri(), properties=properties)
+    return crate.add_file(path.absolute().as_uri(), properties=properties)
 
 
 def _program(crate: Any, record: Mapping[str, Any]) -> Any:
@@ -95,7 +99,7 @@ def _program(crate: Any, record: Mapping[str, Any]) -> Any:
         for number, found in enumerate(kinds(record, key)):
             needs.append(_entity(crate, f"#{key}-{number}", "SoftwareApplication", name=name, version=found))
     git = record.get("git") or {}
-    version = versions["mpitrain"] + (f" ({git['commit']})" if git else "")
+    version = versions.get("mpitrain", "?") + (f" ({git['commit']})" if git else "")
     return _entity(crate, "#mpitrain", "SoftwareApplication", name="mpitrain", version=version,
                    softwareRequirements=needs, operatingSystem="; ".join(kinds(record, "system")),
                    processorRequirements="; ".join(kinds(record, "cpu")))  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm.ranks import Ranks
+from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 
 _BLOCK_BYTES = 1 << 20
@@ -74,12 +75,18 @@ def hash_file(path: Path) -> str:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the file itself, or the files of a Zarr store in the order of their names."""
-    return sorted(part for part in path.rglob("*") if part.is_file()) if path.is_dir() else [path]
+    """Return the file itself, or the files of a Zarr store in the order of their names. Raises DataError."""
+    if path.is_dir():
+        return sorted(part for part in path.rglob("*") if part.is_file())
+    if path.exists() and not path.is_file():  # a record may name a pipe or a device, which have no end
+        raise DataError(f"{path}: is neither a file nor a folder; put the data file back")
+    return [path]
 
 
 def _size_of(path: Path) -> int:
     try:
         return sum(part.stat().st_size for part in _parts(path))
     except OSError as error:
+        if is_in_passing_folder(path):
+            raise DataError(f"{path}: {HANDED_OVER}") from error
         raise DataError(f"{path}: cannot be found ({error.strerror}); put it back") from error

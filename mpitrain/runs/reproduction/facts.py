@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
+import sys
 from collections.abc import Mapping
+from typing import Any
 
-import torch
-
-from mpitrain import __version__
 from mpitrain.cluster.cores import detect_affinity
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.cluster.launchers import LAUNCHERS
 from mpitrain.comm.mpi.library import mapped_library_path
 from mpitrain.comm.ranks import Ranks
 from mpitrain.compiler import find_cpp_compiler
+from mpitrain.errors import installed_version
+from mpitrain.version import __version__
 
 PACKAGES = ("torch", "numpy", "mpi4py", "netCDF4", "h5py", "safetensors", "pydantic")
 # With these libraries choose their instructions,
@@ -31,14 +31,17 @@ _VARIABLES = (
 
 def package_versions() -> dict[str, str]:
     """Return the versions of Python, of this package and of those that compute or read; "" where one is missing."""
-    return {"Python": platform.python_version(), "mpitrain": __version__} | {name: _version(name) for name in PACKAGES}
+    return {"Python": platform.python_version(), "mpitrain": __version__} | {
+        name: installed_version(name) for name in PACKAGES
+    }
 
 
 def machine_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what this machine is: its CPU, what torch uses of it, system, MPI library, compiler."""
+    torch: Any = sys.modules.get("torch")  # a run that does not load it computes nothing with it
     return {
         "cpu": str(detect_cpu()),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
         "system": platform.platform(),
         "mpi_library": mpi_library_version(),
         "compiler": find_cpp_compiler(environ) or "",
@@ -66,8 +69,6 @@ def rank_facts(ranks: Ranks, environ: Mapping[str, str]) -> dict[str, str]:
 
 def mpi_library_version() -> str:
     """Return the first line of the loaded MPI library's version; "" where none is loaded."""
-    import sys
-
     mpi = sys.modules.get("mpi4py.MPI")
     return "" if mpi is None else mpi.Get_library_version().strip("\0\n ").splitlines()[0]
 
@@ -76,10 +77,3 @@ def _launcher_variables() -> list[str]:
     fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes", "tasks_per_node")
     named = [getattr(launcher, field) for launcher in LAUNCHERS for field in fields]
     return [name for name in named if name] + ["MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "PBS_JOBID"]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,18 +19,22 @@ from typing import Any
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError, UserError
+from mpitrain.errors import OutputError
 from mpitrain.observe.summary import RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.runs.reproduction.data_files import record_files
+from mpitrain.runs.reproduction.data_files import FileRecord, record_files
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.facts import machine_facts, package_versions, vendor_settings
+from mpitrain.runs.reproduction.stored_record import FORMAT, read_record
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train.folder.claim import ClaimedFolder
+from mpitrain.train.run_folder import RUN
 
-FORMAT = 1
 NAME = "run_record.json"
-_RESULTS = ("weights_sha256", "epochs", "steps", "train_loss", "validation_loss", "best_epoch", "split", "test_loss")
+_RESULTS = (
+    "weights_sha256", "epochs", "steps", "train_loss", "validation_loss", "best_epoch", "split", "test_loss",
+    "skill_samples",
+)  # fmt: skip
 _GIT_TIMEOUT_S = 10
 
 
@@ -52,39 +56,62 @@ class RunRecorder:
             shown = [of_node[name] for _, of_node in spent if name in of_node]
             if shown:
                 used[f"{name}_energy_j"] = round(sum(shown), 3)
-        self.record |= {"ended": _now(), "used": used, "result": {name: getattr(summary, name) for name in _RESULTS}}
+        self.record |= {"ended": now(), "used": used, "result": _result_of(summary)}
         self.ranks.on_root(lambda: _write(self.path, self.record))
 
 
+def _result_of(summary: RunSummary) -> dict[str, Any]:
+    skill = {one.name: {"units": one.units, "rmse": one.rmse, "bias": one.bias, "r2": one.r2} for one in
+             summary.skills or ()}  # fmt: skip
+    return {**{name: getattr(summary, name) for name in _RESULTS}, "skill": skill}
+
+
 def begin_record(
-    ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: RunFolder, checkpoint: Checkpoint | None
-) -> RunRecorder:
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: ClaimedFolder, checkpoint: Checkpoint | None
+) -> RunRecorder:  # fmt: skip
     """Write the record of a run that begins, or goes on from `checkpoint`. Collective.
 
     Raises DataError or OutputError, on all ranks.
     """
     ranks.starting.now("hashing the data files")
-    config, files = prepared.config, [file.path for file in source.files]
-    if config.model.initial_weights is not None:
-        files.append(Path(config.model.initial_weights))
-    hashed = record_files(ranks, files, config.output.hash_data)
-    of_machine = machine_record(ranks)
+    hashed = record_files(
+        ranks, files_of(source, prepared.config.model.initial_weights), prepared.config.output.hash_data
+    )
+    of_launch = record_of_launch(ranks, folder.run)
     energy = EnergyMeter() if ranks.local_rank == 0 else None
-    record = {
+    record = record_of_beginning(ranks, prepared, checkpoint, hashed, of_launch)
+    ranks.on_root(lambda: _write_beginning(folder.record, record))
+    return RunRecorder(ranks, folder.record, record, energy)
+
+
+def files_of(source: SampleSource, weights: str | None) -> list[Path]:
+    """Return the files that a run reads: its data, then the weights that it begins with."""
+    return [*(file.path for file in source.files), *([] if weights is None else [Path(weights)])]
+
+
+def record_of_launch(ranks: Ranks, run: str) -> dict[str, Any]:
+    """Return what all runs of a launch have in common; `run` is its identity. Collective."""
+    where = {RUN: run, "command_line": [sys.executable, *sys.orig_argv[1:]], "working_folder": os.getcwd()}
+    return {**where, **machine_record(ranks)}
+
+
+def record_of_beginning(
+    ranks: Ranks, prepared: PreparedRun, checkpoint: Checkpoint | None, files: Sequence[FileRecord],
+    of_launch: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the record of a run that begins on `ranks`, or goes on from `checkpoint`. Not collective."""
+    return {
         "format": FORMAT,
-        "started": _now(),
-        "command_line": [sys.executable, *sys.orig_argv[1:]],
-        "working_folder": os.getcwd(),
-        "settings": config.model_dump(mode="json"),
+        "started": now(),
+        "settings": prepared.config.model_dump(mode="json"),
+        "code": prepared.config.code_names,
         "decided": dict(prepared.settings),
         "ranks": {"number": ranks.world_size, "nodes": ranks.num_nodes, "launcher": ranks.info.source,
                   "transport": ranks.transport, "backend": ranks.backend},
-        "data": hashed,
+        "data": list(files),
         "first_step": int(checkpoint.state["global_step"]) if checkpoint else 0,
-        **of_machine,
+        **of_launch,
     }  # fmt: skip
-    ranks.on_root(lambda: _write_beginning(folder.record, record))
-    return RunRecorder(ranks, folder.record, record, energy)
 
 
 def _write_beginning(path: Path, record: dict[str, Any]) -> None:
@@ -92,18 +119,6 @@ def _write_beginning(path: Path, record: dict[str, Any]) -> None:
         before = read_record(path)
         record["earlier"] = [*before.pop("earlier", []), before]
     _write(path, record)
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Return a record. Raises UserError where there is none that can be read."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if record["format"] != FORMAT:
-            raise UserError(f"{path}: written in form {record['format']}, this mpitrain reads {FORMAT}; use that one")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no record"
-        raise UserError(f"{path}: cannot be read ({why}); runs have one since it is written") from error
-    return dict(record)
 
 
 def kinds(record: Mapping[str, Any], key: str) -> list[str]:
@@ -131,8 +146,8 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def machine_record(ranks: Ranks) -> dict[str, Any]:
     """Return what the bits may depend on besides settings and data: versions, machines, git state. Collective."""
-    git = ranks.on_root(lambda: git_state(Path(__file__).parent))
-    return {"versions": package_versions(), "machines": _kinds_of_machines(ranks), "git": git}
+    git, versions = ranks.on_root(lambda: (git_state(Path(__file__).parent), package_versions()))
+    return {"versions": versions, "machines": _kinds_of_machines(ranks), "git": git}
 
 
 def _kinds_of_machines(ranks: Ranks) -> list[dict[str, Any]]:
@@ -154,5 +169,6 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
         raise OutputError(f"{path}: cannot be written ({error.strerror}); free space, then --resume") from error
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time, in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.runs.beginning import TrainRequest
 from mpitrain.runs.reproduction.data_files import check_files
 from mpitrain.runs.reproduction.differences import deciding, differences
-from mpitrain.runs.reproduction.record import NAME, machine_record, read_record
+from mpitrain.runs.reproduction.record import NAME, kinds, machine_record
+from mpitrain.runs.reproduction.stored_record import read_record
 from mpitrain.runs.train_run import train
+from mpitrain.train.folder.settings import is_plain_name, refuse_code, settings_of_record
 from mpitrain.train.run_folder import next_free
 
 NOT_EQUAL = 1
@@ -37,69 +41,84 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
     """
     record = ranks.on_root(lambda: _finished_record(request))
-    ranks.on_all_ranks(lambda: _check_ranks(record, ranks.world_size))
+    recorded = ranks.on_all_ranks(lambda: recorded_settings(request, record))
+    ranks.on_all_ranks(lambda: _check_ranks(recorded.semantics, recorded.training, record, ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
     check_files(ranks, record["data"])
+    if kinds(record, "cpu_capability"):
+        # What PyTorch uses of the CPU is known where it is loaded; the training loads it anyway.
+        ranks.on_all_ranks(lambda: importlib.import_module("torch"))
     differing = differences(record, machine_record(ranks))
     for line in differing:
         ranks.say(f"differs: {line}", error=True)
     folder = ranks.on_root(lambda: str(_folder(request)))
-    config = ranks.on_all_ranks(lambda: reproduced_settings(record, folder))
+    config = ranks.on_all_ranks(lambda: reproduced_settings(recorded, record, folder))
+    ranks.on_all_ranks(lambda: refuse_code(request.run / NAME, config, request.trust_code))
     train(ranks, TrainRequest(config=config))
     return ranks.on_root(lambda: _verdict(ranks, record, read_record(Path(folder) / NAME), differing))
 
 
-def reproduced_settings(record: Mapping[str, Any], folder: str) -> RunConfig:
-    """Return the settings that train the recorded run again in `folder`, whatever the number of ranks.
+def recorded_settings(request: ReproduceRequest, record: Mapping[str, Any]) -> RunConfig:
+    """Return the settings that the run had. Raises ConfigError for invalid ones, UserError for code without trust."""
+    return settings_of_record(request.run / NAME, record["settings"], request.trust_code)
 
-    Raises ConfigError where this version does not know one of them.
+
+def reproduced_settings(config: RunConfig, record: Mapping[str, Any], folder: str) -> RunConfig:
+    """Return the settings that train a run of `config` again in `folder`, whatever the number of ranks.
+
+    Raises UserError where what the record tells of the run does not fit its settings.
     """
-    settings = {section: dict(value) if isinstance(value, dict) else value
-                for section, value in record["settings"].items()}  # fmt: skip
-    decided, here = record["decided"], Path(record["working_folder"])
-    data, training, model = settings["data"], settings["training"], settings["model"]
-    if data["data_path"] is None:
-        limits = [limit for limit in (data["max_patterns"], data["num_samples"]) if limit is not None]
-        data |= {"max_patterns": min(limits, default=None), "num_samples": None}
-    num_weights = int(model["initial_weights"] is not None)
-    files = [file["path"] for file in record["data"]]
-    data["data_path"] = files[: len(files) - num_weights]
-    if num_weights:
-        model["initial_weights"] = str(here / model["initial_weights"])
-    training["max_steps"] = None
-    if settings["semantics"] == "standard":
-        training |= {"batch_size": None, "global_batch_size": decided["training.global_batch_size"]}
-        training |= {"virtual_ranks": decided["training.virtual_ranks"], "engine": decided["training.engine"]}
-    settings["prediction"] = {}  # what the run predicted is its own; it would be written over
-    settings["tracking"] = {}  # so is its trackers' record
-    settings["output"] |= {"model_dir": folder, "model_file": Path(settings["output"]["model_file"]).name}
-    # JSON is YAML too.
-    return load_run_config(None, [f"{name}={json.dumps(value)}" for name, value in settings.items()]).config
+    changed = _changed_data(config, record)
+    changed["training"] = {"max_steps": None} | _decided(config.semantics, config.training, record["decided"])
+    model_file = Path(config.output.model_file).name
+    changed["output"] = {"model_dir": folder, "model_file": model_file if is_plain_name(model_file) else "model.pt"}
+    sections = {name: getattr(config, name).model_dump() | values for name, values in changed.items()}
+    # What the run predicted is its own, and would be written over; so is its trackers' record.
+    try:
+        return RunConfig.model_validate({**config.model_dump(), **sections, "prediction": {}, "tracking": {}})
+    except ValidationError as error:
+        raise UserError(f"{NAME}: what it tells of the run does not fit its settings; train the run again") from error
+
+
+def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    changed: dict[str, dict[str, Any]] = {"data": {}}
+    if config.data.data_path is None:
+        changed["data"] = {"max_patterns": config.most_samples, "num_samples": None}
+    files, weights = [file["path"] for file in record["data"]], config.model.initial_weights
+    changed["data"]["data_path"] = files[: len(files) - int(weights is not None)]
+    if weights is not None:
+        changed["model"] = {"initial_weights": str(Path(record["working_folder"]) / weights)}
+    return changed
+
+
+def _decided(semantics: str, training: TrainingSection, decided: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the run had to decide for itself; in `reference` the number of ranks decides all of it."""
+    if semantics == "reference":
+        return {}
+    values = {name: decided.get(f"training.{name}") for name in ("global_batch_size", "engine")}
+    # Named by runs of before: all others follow from the batch.
+    named = training.virtual_ranks
+    return values | {"batch_size": None, "virtual_ranks": named and decided.get("training.virtual_ranks")}
 
 
 def _finished_record(request: ReproduceRequest) -> dict[str, Any]:
     record = read_record(request.run / NAME)
-    if "result" not in record:
+    if record.get("result") is None:
         raise UserError(f"{request.run}: the run has not ended, so there is nothing to compare with; --resume it first")
-    name = record["settings"]["model"]["name"] or ""
-    if ":" in name and not request.trust_code:
-        raise UserError(
-            f"{request.run / NAME}: model.name={name} names code, which would be run; give --trust-code if you trust it"
-        )
     return record
 
 
-def _check_ranks(record: Mapping[str, Any], world_size: int) -> None:
+def _check_ranks(semantics: str, training: TrainingSection, record: Mapping[str, Any], world_size: int) -> None:
     number = record["ranks"]["number"]
-    if record["settings"]["semantics"] == "reference":
+    if semantics == "reference":
         if world_size != number:
             raise LaunchError(
                 f"semantics=reference: the result depends on the number of ranks, which was {number} and is "
                 f"{world_size} here; start with mpirun -np {number}"
             )
         return
-    most = record["decided"]["training.virtual_ranks"]
-    if world_size > most:
+    most = training.virtual_ranks and record["decided"].get("training.virtual_ranks")
+    if isinstance(most, int) and world_size > most:
         raise LaunchError(f"the run has {most} virtual ranks, too few for {world_size} ranks; start at most {most}")
 
 
@@ -111,7 +130,8 @@ def _folder(request: ReproduceRequest) -> Path:
 
 def _verdict(ranks: Ranks, record: Mapping[str, Any], again: Mapping[str, Any], differing: list[str]) -> int:
     then, now = record["result"]["weights_sha256"], again["result"]["weights_sha256"]
-    where = f"{record['ranks']['number']} ranks then, {ranks.world_size} here"
+    number = record["ranks"]["number"]
+    where = f"{number} rank{'s' if number > 1 else ''} then, {ranks.world_size} here"
     if then == now:
         despite = f", although these differ: {'; '.join(differing)}" if differing else ""
         ranks.say(f"reproduced: equal, SHA-256 {now[:12]} ({where}){despite}")

@@ -4,43 +4,75 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-import torch
+import numpy as np
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm.arrays import host_array
 from mpitrain.config import RunConfig, TrainingSection
+from mpitrain.config.training import LOSSES
 from mpitrain.config.yaml import show_value
 from mpitrain.data.dataset.batches import BatchPlan
-from mpitrain.data.dataset.dataset import DataSummary
-from mpitrain.errors import CheckpointError, ConfigError
+from mpitrain.errors import CheckpointError, ConfigError, installed_version
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
+# In how many streams the samples are read from files; checkpoints of before have as many as virtual ranks.
+STREAMS_KEY = "data.streams"
+# Whether a step has B samples where V does not divide B; those of before had more.
+EXACT_BATCHES_KEY = "training.exact_batches"
 # Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
 NUMERICS_VERSION = 2
 
 
-def global_batch_size(config: RunConfig, world_size: int) -> int | str:
+def global_batch_size(training: TrainingSection, world_size: int) -> int | str:
     """Return B as configured: `global_batch_size`, or `batch_size` * ranks * accumulation steps; "full" for all."""
-    training = config.training
-    if config.semantics == "reference" or "full" in (training.batch_size, training.global_batch_size):
+    if "full" in (training.batch_size, training.global_batch_size):
         return "full"
     if training.batch_size is not None:
         return int(training.batch_size) * world_size * training.gradient_accumulation_steps
     return training.global_batch_size or DEFAULT_GLOBAL_BATCH_SIZE
 
 
+class ComputingRanks(Protocol):
+    """The properties of the ranks on which a result's bits may depend: those of `Ranks`, or of an exported program."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def reduction(self) -> str:
+        """The order of their sums, "fixed" or "any"."""
+
+    @property
+    def num_threads(self) -> int:
+        """Number of threads of each rank."""
+
+
+class NamedColumns(Protocol):
+    """The names of the values of a sample."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Those of the inputs."""
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Those of the targets."""
+
+
 def checkpoint_settings(
-    config: RunConfig, ranks: Ranks, summary: DataSummary, num_virtual_ranks: int, batch_size: int | str,
-    engine: str,
+    config: RunConfig, ranks: ComputingRanks, summary: NamedColumns, num_virtual_ranks: int, batch_size: int | str,
+    engine: str, num_streams: int | None = None, *, has_exact_batches: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the settings that decide the bits of a result, by their configuration keys.
 
     The sizes of the model are those of the data in `summary`.
     """
     model = config.network.model_dump(exclude={"initial_weights"})
+    model = {key: value for key, value in model.items() if value != {}}  # named code had no options in older ones
     model |= {"input_size": len(summary.input_names), "output_size": len(summary.target_names)}
     settings: dict[str, Any] = {
         "semantics": config.semantics,
@@ -55,8 +87,8 @@ def checkpoint_settings(
         "data.fold": config.data.fold,
         "data.streaming": config.data.streaming,
         "training.dtype": config.training.dtype,
-        "training.optimizer.type": config.training.optimizer.type,
-        "training.loss_function": config.training.loss_function,
+        "training.optimizer.type": config.training.optimizer.name,
+        "training.loss_function": LOSSES.dump(config.training.loss_function),
         "training.loss_weights": config.training.loss_weights,
         "training.area_weighted_loss": config.training.area_weighted_loss or None,  # as in checkpoints before it was
         "training.use_amp": config.training.use_amp,
@@ -68,12 +100,15 @@ def checkpoint_settings(
         "training.threads_per_rank": ranks.num_threads,
         "training.virtual_ranks": num_virtual_ranks,
         "training.global_batch_size": batch_size,
-        "torch version": torch.__version__,
+        "torch version": installed_version("torch"),
         "numerics": NUMERICS_VERSION,
         _MAY_CHANGE: _settings_that_may_change(config.training),
     }
     if config.data.streaming:
         settings["data.shuffle_buffer_samples"] = config.data.shuffle_buffer_samples
+        settings[STREAMS_KEY] = num_streams
+    if has_exact_batches:
+        settings[EXACT_BATCHES_KEY] = True
     if config.semantics == "reference":
         settings["number of ranks"] = ranks.world_size
     return settings
@@ -81,7 +116,15 @@ def checkpoint_settings(
 
 _MAY_CHANGE = "may change"
 # These may differ: a resumed run takes the first two from its checkpoint, and the others are the user's choice.
-_NOT_COMPARED = ("training.virtual_ranks", "training.global_batch_size", "torch version", "numerics", _MAY_CHANGE)
+_NOT_COMPARED = (
+    "training.virtual_ranks",
+    STREAMS_KEY,
+    EXACT_BATCHES_KEY,
+    "training.global_batch_size",
+    "torch version",
+    "numerics",
+    _MAY_CHANGE,
+)
 _CHANGEABLE = (
     "early_stopping_patience", "min_epochs", "gradient_accumulation_steps", "gradient_clip_norm",
     "learning_rate_scaling", "learning_rate_scaling_by", "torch_compile", "deterministic",
@@ -89,7 +132,7 @@ _CHANGEABLE = (
 
 
 def _settings_that_may_change(training: TrainingSection) -> dict[str, Any]:
-    """Return the settings that a user may want to change in mid-run, by their keys: each changes the result."""
+    """Return the settings that may change when a run is resumed, by their keys; each changes the result."""
     optimizer = training.optimizer.model_dump(exclude={"type"})
     schedule = training.scheduler.model_dump() if training.scheduler is not None else {"type": "none"}
     return {
@@ -103,28 +146,27 @@ def _settings_that_may_change(training: TrainingSection) -> dict[str, Any]:
 _NAMES = ("variables.input_variables", "variables.output_variables")
 
 
-def check_batches(config: RunConfig, plan: BatchPlan, batch_size: int | str) -> None:
+def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | str) -> None:
     """Raise ConfigError for a global batch that is larger than the data, or for one that cannot be accumulated.
 
     A batch per rank grows with the ranks, so that one larger than the data is only worth a notice.
     """
-    training = config.training
     is_asked = training.global_batch_size is not None and batch_size != "full"
     if is_asked and int(batch_size) > plan.num_samples:
         raise ConfigError(
             f"global batch size {batch_size}: there are only {plan.num_samples} training samples; "
             "give at most that many, or training.global_batch_size=full"
         )
-    if plan.slice_rows % training.gradient_accumulation_steps != 0:
+    if plan.microbatch_rows % training.gradient_accumulation_steps != 0:
         raise ConfigError(
             f"training.gradient_accumulation_steps={training.gradient_accumulation_steps}: does not divide the "
-            f"{plan.slice_rows} rows of a virtual rank's slice (global batch {plan.global_batch_size} / "
-            f"{plan.num_virtual_ranks} virtual ranks); give a divisor of {plan.slice_rows}"
+            f"{plan.microbatch_rows} rows of a microbatch (global batch {plan.global_batch_size} in "
+            f"{plan.num_virtual_ranks} microbatches); give a divisor of {plan.microbatch_rows}"
         )
 
 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
-    """Return lines for what may differ and does. Raises CheckpointError for what must not differ and does."""
+    """Return a notice for each difference that is allowed. Raises CheckpointError for one that is not."""
     for key, here in settings.items():
         there = checkpoint.settings.get(key)
         if key in _NAMES and not _is_other_order(there, here):
@@ -184,11 +226,13 @@ def _threads_are_free(key: str, settings: dict[str, Any]) -> bool:
     return key == "training.threads_per_rank" and settings["training.reduction"] == "any"
 
 
-def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: torch.nn.Module) -> None:
+def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: Any) -> None:
     """Raise CheckpointError if the data's statistics are not those that the checkpoint's model was trained with."""
     for name, buffer in model.named_buffers():
         saved = checkpoint.tensors.get(f"model.{name}")
-        if name in NORMALIZATION_BUFFERS and (saved is None or not torch.equal(saved, buffer.cpu())):
+        if name in NORMALIZATION_BUFFERS and (
+            saved is None or not np.array_equal(host_array(saved), host_array(buffer))
+        ):
             raise CheckpointError(
                 f"{checkpoint.path}: was trained on other data than {' '.join(files)} ('{name}' differs); set "
                 f"data.data_path to the same files"

@@ -1,59 +1,42 @@
-"""The bytes of a checkpoint: encoding, and a reading that refuses whatever is not exactly what was written."""
+"""The bytes of a checkpoint: encoding, and decoding that verifies every byte."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.numpy
-import safetensors.torch
-import torch
 
+from mpitrain.comm.arrays import Array
 from mpitrain.errors import CheckpointError
+from mpitrain.models.files.named_tensors import (
+    dtype_name,
+    from_safetensors,
+    sha256,
+    tensor_sha256,
+    to_safetensors,
+)
+from mpitrain.models.files.named_tensors import weights_sha256 as weights_sha256
+from mpitrain.train.checkpoint.manifest import parse_manifest
 
 TENSORS, MANIFEST, COMMIT = "tensors.safetensors", "manifest.json", "commit.json"
 FORMAT_VERSION = 2
-_NUMPY_HAS = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool})
-
-
-def sha256(content: bytes) -> str:
-    """Return the SHA-256 of `content` in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def tensor_sha256(tensor: torch.Tensor) -> str:
-    """Return the SHA-256 of a tensor's bytes, row-major, on the CPU."""
-    values = tensor.detach().cpu().contiguous()
-    if values.dtype not in _NUMPY_HAS:
-        values = values.reshape(-1).view(torch.uint8)
-    return sha256(values.numpy().tobytes())
-
-
-def weights_sha256(parameters: Mapping[str, torch.Tensor]) -> str:
-    """Return one hash of named tensors in their order: names, shapes, dtypes and bytes."""
-    digest = hashlib.sha256()
-    for name, tensor in parameters.items():
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor_sha256(tensor)}\n".encode())
-    return digest.hexdigest()
 
 
 def encode_checkpoint(
-    tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any], settings: Mapping[str, Any]
+    tensors: Mapping[str, Array], state: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> tuple[bytes, bytes]:
     """Return the bytes of the tensor file and of the manifest that describes it."""
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    tensor_bytes = _to_safetensors(on_cpu)
+    tensor_bytes = to_safetensors(tensors)
     manifest = {
         "format_version": FORMAT_VERSION,
         "state": dict(state),
         "settings": dict(settings),
         "tensors": {
-            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "sha256": tensor_sha256(tensor)}
-            for name, tensor in on_cpu.items()
+            name: {"shape": list(tensor.shape), "dtype": dtype_name(tensor), "sha256": tensor_sha256(tensor)}
+            for name, tensor in tensors.items()
         },
         # The file's own hash covers its header and padding too, where a flipped bit could rename or move a tensor.
         "file_sha256": sha256(tensor_bytes),
@@ -63,20 +46,13 @@ def encode_checkpoint(
     return tensor_bytes, text.encode() + b"\n"
 
 
-def _to_safetensors(tensors: dict[str, torch.Tensor]) -> bytes:
-    # The same bytes; torch's way takes each of many small tensors apart by itself, numpy's lacks bfloat16.
-    if any(tensor.dtype not in _NUMPY_HAS for tensor in tensors.values()):
-        return bytes(safetensors.torch.save(tensors))
-    return bytes(safetensors.numpy.save({name: tensor.numpy() for name, tensor in tensors.items()}))
-
-
 def encode_commit(manifest_bytes: bytes) -> bytes:
     """Return the commit record of a manifest: its hash, and a hash of the record itself."""
     record = {"manifest_sha256": sha256(manifest_bytes)}
     return _to_json({**record, "record_sha256": sha256(_to_json(record))})
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, Any]]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Array], dict[str, Any], dict[str, Any]]:
     """Return tensors, state and settings of the checkpoint folder `path`, every byte verified.
 
     Raises CheckpointError naming what is damaged.
@@ -85,7 +61,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
     # One record has one spelling: comparing bytes leaves no bit of it unchecked.
     if commit != encode_commit(manifest_bytes):
         raise CheckpointError(f"{path}: damaged ({MANIFEST} or {COMMIT} is not as it was written)")
-    manifest = json.loads(manifest_bytes)
+    manifest = parse_manifest(path, manifest_bytes)
     if manifest["format_version"] != FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: written by another version of the format ({manifest['format_version']}, this is {FORMAT_VERSION})"
@@ -96,9 +72,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
     return _verified_tensors(path, tensor_bytes, manifest["tensors"]), manifest["state"], manifest["settings"]
 
 
-def _verified_tensors(path: Path, content: bytes, expected: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _verified_tensors(path: Path, content: bytes, expected: Mapping[str, Any]) -> dict[str, Array]:
     try:
-        tensors: dict[str, torch.Tensor] = safetensors.torch.load(content)
+        tensors = from_safetensors(content)
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path}: damaged ({TENSORS}: {error})") from error
     for name, entry in expected.items():

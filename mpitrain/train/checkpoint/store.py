@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from mpitrain.comm.arrays import Array
 from mpitrain.durable_files import sync_file, sync_folder, write_and_sync, write_durably, write_whole
 from mpitrain.errors import CheckpointError, OutputError
 from mpitrain.train.checkpoint.format import (
@@ -41,7 +40,7 @@ class Checkpoint:
     """A verified checkpoint: its `tensors` by name, and `state` and `settings` as they were given to `save`."""
 
     path: Path
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Array]
     state: dict[str, Any]
     settings: dict[str, Any]
 
@@ -55,7 +54,7 @@ class CheckpointStore:
 
     def save(
         self,
-        tensors: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, Array],
         state: Mapping[str, Any],
         settings: Mapping[str, Any],
         step: int,
@@ -134,7 +133,7 @@ class CheckpointStore:
             leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover, ignore_errors=True)
 
     def _point_to(self, target: Path, name: str) -> None:
-        """Let the link `name` lead to `target`: for people and scripts; the store itself never reads it."""
+        """Point the link `name` to `target`, for people and scripts; the store itself does not read it."""
         link = self._folder / name
         partial = link.with_name(f".{name}.{os.getpid()}.partial")
         with contextlib.suppress(OSError):  # some file systems have no links
@@ -162,7 +161,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _sync_what_is_found(path: Path) -> None:
-    """Wait until the disk has a checkpoint that another process wrote, and may have been killed before it waited."""
+    """Flush a checkpoint to the disk that another process wrote: it may have been killed before it did."""
     try:
         for name in (TENSORS, MANIFEST, COMMIT):
             sync_file(path / name)
@@ -177,6 +176,8 @@ def _order(path: Path) -> tuple[int, str]:
 
 
 def _replace_folder(source: Path, target: Path, waits_for_disk: bool) -> None:
+    if target.is_symlink():  # what it leads to is not the store's
+        target.unlink()
     if target.exists():
         # Its commit record goes first: a kill in between leaves a checkpoint that is refused, not one that is half new.
         (target / COMMIT).unlink(missing_ok=True)

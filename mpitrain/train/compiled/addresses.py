@@ -1,70 +1,74 @@
-"""Where the compiled step finds the rows of each batch: addresses of the samples, and which of them come when.
+"""Addresses of the samples for the compiled step, and their order in each batch.
 
-k  slices of this rank      b  rows a slice
+k  microbatches of this rank      b  rows a microbatch
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
+import numpy as np
 
-from mpitrain.data.dataset.batches import EvaluationSource, Slice, VirtualRankSamples
-from mpitrain.data.dataset.step_slices import StepSlices, StepSlicesInMemory
-from mpitrain.data.streaming.microbatches import StreamedSlices
+from mpitrain.comm.arrays import address_of
+from mpitrain.data.dataset.batches import EvaluationSource, Microbatch, VirtualRankSamples
+from mpitrain.data.dataset.step_microbatches import StepMicrobatches, StepMicrobatchesInMemory
+from mpitrain.data.streaming.microbatches import StreamedMicrobatches, StreamPart
 
 _MOST_KEPT_SAMPLES = 4096
 
 
 class EpochAddresses:
-    """Slices of samples in memory: an epoch's order is laid out once, and a step is an address in it.
+    """Microbatches of samples in memory: an epoch's order is laid out once, and a step is an address in it.
 
-    `table` (k, 3) holds the addresses of each slice's samples: `SampleAddresses` in dense_batch.hpp. With `joins` they
-    are one slice of k b rows.
+    `table` (k, 3) holds the addresses of each microbatch's samples: `SampleAddresses` in dense_batch.hpp. With `joins`
+    they are one microbatch of k b rows.
     """
 
-    def __init__(self, slices: StepSlicesInMemory, joins: bool) -> None:
-        self._slices = slices
-        _, num_slices, self.slice_stride = slices.order.shape
-        self.step_stride = num_slices * self.slice_stride
-        self.num_slices, self.slice_rows = (1, self.step_stride) if joins else (num_slices, self.slice_stride)
-        self.table = torch.tensor([[column.data_ptr() for column in slices.columns]] * self.num_slices)
+    def __init__(self, microbatches: StepMicrobatchesInMemory, joins: bool) -> None:
+        self._microbatches = microbatches
+        _, num_microbatches, self.microbatch_stride = microbatches.order.shape
+        self.step_stride = num_microbatches * self.microbatch_stride
+        self.num_microbatches, self.microbatch_rows = (
+            (1, self.step_stride) if joins else (num_microbatches, self.microbatch_stride)
+        )
+        self.table = np.array([[address_of(column) for column in microbatches.columns]] * self.num_microbatches)
 
     def order_address(self, step: int) -> int:
         """Return the address of the order of step number `step`; that of the next one is `step_stride` numbers on."""
-        order = self._slices.lay_out()
-        return order.data_ptr() + order.itemsize * step * self.step_stride
+        order = self._microbatches.lay_out()
+        return address_of(order) + order.itemsize * step * self.step_stride
 
 
 class StepAddresses:
-    """Slices that come from elsewhere, file after file: a table of addresses that is set anew for each step."""
+    """Microbatches that come from elsewhere, file after file: a table of addresses that is set anew for each step."""
 
-    def __init__(self, slices: StepSlices, slice_rows: int) -> None:
-        self._slices, sources = slices, slices.sources
-        self.num_slices, self.slice_rows, self.slice_stride = len(sources), slice_rows, 0
+    def __init__(self, microbatches: StepMicrobatches, microbatch_rows: int) -> None:
+        self._microbatches, sources = microbatches, microbatches.sources
+        self.num_microbatches, self.microbatch_rows, self.microbatch_stride = len(sources), microbatch_rows, 0
         self.step_stride = 0  # one step at a time
-        self._order = torch.arange(slice_rows)
-        self.table = torch.zeros((len(sources), 3), dtype=torch.int64)
-        self._held: list[Slice] = []
-        self._streams = [source for source in sources if isinstance(source, StreamedSlices)]
-        self._rows = self.table.numpy()  # the same memory
+        self._order = np.arange(microbatch_rows, dtype=np.int64)
+        self.table = np.zeros((len(sources), 3), dtype=np.int64)
+        self._held: list[Microbatch] = []
+        self._streams = [source for source in sources if isinstance(source, StreamedMicrobatches | StreamPart)]
 
     def order_address(self, step: int) -> int:
-        """Fetch the slices of step number `step`, and return the address of their order."""
-        if len(self._streams) == self.num_slices:
-            self._rows[:] = [source.addresses(step) for source in self._streams]
-            return self._order.data_ptr()
-        self._held = [packed(piece) for piece in self._slices.apart(step)]
-        # In place: the kernel knows this table by its address.
-        self.table.copy_(torch.tensor([addresses_of(piece) for piece in self._held]))
-        return self._order.data_ptr()
+        """Fetch the microbatches of step number `step`, and return the address of their order."""
+        if len(self._streams) == self.num_microbatches:
+            self.table[:] = [source.addresses(step) for source in self._streams]
+            return address_of(self._order)
+        self._held = [packed(piece) for piece in self._microbatches.apart(step)]
+        # In place: the kernel has the address of this table.
+        self.table[:] = [addresses_of(piece) for piece in self._held]
+        return address_of(self._order)
 
 
-def batch_addresses(slices: StepSlices, slice_rows: int, joins: bool) -> EpochAddresses | StepAddresses:
-    """Return where the rows of `slices` lie; those from files are never joined."""
-    if isinstance(slices, StepSlicesInMemory):
-        return EpochAddresses(slices, joins)
-    return StepAddresses(slices, slice_rows)
+def batch_addresses(
+    microbatches: StepMicrobatches, microbatch_rows: int, joins: bool
+) -> EpochAddresses | StepAddresses:
+    """Return the addresses of `microbatches`; microbatches that are read from files are never joined."""
+    if isinstance(microbatches, StepMicrobatchesInMemory):
+        return EpochAddresses(microbatches, joins)
+    return StepAddresses(microbatches, microbatch_rows)
 
 
 class _KeptBlocks:
@@ -73,23 +77,23 @@ class _KeptBlocks:
     def __init__(self, source: EvaluationSource) -> None:
         self._blocks = [packed(block) for block in source.blocks()]
 
-    def blocks(self) -> Iterator[Slice]:
+    def blocks(self) -> Iterator[Microbatch]:
         """See `EvaluationSource.blocks`."""
         return iter(self._blocks)
 
 
 def kept_if_few(source: EvaluationSource) -> EvaluationSource:
-    """Return `source`, with its blocks kept where they take little memory: an epoch may be shorter than making them."""
+    """Return `source`, with its blocks kept if they are small: an epoch may take less time than making them."""
     if isinstance(source, VirtualRankSamples) and len(source) <= _MOST_KEPT_SAMPLES:
         return _KeptBlocks(source)
     return source
 
 
-def packed(piece: Slice) -> Slice:
-    """Return the slice with rows that follow one another in memory."""
-    return Slice(piece.virtual_rank, piece.inputs.contiguous(), piece.targets.contiguous(), piece.weights.contiguous())
+def packed(piece: Microbatch) -> Microbatch:
+    """Return the microbatch with rows that follow one another in memory."""
+    return Microbatch(piece.virtual_rank, *map(np.ascontiguousarray, (piece.inputs, piece.targets, piece.weights)))
 
 
-def addresses_of(rows: Slice) -> list[int]:
+def addresses_of(rows: Microbatch) -> list[int]:
     """Return the addresses of inputs, targets and weights."""
-    return [tensor.data_ptr() for tensor in (rows.inputs, rows.targets, rows.weights)]
+    return [address_of(column) for column in (rows.inputs, rows.targets, rows.weights)]

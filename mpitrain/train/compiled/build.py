@@ -1,57 +1,75 @@
 """The compiled training step of a dense network: built once for its sizes, kept in a cache, called by address.
 
-k  slices of this rank      b  rows a slice      n  parameters
+k  microbatches of this rank      b  rows a microbatch      n  parameters
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
-import platform
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import ClassVar, Protocol
 
 from mpitrain.cache import cache_folder
 from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
-from mpitrain.cluster.cpu.kernel_cache import find_kernel, store_kernel
+from mpitrain.cluster.cpu.kernel_cache import CompilerError, compile_into, find_or_build, load_library
 from mpitrain.compiler import find_cpp_compiler
-from mpitrain.errors import MissingDependencyError
+from mpitrain.errors import MissingDependencyError, reason_of
 from mpitrain.train.compiled.structs import check_sizes
 
 Say = Callable[[str], None]
 _KERNELS = Path(__file__).with_name("kernels")
-_C_TYPES = {torch.float32: "float", torch.float64: "double"}
+_C_TYPES = {"float32": "float", "float64": "double"}
 # Nothing is fused but what the sources fuse: else the bits would follow compiler, optimisation level and CPU.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+
+
+class KernelNetwork(Protocol):
+    """A network that a kernel is compiled for: `kernels/SOURCE.cpp`, by what `macros` tell it."""
+
+    source: ClassVar[str]
+
+    @property
+    def num_points(self) -> int:
+        """Points of a sample."""
+
+    def macros(self) -> list[str]:
+        """Return what the kernel's source needs to be told."""
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class DenseNetwork:
     """A chain of linear layers: `sizes` from inputs to outputs, activations by their names in the kernel, the loss.
 
-    `dropout` is the probability of a hidden unit's; `norm_rows`, of a chain with batch norm, the most rows that a
-    microbatch has, and 0 of any other.
+    `dtype` is float32 or float64. `dropout` is the probability of a hidden unit's; `norm_rows`, of a chain with batch
+    norm, the most rows that a microbatch has, and 0 of any other.
     """
+
+    source: ClassVar[str] = "dense_network"
 
     sizes: tuple[int, ...]
     hidden_activation: str
     output_activation: str
     loss: str
-    dtype: torch.dtype
+    dtype: str
     dropout: float = 0.0
     norm_rows: int = 0
     has_layer_norm: bool = False
     is_residual: bool = False
 
+    @property
+    def num_points(self) -> int:
+        """See `KernelNetwork.num_points`."""
+        return 1
+
     def macros(self) -> list[str]:
-        """Return what the kernel's source needs to be told."""
+        """Return the macros that the kernel's source needs."""
         sizes = ",".join(map(str, self.sizes))
         named = {"HIDDEN": self.hidden_activation, "OUTPUT": self.output_activation, "LOSS": self.loss}
         return [
@@ -65,12 +83,15 @@ class DenseNetwork:
         ]
 
 
-def load_kernel(network: DenseNetwork, instruction_set: str = "native") -> ctypes.CDLL:
+def load_kernel(network: KernelNetwork, instruction_set: str = "native") -> ctypes.CDLL:
     """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
 
     Raises as `build_kernel` does.
     """
-    library = ctypes.CDLL(str(build_kernel(network, instruction_set)))
+    try:
+        library = load_library(build_kernel(network, instruction_set))
+    except (OSError, ValueError) as error:
+        raise MissingDependencyError(f"the compiled step cannot be loaded: {reason_of(error)}; start again") from error
     check_sizes(library)
     address, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
@@ -79,7 +100,7 @@ def load_kernel(network: DenseNetwork, instruction_set: str = "native") -> ctype
         ("most_shared_rows", count, ()),
         ("shared_bytes", count, (count,)),
         ("add_parameters_to_digest", None, (address,)),
-        ("sum_slices", None, (address, address, number)),
+        ("sum_microbatches", None, (address, address, number)),
         ("add_shared", count, (address, address)),
         ("apply_sum", None, (address, address, number)),
         ("take_steps", count, (address, address, address, count, count, number, number, address)),
@@ -90,14 +111,14 @@ def load_kernel(network: DenseNetwork, instruction_set: str = "native") -> ctype
     return library
 
 
-def build_kernel(network: DenseNetwork, instruction_set: str = "native", say: Say = lambda _: None) -> Path:
+def build_kernel(network: KernelNetwork, instruction_set: str = "native", say: Say = lambda _: None) -> Path:
     """Return the kernel's file, every byte checked; compiled now if the cache does not hold it whole.
 
     `say` is told when a damaged one is replaced. Raises MissingDependencyError where there is no C++ compiler, where it
     fails, or where the cache cannot be written, and ConfigError where this CPU lacks a part of `instruction_set`, which
     is `compute.instruction_set`.
     """
-    return build_source("dense_network", network.macros(), instruction_set, say)
+    return build_source(network.source, network.macros(), instruction_set, say)
 
 
 def build_source(
@@ -106,38 +127,25 @@ def build_source(
     """Return the library of `kernels/NAME.cpp`; see `build_kernel`."""
     compiler, cpu = find_compiler(), detect_cpu()
     source = _KERNELS / f"{name}.cpp"
-    sources = [path.read_text() for path in (*sorted(_KERNELS.glob("*.hpp")), source)]
+    sources = [path.read_text() for path in sorted(_KERNELS.glob("*.?pp"))]
     flags = [*_FLAGS, *instruction_flags(cpu, instruction_set), *macros]
     # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
     identity = "\n".join([*sources, compiler, *flags, build_identity(cpu, instruction_set)])
-    record = cache_folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    record, command = (
+        f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json",
+        [compiler, *flags, str(source)],
+    )
     try:
-        found = find_kernel(record)
-    except ValueError as error:
-        say(f"the cache of compiled steps: {error}; it is built anew")
-        found = None
-    return found or _compile([compiler, *flags, str(source)], record)
-
-
-def _compile(command: list[str], record: Path) -> Path:
-    """Run the compiler and store what it builds; return the library."""
-    partial = record.with_name(f"{record.stem}.{platform.node()}.{os.getpid()}.partial")
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        command = [*command, "-o", str(partial)]
-        # In a session of its own: a Ctrl-C is for the run, which stops after its first step, not for the compiler.
-        done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
-        if done.returncode != 0:
-            raise MissingDependencyError(f"{command[0]} could not build the compiled step: {_first_line(done.stderr)}")
-        return store_kernel(partial, record)
+        return find_or_build(record, lambda path: compile_into(path, command), say)
+    except CompilerError as error:
+        raise MissingDependencyError(
+            f"{compiler} could not build the compiled step: {_first_line(str(error))}"
+        ) from error
     except OSError as error:
         raise MissingDependencyError(
-            f"the compiled step cannot be stored in {record.parent} ({error.strerror}); set MPITRAIN_CACHE to a folder "
-            "with space"
+            f"the compiled step cannot be stored in {cache_folder()} or in $TMPDIR ({error.strerror}); set "
+            "MPITRAIN_CACHE to a folder with space"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def find_compiler() -> str:

@@ -1,70 +1,75 @@
 """Adding up among the ranks inside of the compiled step: in memory that a node's ranks share, by MPI among the nodes.
 
-P  ranks      R  rows that the ranks of a node contribute      n  numbers a row
+P  ranks      R  rows that the ranks of a node contribute, each the sum of a subtree      n  numbers a row
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
+from mpitrain.comm.arrays import address_of
 from mpitrain.comm.mpi.c_functions import find_c_functions
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.errors import LaunchError
 from mpitrain.train.compiled.node_exchange import NodeExchange
-from mpitrain.train.compiled.structs import KernelSharedSum, KernelSumTimes
-from mpitrain.train.compiled.sum_plan import plan_by_node, plan_in_tree
+from mpitrain.train.compiled.structs import KernelNumbers, KernelSharedSum, KernelSumTimes
+from mpitrain.train.compiled.sum_plan import SumPlan, plan_by_node, plan_in_tree, plan_on_node
 
 if TYPE_CHECKING:
-    from mpitrain.comm.communicator import NodeSharedTensor
+    from mpitrain.comm.communicator import NodeSharedArray
 
 # Beyond this the ranks' reading of all rows costs more than an Allreduce, which halves what it moves.
 LARGEST_SHARED_BYTES = 8 * 2**20
+_DAMAGED = -2  # of `SumResult` in node_sum.hpp
 
 
 @dataclass(frozen=True)
 class NodeRows:
     """The rows that the ranks of this node contribute, and which of them are this rank's.
 
-    The node's memory has room for `num_in_memory`.
+    The node's memory has room for `num_in_memory`; `plan` adds them where there is one node.
     """
 
     num_rows: int
     first_row: int
     num_own_rows: int
     num_in_memory: int
+    plan: SumPlan
 
 
 class NodeSum:
     """Shared memory for the sums of a run, and what the kernel must know of it. Making one is collective.
 
-    On one node the rows of all ranks are added in the tree over all of them: the fixed order, if they are the virtual
-    ranks' or aligned runs of theirs. `add_nodes` lets the sum reach over several.
+    On one node the rows of all ranks are added by a plan. `add_nodes` lets the sum reach over several.
     """
 
     def __init__(self, ranks: Ranks, kernel: ctypes.CDLL, rows: NodeRows) -> None:
         num_bytes = kernel.shared_bytes(rows.num_in_memory)
-        self._memory: NodeSharedTensor = ranks.cpu.node_shared_tensor((num_bytes,), torch.uint8)
+        self._memory: NodeSharedArray = ranks.cpu.node_shared_array((num_bytes,), np.uint8)
         if self._memory.fills:
-            self._memory.tensor.zero_()
+            self._memory.array[...] = 0
         self._memory.publish()
         self._exchange: NodeExchange | None = None
+        self._numbers = KernelNumbers()
         self._times, self._read_clock = KernelSumTimes(), kernel.clock_ticks
         self._started = self._read_clock(), time.perf_counter()
         self._description = KernelSharedSum(
-            meeting=self._memory.tensor.data_ptr(),
+            meeting=address_of(self._memory.array),
             num_ranks=ranks.local_world_size,
             num_rows=rows.num_rows,
             first_row=rows.first_row,
             num_own_rows=rows.num_own_rows,
             shares_cores=ranks.local_world_size > ranks.node_cores,
             times=ctypes.addressof(self._times),
+            counts=ctypes.addressof(ranks.cpu.notes.meetings),
+            plan=self._numbers.keep_plan(rows.plan),
         )
         self.address = ctypes.addressof(self._description)
 
@@ -74,7 +79,7 @@ class NodeSum:
         self._description.exchange = exchange.address
 
     def seconds(self) -> tuple[float, float, float]:
-        """Return what this rank has spent on the sums since it was made, in seconds.
+        """Return the seconds that this rank has spent on the sums.
 
         Waiting for later ranks of its node, working, and both together where the nodes exchange.
         """
@@ -85,54 +90,67 @@ class NodeSum:
         return times.waited * tick_s, worked * tick_s, times.exchanged * tick_s
 
     def check(self, answer: int) -> int:
-        """Return what the kernel answered. Raises mpi4py's error where that is one of MPI."""
+        """Return what the kernel answered. Raises mpi4py's error where that is one of MPI, LaunchError after damage."""
+        if answer == _DAMAGED:
+            raise LaunchError(
+                "numbers that ranks have written into the shared memory of this node are no longer what they wrote: "
+                "that memory is damaged (a flipped bit?): go on with --resume, and have the memory of this host checked"
+            )
         if answer < 0 and self._exchange is not None:
             raise self._exchange.failure()
         return answer
 
     def close(self) -> None:
-        """Give the memory back. Collective."""
+        """Free the memory. Collective."""
         if self._exchange is not None:
             self._exchange.close()
         self._memory.close()
 
 
-def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, layout: VirtualRanks, gathers: bool) -> NodeSum | None:
-    """Return where the ranks of a run add up: every virtual rank's row if `gathers`, else a row of each. Collective.
+def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, subtrees: Sequence[Sequence[range]]) -> NodeSum | None:
+    """Return where the ranks of a run add up their rows, of which `subtrees` tells each rank's. Collective.
 
-    None where they have neither one memory nor MPI between their nodes, or where messages are faster.
+    None where they have neither one memory nor MPI between their nodes, and where messages are faster.
     """
-    own = layout.owned if gathers else range(ranks.rank, ranks.rank + 1)
-    num_rows = layout.num_virtual_ranks if gathers else ranks.world_size
+    counts = [len(own) for own in subtrees]
+    num_rows, first_row = sum(counts), sum(counts[: ranks.rank])
     try:
         if ranks.world_size > 1 and ranks.shares_memory and _fits(kernel, num_rows, 2 * num_rows):
             # Two buffers, used in turn.
-            return NodeSum(ranks, kernel, NodeRows(num_rows, own.start, len(own), 2 * num_rows))
+            plan = plan_on_node([rows for own in subtrees for rows in own])
+            return NodeSum(ranks, kernel, NodeRows(num_rows, first_row, counts[ranks.rank], 2 * num_rows, plan))
         if ranks.num_nodes > 1 and ranks.backend == "mpi" and isinstance(ranks.cpu, MpiCommunicator):
-            return _open_over_nodes(ranks, ranks.cpu, kernel, own)
+            return _open_over_nodes(ranks, ranks.cpu, kernel, subtrees)
     except LaunchError:  # on all ranks: a node has no room for it, and messages serve too
         pass
     return None
 
 
-def _open_over_nodes(ranks: Ranks, communicator: MpiCommunicator, kernel: ctypes.CDLL, own: range) -> NodeSum | None:
+def _open_over_nodes(
+    ranks: Ranks, communicator: MpiCommunicator, kernel: ctypes.CDLL, subtrees: Sequence[Sequence[range]]
+) -> NodeSum | None:
     """Return a sum over several nodes; None where the plan is too large, or a rank cannot find MPI. Collective."""
     functions = find_c_functions()
-    answers = ranks.gather_object((ranks.node_rank, len(own), functions is not None))
-    node_of_row = [node for node, num_rows, _ in answers for _ in range(num_rows)]
-    plan = plan_by_node(node_of_row) if ranks.reduction == "any" else plan_in_tree(node_of_row)
+    answers = ranks.gather_object((ranks.node_rank, functions is not None))
+    node_of_row = [node for (node, _), own in zip(answers, subtrees, strict=True) for _ in own]
+    rows = [leaves for own in subtrees for leaves in own]
+    plan = plan_by_node(node_of_row) if ranks.reduction == "any" else plan_in_tree(node_of_row, rows)
     num_exchanged = plan.num_rows_exchanged
     num_rows = [of_node.num_rows for of_node in plan.within]
-    is_possible = all(has_found for *_, has_found in answers)
+    is_possible = all(has_found for _, has_found in answers)
     if (
         functions is None
         or not is_possible
         or not _fits(kernel, max(*num_rows, num_exchanged), max(num_rows) + num_exchanged)
     ):
         return None
-    first_row = sum(num_rows for node, num_rows, _ in answers[: ranks.rank] if node == ranks.node_rank)
-    rows = NodeRows(num_rows[ranks.node_rank], first_row, len(own), num_rows[ranks.node_rank] + num_exchanged)
-    node_sum = NodeSum(ranks, kernel, rows)
+    own_node = plan.within[ranks.node_rank]
+    first_row = sum(
+        len(own) for (node, _), own in zip(answers[: ranks.rank], subtrees, strict=False) if node == ranks.node_rank
+    )
+    in_memory = own_node.num_rows + num_exchanged
+    num_own_rows = len(subtrees[ranks.rank])
+    node_sum = NodeSum(ranks, kernel, NodeRows(own_node.num_rows, first_row, num_own_rows, in_memory, own_node))
     node_sum.add_nodes(NodeExchange(ranks, communicator, functions, plan))
     return node_sum
 

@@ -1,21 +1,22 @@
-"""How many floating-point operations a second this core does at most, measured: what a step's are compared with."""
+"""Measured peak of floating-point operations a second of this core, to compare a step's with."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 
+from mpitrain.cluster.cpu.kernel_cache import load_library
 from mpitrain.train.compiled.build import build_source
 
 _SECONDS = 0.05
 
 
-def measure_peak() -> float:
+def measure_peak(instruction_set: str = "native") -> float:
     """Return the most float32 operations a second of this core in independent fused multiply-adds, each of them two.
 
-    With the widest registers that the compiled step uses here. Raises as `build_kernel` does.
+    With the widest registers that a step compiled for `instruction_set` uses here. Raises as `build_kernel` does.
     """
-    measure = ctypes.CDLL(str(build_source("peak"))).most_multiply_adds_a_second
+    measure = load_library(build_source("peak", (), instruction_set)).most_multiply_adds_a_second
     measure.argtypes, measure.restype = (ctypes.c_double, ctypes.c_double), ctypes.c_double
     return 2 * float(measure(_SECONDS, 0.0))
 

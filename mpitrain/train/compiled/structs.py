@@ -1,31 +1,12 @@
-"""What the engine tells the kernel: C structures, and the numbers by which both name a choice."""
+"""The C structures that the engine passes to the kernel, and the numbers that stand for choices."""
 
 from __future__ import annotations
 
 import ctypes
-import enum
+from collections.abc import Iterable
 
 from mpitrain.errors import MpitrainError
-
-
-class Combination(enum.IntEnum):
-    """How the kernel combines a rank's partials: not at all, or in the pairwise tree."""
-
-    none = 0
-    tree = 1
-
-
-class OptimizerKind(enum.IntEnum):
-    """The update formulas of the kernel."""
-
-    adam = 0
-    adamw = 1
-    descent = 2
-
-    @classmethod
-    def of(cls, optimizer_type: str) -> OptimizerKind:
-        """Return the formula for a `training.optimizer.type`."""
-        return {"adam": cls.adam, "adamw": cls.adamw, "sgd": cls.descent}[optimizer_type]
+from mpitrain.train.compiled.sum_plan import SumPlan
 
 
 class KernelStep(ctypes.Structure):
@@ -34,9 +15,9 @@ class KernelStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "work", "parameters", "statistics", "addresses", "partials", "epoch_sums", "loss_and_stop", "first_moment",
-            "second_moment", "step_count", "steps_done", "digest", "draws", "running",
+            "second_moment", "step_count", "steps_done", "digest", "draws", "running", "block_microbatches",
         )),
-        *((name, ctypes.c_int64) for name in ("slice_stride", "num_slices", "slice_rows", "combination", "optimizer")),
+        *((name, ctypes.c_int64) for name in ("microbatch_stride", "num_blocks", "microbatch_rows", "optimizer")),
         *((name, ctypes.c_double) for name in (
             "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum",
         )),
@@ -52,7 +33,7 @@ class KernelDraws(ctypes.Structure):
 
 
 class KernelSumTimes(ctypes.Structure):
-    """What a rank's sums took, in ticks; the fields are those of `SumTimes` in dense_step.hpp, in their order."""
+    """What a rank's sums took, in ticks; the fields are those of `SumTimes` in node_sum.hpp, in their order."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("waited", "worked", "num_timed", "num_sums", "exchanged"))
 
@@ -69,7 +50,7 @@ class KernelNodeMessages(ctypes.Structure):
 
 
 class KernelSumPlan(ctypes.Structure):
-    """Which rows are added to which; the fields are those of `SumPlan` in nodes_sum.hpp, in their order."""
+    """Which rows are added to which; the fields are those of `SumPlan` in node_sum.hpp, in their order."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("additions", "results")),
@@ -87,13 +68,37 @@ class KernelNodeExchange(ctypes.Structure):
 
 
 class KernelSharedSum(ctypes.Structure):
-    """Where the ranks of one node add up; the fields are those of `SharedSum` in dense_step.hpp, in their order."""
+    """Where the ranks of one node add up; the fields are those of `SharedSum` in node_sum.hpp, in their order."""
 
     _fields_ = (
         ("meeting", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
-        *((name, ctypes.c_void_p) for name in ("times", "exchange")),
+        *((name, ctypes.c_void_p) for name in ("times", "exchange", "counts")),
+        ("plan", KernelSumPlan),
     )
+
+
+class KernelNumbers:
+    """Whole numbers whose addresses the kernel knows, as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._kept: list[ctypes.Array[ctypes.c_int64]] = []
+
+    def keep(self, numbers: Iterable[int]) -> int:
+        """Return the address of a copy of `numbers`."""
+        values = list(numbers)
+        self._kept.append((ctypes.c_int64 * len(values))(*values))
+        return ctypes.addressof(self._kept[-1])
+
+    def keep_plan(self, plan: SumPlan) -> KernelSumPlan:
+        """Return `plan` as the kernel knows it."""
+        return KernelSumPlan(
+            additions=self.keep(number for pair in plan.additions for number in pair),
+            results=self.keep(plan.results),
+            num_rows=plan.num_rows,
+            num_additions=len(plan.additions),
+            num_results=len(plan.results),
+        )
 
 
 def check_sizes(kernel: ctypes.CDLL) -> None:

@@ -1,14 +1,14 @@
-"""Who adds which rows where the ranks are on several nodes: first what a node has alone, then what the nodes have.
+"""The plan of a sum over several nodes: first the rows within each node, then the nodes' results.
 
 R  rows in the order of the ranks      N  nodes      B  blocks: rows of one node that are added there
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-Additions = list[tuple[int, int]]
+from mpitrain.comm.sum_tree import Additions, additions_between, owned_subtrees, tree_additions
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,22 @@ class NodesPlan:
         return 2 if self.doubles else self.across.num_rows
 
 
-def tree_additions(num_rows: int) -> Additions:
-    """Return the additions of the tree ((0,1),(2,3)),...; of an odd number the last one waits for the next level."""
-    distances = [1 << level for level in range(max(num_rows - 1, 0).bit_length())]
-    return [(row, row + d) for d in distances for row in range(0, num_rows - d, 2 * d)]
+def plan_on_node(subtrees: Sequence[range]) -> SumPlan:
+    """Return the plan that makes the total of the tree from rows on one node, each the sum of a subtree's leaves."""
+    return SumPlan(len(subtrees), additions_between(subtrees), [0])
 
 
-def plan_in_tree(node_of_row: Sequence[int]) -> NodesPlan:
-    """Return the plan whose total is that of the tree over all R rows, whichever node, counted from 0, has each.
+def plan_in_tree(node_of_row: Sequence[int], rows: Sequence[range]) -> NodesPlan:
+    """Return the plan whose total is that of the tree over all leaves, whichever node, counted from 0, has each row.
 
-    A block is a largest subtree of which one node has all rows.
+    Each row is the sum of a subtree, whose leaves it names. A block is a largest subtree of which one node has all
+    rows.
     """
-    return _plan(node_of_row, list(_subtrees(node_of_row)), tree_additions(len(node_of_row)))
+    node_of_leaf = [node for node, leaves in zip(node_of_row, rows, strict=True) for _ in leaves]
+    blocks = [
+        [row for row, leaves in enumerate(rows) if leaves.start in subtree] for subtree in owned_subtrees(node_of_leaf)
+    ]
+    return _plan(node_of_row, blocks, additions_between(rows))
 
 
 def plan_by_node(node_of_row: Sequence[int]) -> NodesPlan:
@@ -61,19 +65,6 @@ def plan_by_node(node_of_row: Sequence[int]) -> NodesPlan:
     inside = [(rows[to], rows[which]) for rows in blocks for to, which in tree_additions(len(rows))]
     across = [(blocks[to][0], blocks[which][0]) for to, which in tree_additions(len(blocks))]
     return _plan(node_of_row, blocks, [*inside, *across])
-
-
-def _subtrees(node_of_row: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the rows of each largest subtree that is one node's."""
-    num_rows = len(node_of_row)
-    waiting = [(0, 1 << max(num_rows - 1, 0).bit_length())]
-    while waiting:
-        first, size = waiting.pop()
-        rows = list(range(first, min(first + size, num_rows)))
-        if len({node_of_row[row] for row in rows}) > 1:
-            waiting += [(first + size // 2, size // 2), (first, size // 2)]
-        elif rows:
-            yield rows
 
 
 def _plan(node_of_row: Sequence[int], blocks: list[list[int]], additions: Additions) -> NodesPlan:

@@ -6,7 +6,7 @@ import ctypes
 import zlib
 from collections.abc import Callable
 
-import torch
+import numpy as np
 
 _LANES_BYTES, _ALIGNMENT = 64, 64
 
@@ -15,8 +15,8 @@ class KernelDigest:
     """`WeightsDigest` in the memory of a `Digest` (digest.hpp): lanes of sums, then lanes of weighted sums."""
 
     def __init__(self) -> None:
-        self._memory = torch.zeros(2 * _LANES_BYTES + _ALIGNMENT, dtype=torch.uint8)
-        self.address = -(-self._memory.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+        self._memory = np.zeros(2 * _LANES_BYTES + _ALIGNMENT, dtype=np.uint8)
+        self.address = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
         self._add: Callable[[], None] = lambda: None
 
     def added_by(self, add: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Whether all ranks have the same number, told by sums that travel anyway: no message of its own.
+"""Whether all ranks have the same number, found from sums that are computed anyway: no message of its own.
 
 V  rows that are added, at least one of each rank
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 _NUM_PARTS, _BITS_A_PART = 4, 16
 NUM_COLUMNS = 2 * _NUM_PARTS
 
 
-def columns_of(number: int) -> torch.Tensor:
-    """Return what a row must carry for a `number` below 2^64: its parts of 16 bits and their squares (8,) float64."""
+def columns_of(number: int) -> list[float]:
+    """Return what a row must carry for a `number` below 2^64: its parts of 16 bits and their squares (8,)."""
     parts = [number >> _BITS_A_PART * i & (1 << _BITS_A_PART) - 1 for i in range(_NUM_PARTS)]
-    return torch.tensor([*parts, *(part * part for part in parts)], dtype=torch.float64)
+    return [float(one) for one in (*parts, *(part * part for part in parts))]
 
 
 def are_equal(sums: Sequence[float], num_rows: int) -> bool:

@@ -12,40 +12,41 @@ import torch
 from torch import nn
 
 from mpitrain.comm.data_parallel import data_parallel
-from mpitrain.data.dataset.batches import Slice
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.models.build import random_layers
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
-from mpitrain.train.engines.batch_norm import SliceBatchNorm
+from mpitrain.train.engines.batch_norm import MicrobatchBatchNorm
 from mpitrain.train.engines.precision import Precision
-from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.engines.torch_engine import TorchEngine
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.random_streams import seed_stream
 
 
-class AutogradEngine(StandardEngine):
+class AutogradEngine(TorchEngine):
     """The part of `StepEngine` that does not depend on who adds up the gradients: the engine, or torch's wrapper."""
 
     weights_digest: CrcOfWeights
 
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)
-        self._precision = Precision(inputs.config, self.ranks.device)
+        self._precision = Precision(inputs.training, self.ranks.device)
         self._network: Any = wrapped_network(inputs)
         self._draws_numbers = random_layers(inputs.model)
-        self._batch_norm = SliceBatchNorm(inputs, self.reducer)
+        self._batch_norm = MicrobatchBatchNorm(inputs, self.reducer)
 
-    def _seed(self, piece: Slice, step_in_epoch: int, part_number: int) -> None:
-        """Give a part of a slice the random numbers that are its own."""
+    def _seed(self, piece: Microbatch, step_in_epoch: int, part_number: int) -> None:
+        """Seed torch's random state for a part of a microbatch."""
         if self._draws_numbers:
-            seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, piece.virtual_rank, part_number)
+            seed_stream(self.inputs.seed, self.epoch, step_in_epoch, piece.virtual_rank, part_number)
 
-    def _sums(self, part: Slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _sums(self, part: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run the network; return the sums of its losses and of their weights, scalars, and batch norm's (m,)."""
         outputs = self._outputs(part)
         sums = self._batch_norm.take_sums()
         return *self.loss.sums(outputs.to(part.targets.dtype), part), sums
 
-    def _outputs(self, part: Slice) -> torch.Tensor:
+    def _outputs(self, part: Microbatch) -> torch.Tensor:
         with self._precision.forward():
             outputs: torch.Tensor = self._network(part.inputs)
         return outputs
@@ -73,10 +74,11 @@ class AutogradEngine(StandardEngine):
 
 def wrapped_network(inputs: EngineInputs) -> nn.Module:
     """Return the module to call: the model itself, compiled, checkpointed or spread over GPUs as configured."""
-    training, model = inputs.config.training, inputs.model
+    training = inputs.training
+    model: nn.Module = inputs.model
     if training.gradient_checkpointing:
         apply_gradient_checkpointing(model)
-    if inputs.config.distributed.strategy == "dp":
+    if inputs.distributed.strategy == "dp":
         model = data_parallel(model)
     if training.torch_compile:
         # Only a wrapper is made here; the compiler runs with the first step.

@@ -1,6 +1,6 @@
-"""Batch norm in an engine that computes slice by slice.
+"""Batch norm in an engine that computes microbatch by microbatch.
 
-k  slices of this rank      b  rows of a slice      m  sums of all layers, or of the layer that a pass has come to
+k  microbatches of this rank      b  rows of a microbatch      m  sums of all layers, or of one layer
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from mpitrain.comm.reduction import Reducer
-from mpitrain.data.dataset.batches import Slice
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.models.batch_norm import (
     batch_norm_layers,
     find_batch_context,
@@ -27,7 +27,7 @@ from mpitrain.train.engines.standard import EngineInputs
 Exchange = Callable[[torch.Tensor], torch.Tensor]
 
 
-class SliceBatchNorm:
+class MicrobatchBatchNorm:
     """What the batch-norm layers of a model need from the engine; of no effect for a model without any."""
 
     def __init__(self, inputs: EngineInputs, reducer: Reducer) -> None:
@@ -35,11 +35,11 @@ class SliceBatchNorm:
         self._layers, self._context = batch_norm_layers(inputs.model), find_batch_context(inputs.model)
         self.num_sums = moment_length(inputs.model)
         self._no_sums = next(inputs.model.parameters()).new_zeros(0)
-        self.is_synchronised = self._context is not None and inputs.config.distributed.sync_batch_norm
-        self._rounds = SliceRounds(reducer) if self.is_synchronised else None
+        self.is_synchronised = self._context is not None and inputs.distributed.sync_batch_norm
+        self._rounds = MicrobatchRounds(reducer) if self.is_synchronised else None
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run the slices' passes, one by one, or in rounds where moments are synchronised. Collective."""
+        """Run the microbatches' passes, one by one, or in rounds where moments are synchronised. Collective."""
         if self._rounds is not None:
             self._rounds.run(bodies)
             return
@@ -47,8 +47,8 @@ class SliceBatchNorm:
             body()
 
     @contextmanager
-    def slice(self, number: int, piece: Slice) -> Iterator[None]:
-        """Tell the layers of the slice whose passes, forward and backward, run inside: its padding, its partners."""
+    def microbatch(self, number: int, piece: Microbatch) -> Iterator[None]:
+        """Set the layers' microbatch for the passes inside of the block: its padding, and its partners."""
         if self._context is None:
             yield
             return
@@ -59,7 +59,7 @@ class SliceBatchNorm:
         self._context.row_weights = self._context.synchronise = None
 
     def _exchange(self, number: int, vector: torch.Tensor) -> torch.Tensor:
-        """Give way to the other slices, which pass through the same layers, and leave these as they were."""
+        """Let the other microbatches pass through the same layers, and restore the layers afterwards."""
         context, rounds = self._context, self._rounds
         if context is None or rounds is None:
             raise RuntimeError("batch norm is synchronised inside of run() only")
@@ -75,21 +75,22 @@ class SliceBatchNorm:
         return self._no_sums if self._context is None else take_batch_sums(self._model)
 
     def update(self, sums: torch.Tensor) -> None:
-        """Update the running statistics by the sums (m,) over the slices of all ranks."""
+        """Update the running statistics by the sums (m,) over the microbatches of all ranks."""
         if self._context is not None:
             update_running_statistics(self._model, sums)
 
 
-def row_weights(piece: Slice) -> torch.Tensor:
-    """Return 1 for each row (b,) of which anything counts, 0 for padding."""
-    return (piece.weights.flatten(1) > 0).any(dim=1).to(piece.weights.dtype)
+def row_weights(piece: Microbatch) -> torch.Tensor:
+    """Return 1 for each row (b,) that has any weight, 0 for padding."""
+    weights: torch.Tensor = piece.weights
+    return (weights.flatten(1) > 0).any(dim=1).to(weights.dtype)
 
 
-class SliceRounds:
-    """Runs k slices' passes in turn; where a pass meets, it waits until all have, on all ranks, and gets their sum.
+class MicrobatchRounds:
+    """Runs k microbatches' passes in turn; at a meeting each waits for all passes of all ranks, and gets their sum.
 
-    Each pass has a thread, of which one runs at a time, slice after slice: the sums are taken slice by slice, as
-    everywhere, so that no bit depends on which rank computes which slice. torch's random state is kept for each.
+    Each pass has a thread, of which one runs at a time, in the microbatches' order: sums are taken by microbatch, as
+    everywhere, so that no bit depends on which rank computes which microbatch. torch's random state is kept for each.
     """
 
     def __init__(self, reducer: Reducer) -> None:
@@ -111,7 +112,7 @@ class SliceRounds:
             torch.set_rng_state(random_state)
 
     def exchange(self, number: int, vector: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the k slices' and all ranks' `vector` (m,). Called from the body of slice `number`."""
+        """Return the sum of `vector` (m,) over microbatches and ranks. Called from the body of microbatch `number`."""
         return self._passes[number].meet(vector)
 
     def _meet(self) -> None:
@@ -125,7 +126,7 @@ class SliceRounds:
 
 
 class _Pass:
-    """One slice's pass in its own thread, which runs only while `go_on` waits for it."""
+    """One microbatch's pass in its own thread, which runs only while `go_on` waits for it."""
 
     def __init__(self, body: Callable[[], None], random_state: torch.Tensor) -> None:
         self.vector: torch.Tensor | None = None
@@ -182,12 +183,12 @@ class _GivenUpError(Exception):
 
 
 def summed(vector: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Return `exchange(vector)`, the sum over slices and ranks; the gradient is summed by it too on its way back."""
+    """Return `exchange(vector)`, the sum over microbatches and ranks; the gradient is summed by it too."""
     return cast(torch.Tensor, _Summed.apply(vector, exchange))
 
 
 class _Summed(torch.autograd.Function):
-    """y = sum over slices and ranks of x: every slice's loss depends on every x, so gradients are summed too."""
+    """y = sum over microbatches and ranks of x: every loss depends on every x, so gradients are summed too."""
 
     @staticmethod
     def forward(ctx: Any, vector: torch.Tensor, exchange: Exchange) -> torch.Tensor:

@@ -1,13 +1,15 @@
-"""The contract of a training step: what the loop asks for, whatever computes it."""
+"""The protocol of a training step, which all engines implement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-
+from mpitrain.comm.agreement import is_agreed
+from mpitrain.comm.arrays import Array
+from mpitrain.errors import MpitrainError
 from mpitrain.train.engines.weights_digest import WeightsDigest
 
 
@@ -64,7 +66,7 @@ class StepEngine(Protocol):
         """Return what this rank's steps have spent on other things than computing."""
 
     def close(self) -> None:
-        """Give back what the engine holds besides memory of its own; no step comes after it. Collective."""
+        """Release the engine's shared resources; no step may follow. Collective."""
 
     def epoch_loss(self) -> float:
         """Return the mean loss of the epoch's samples, each before its step, and set `has_drifted`. Collective."""
@@ -73,10 +75,22 @@ class StepEngine(Protocol):
         """Return the mean loss of the held-out samples; None without any. Collective."""
 
     def describe_failure(self) -> str:
-        """Say where the last step's loss is not finite: ranks and samples. Collective."""
+        """Return a description of the ranks and samples whose last loss is not finite. Collective."""
 
-    def gather_state(self) -> dict[str, torch.Tensor]:
+    def gather_state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold besides model and optimiser, such as the epoch's losses. Collective."""
 
-    def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
+    def restore_state(self, state: Mapping[str, Array]) -> None:
         """Set what `gather_state` gave, on any number of ranks that keeps the promise of this engine."""
+
+
+@contextmanager
+def closing(engine: StepEngine) -> Iterator[None]:
+    """Close the engine after the block, and after an error if all ranks have it: else some may never come."""
+    try:
+        yield
+    except MpitrainError as error:
+        if is_agreed(error):
+            engine.close()
+        raise
+    engine.close()

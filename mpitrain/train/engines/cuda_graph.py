@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EagerEngine, clip
@@ -28,13 +28,13 @@ class CudaGraphEngine(EagerEngine):
         self._learning_rate = torch.zeros((), device=self.ranks.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate
-            group["fused" if isinstance(self.optimizer, torch.optim.SGD) else "capturable"] = True
+            group[self.training.optimizer.graph_flag] = True
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stop_flag, self._total = (torch.zeros(size, device=self.ranks.device) for size in ((), EXTRA_ENTRIES))
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        piece = self.joined_slice(first_step)
+        piece = self.joined_microbatch(first_step)
         if self._graph is None:
             self._graph = self._record(piece)
         for fixed, given in zip(self._memory, (piece.inputs, piece.targets, piece.weights), strict=True):
@@ -45,7 +45,7 @@ class CudaGraphEngine(EagerEngine):
         loss_sum, weight_sum, stop_flags = self._total.tolist()
         return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
-    def _record(self, piece: Slice) -> torch.cuda.CUDAGraph:
+    def _record(self, piece: Microbatch) -> torch.cuda.CUDAGraph:
         """Record a step on copies of `piece`; weights and optimiser are then what they were before. Collective."""
         self._memory = tuple(tensor.clone() for tensor in (piece.inputs, piece.targets, piece.weights))
         before = [tensor.clone() for tensor in self._changing()]
@@ -70,7 +70,7 @@ class CudaGraphEngine(EagerEngine):
         return [parameter.data for parameter in self.parameters] + [self.loss_sums] + state
 
     def _whole_step(self, virtual_rank: int) -> None:
-        self._write_partials([Slice(virtual_rank, *self._memory)], 0)
+        self._write_partials([Microbatch(virtual_rank, *self._memory)], 0)
         self._partials[:, -1] = self._stop_flag
         self.loss_sums[:1] += self._partials[:, -EXTRA_ENTRIES:-1]
         total = self.reducer.reduce(self._partials)

@@ -12,7 +12,7 @@ import torch
 
 from mpitrain.comm.data_parallel import distributed_data_parallel
 from mpitrain.comm.reduction import LibraryReducer, Reducer
-from mpitrain.data.dataset.batches import Slice, split_slice
+from mpitrain.data.dataset.batches import Microbatch, split_microbatch
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult
@@ -25,12 +25,12 @@ class DdpEngine(AutogradEngine):
 
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)
-        self.joins_slices = True
+        self.joins_microbatches = True
         self.shares_running_statistics = self._batch_norm.is_synchronised
-        self._network = distributed_data_parallel(self._network, self.ranks, inputs.config.distributed)
+        self._network = distributed_data_parallel(self._network, self.ranks, inputs.distributed)
         self._batch_norm_sums = self.parameters[0].new_zeros(self._batch_norm.num_sums)
         # torch learns a static graph from the first backward pass, which must be one that sends.
-        self._sends_each_part = inputs.config.distributed.static_graph
+        self._sends_each_part = inputs.distributed.static_graph
         self._weight_and_stop, self._loss = (
             torch.zeros(count, dtype=torch.float64, device=self.ranks.device) for count in (2, 1)
         )
@@ -41,11 +41,11 @@ class DdpEngine(AutogradEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        piece = self.joined_slice(first_step)
+        piece = self.joined_microbatch(first_step)
         self.weights_digest.add_in_step()
         weight, stop_flags = self._agree_on_weight(piece, stop_requested)
         # Where gradients are views of DDP's buckets they must not be given away.
-        self.optimizer.zero_grad(set_to_none=not self.inputs.config.distributed.gradient_as_bucket_view)
+        self.optimizer.zero_grad(set_to_none=not self.inputs.distributed.gradient_as_bucket_view)
         with kept_random_state(self.ranks.device, self._draws_numbers):
             self._loss[0] = self._accumulate(piece, first_step, weight)
         self.loss_sums[0] += torch.cat([self._loss, self._local_weight(piece)])
@@ -54,7 +54,7 @@ class DdpEngine(AutogradEngine):
         self._update(learning_rate, functools.partial(torch.nn.utils.clip_grad_norm_, self.parameters))
         return StepResult([float(self._loss) / weight], stop_flags > 0)
 
-    def _agree_on_weight(self, piece: Slice, stop_requested: bool) -> tuple[float, float]:
+    def _agree_on_weight(self, piece: Microbatch, stop_requested: bool) -> tuple[float, float]:
         """Return W and the number of ranks that ask to stop. Collective."""
         self._weight_and_stop[:1] = self._local_weight(piece)
         self._weight_and_stop[1] = float(stop_requested)
@@ -62,14 +62,15 @@ class DdpEngine(AutogradEngine):
         weight, stop_flags = self._weight_and_stop.tolist()
         return weight, stop_flags
 
-    def _local_weight(self, piece: Slice) -> torch.Tensor:
+    def _local_weight(self, piece: Microbatch) -> torch.Tensor:
         weights = self.loss.weights_of(piece)
-        spread = piece.targets.numel() // max(weights.numel(), 1)
+        targets: torch.Tensor = piece.targets
+        spread = targets.numel() // max(weights.numel(), 1)
         return weights.sum(dtype=torch.float64).view(1) * spread
 
-    def _accumulate(self, piece: Slice, step_in_epoch: int, weight: float) -> float:
+    def _accumulate(self, piece: Microbatch, step_in_epoch: int, weight: float) -> float:
         """Run forward and backward over the parts of `piece`; return the sum of its losses. Collective."""
-        parts = split_slice(piece, self.training.gradient_accumulation_steps)
+        parts = split_microbatch(piece, self.training.gradient_accumulation_steps)
         losses: list[float] = []
         self._batch_norm_sums.zero_()
         for number, part in enumerate(parts):
@@ -82,8 +83,8 @@ class DdpEngine(AutogradEngine):
         self._update_running_statistics()
         return sum(losses)
 
-    def _pass(self, part: Slice, weight: float, losses: list[float]) -> None:
-        with self._batch_norm.slice(0, part):
+    def _pass(self, part: Microbatch, weight: float, losses: list[float]) -> None:
+        with self._batch_norm.microbatch(0, part):
             loss_sum, _, sums = self._sums(part)
             self._batch_norm_sums += sums
             # The wrapper divides by P, where the batch's mean needs a division by W.
@@ -101,12 +102,12 @@ class DdpEngine(AutogradEngine):
     def validation_loss(self) -> float | None:
         """See `StepEngine.validation_loss`. Collective."""
         # DistributedDataParallel does this before forward passes that train only.
-        if self.inputs.config.distributed.broadcast_buffers:
+        if self.inputs.distributed.broadcast_buffers:
             for buffer in self.inputs.model.buffers():
                 self.ranks.tensors.broadcast(buffer)
         return super().validation_loss()
 
-    def _outputs(self, part: Slice) -> torch.Tensor:
+    def _outputs(self, part: Microbatch) -> torch.Tensor:
         try:
             return super()._outputs(part)
         except RuntimeError as error:
@@ -119,7 +120,7 @@ class DdpEngine(AutogradEngine):
 
         With views of buckets a gradient is never missing: then DDP itself complains, in the next step.
         """
-        options = self.inputs.config.distributed
+        options = self.inputs.distributed
         missing = {
             name: one for name, one in self.inputs.model.named_parameters() if one.requires_grad and one.grad is None
         }

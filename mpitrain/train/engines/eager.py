@@ -1,6 +1,6 @@
-"""The clear engine of `standard` semantics: autograd, slice by slice, in the order that is the definition.
+"""The clear engine of `standard` semantics: autograd, microbatch by microbatch, in the order that is the definition.
 
-V  virtual ranks      k  slices of this rank      b  rows a slice      n  parameters in all      m  sums of batch norm
+V  virtual ranks      k  microbatches of this rank      b  rows a microbatch      n  parameters    m  batch norm's sums
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice, split_slice
+from mpitrain.data.dataset.batches import Microbatch, split_microbatch
 from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs
@@ -21,9 +21,9 @@ CLIP_EPSILON = 1e-6
 
 
 class EagerEngine(AutogradEngine):
-    """`StepEngine` that loops over the slices; reduction "fixed" adds them in the tree.
+    """`StepEngine` that loops over the microbatches; reduction "fixed" adds them in the tree.
 
-    With "any" a rank computes its slices in one product, and the library adds the ranks' sums as it likes.
+    With "any" a rank computes its microbatches in one product, and the library adds the ranks' sums as it likes.
     """
 
     def __init__(self, inputs: EngineInputs) -> None:
@@ -31,13 +31,17 @@ class EagerEngine(AutogradEngine):
         # Between the n gradient entries of a partial and its last ones lie the m sums of batch norm.
         self._num_gradient_entries = sum(parameter.numel() for parameter in self.parameters)
         num_entries = self._num_gradient_entries + self._batch_norm.num_sums + EXTRA_ENTRIES
-        self._partials = self.parameters[0].new_zeros((1 if self.joins_slices else len(inputs.batches), num_entries))
+        self._partials = self.parameters[0].new_zeros(
+            (1 if self.joins_microbatches else len(inputs.batches), num_entries)
+        )
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        pieces = [self.joined_slice(first_step)] if self.joins_slices else self.slices(first_step)
+        microbatches = (
+            [self.joined_microbatch(first_step)] if self.joins_microbatches else self.microbatches(first_step)
+        )
         self.weights_digest.add_in_step()
-        self._write_partials(pieces, first_step)
+        self._write_partials(microbatches, first_step)
         self._partials[:, -1] = float(stop_requested)
         self.loss_sums[: len(self._partials)] += self._partials[:, -EXTRA_ENTRIES:-1]
         total = self.reducer.reduce(self._partials)
@@ -48,26 +52,26 @@ class EagerEngine(AutogradEngine):
         self._update(learning_rate, functools.partial(clip, gradient))
         return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
-    def _write_partials(self, pieces: Sequence[Slice], step_in_epoch: int) -> None:
+    def _write_partials(self, microbatches: Sequence[Microbatch], step_in_epoch: int) -> None:
         bodies = [
-            functools.partial(self._write_partial, row, number, piece, step_in_epoch)
-            for number, (row, piece) in enumerate(zip(self._partials, pieces, strict=True))
+            functools.partial(self._write_partial, row, number, microbatch, step_in_epoch)
+            for number, (row, microbatch) in enumerate(zip(self._partials, microbatches, strict=True))
         ]
         with kept_random_state(self.ranks.device, self._draws_numbers):
             self._batch_norm.run(bodies)
 
-    def _write_partial(self, row: torch.Tensor, number: int, piece: Slice, step_in_epoch: int) -> None:
+    def _write_partial(self, row: torch.Tensor, number: int, microbatch: Microbatch, step_in_epoch: int) -> None:
         row.zero_()
-        parts = split_slice(piece, self.training.gradient_accumulation_steps)
+        parts = split_microbatch(microbatch, self.training.gradient_accumulation_steps)
         for part_number, part in enumerate(parts):
-            self._seed(piece, step_in_epoch, part_number)
+            self._seed(microbatch, step_in_epoch, part_number)
             entries = self._entries(part, number)
             # One part is copied, not added: 0 + x would turn -0 into +0.
             row.copy_(entries) if len(parts) == 1 else row.add_(entries)
 
-    def _entries(self, part: Slice, number: int) -> torch.Tensor:
+    def _entries(self, part: Microbatch, number: int) -> torch.Tensor:
         """Return the gradient of the part's summed loss, batch norm's sums, loss, weight and a zero (n + m + 3,)."""
-        with self._batch_norm.slice(number, part):
+        with self._batch_norm.microbatch(number, part):
             loss_sum, weight_sum, sums = self._sums(part)
             gradients = torch.autograd.grad(
                 self._precision.scaled(loss_sum), self.parameters, allow_unused=True, materialize_grads=True

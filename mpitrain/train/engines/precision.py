@@ -1,4 +1,4 @@
-"""Mixed precision: in which type the network computes, and how small gradients survive it."""
+"""Mixed precision: the type in which the network computes, and the scaling that keeps small gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from mpitrain.config import RunConfig
+from mpitrain.comm.device import Device
+from mpitrain.config import TrainingSection
 from mpitrain.errors import ConfigError
 
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -19,8 +20,7 @@ class Precision:
     The scale changes by what the summed gradient shows, so that it is the same on all ranks.
     """
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
-        training = config.training
+    def __init__(self, training: TrainingSection, device: Device) -> None:
         self._device, self._use_amp, self._narrow = device.type, training.use_amp, _NARROW[training.amp_dtype]
         if training.use_amp:
             check_precision(training.amp_dtype, device)
@@ -50,7 +50,7 @@ class Precision:
             self.scaler.load_state_dict(known | {"scale": float(state[0]), "_growth_tracker": int(state[1])})
 
 
-def check_precision(amp_dtype: str, device: torch.device) -> None:
+def check_precision(amp_dtype: str, device: Device) -> None:
     """Raise ConfigError where `device` does not compute in `amp_dtype`."""
     if amp_dtype == "float16" and device.type == "cpu" and not cpu_has_float16():
         raise ConfigError(

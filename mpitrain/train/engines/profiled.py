@@ -20,7 +20,8 @@ class NamedReducer:
         row_bytes = partials.shape[-1] * partials.element_size()
         carrier = self._ranks.backend if self._ranks.world_size > 1 else "one rank"
         with record_function(allreduce_name(row_bytes, carrier, self._ranks.reduction)):
-            return self._reducer.reduce(partials)
+            total: torch.Tensor = self._reducer.reduce(partials)
+        return total
 
 
 def allreduce_name(num_bytes: int, carrier: str, reduction: str) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
+from mpitrain.comm.arrays import set_values
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
-from mpitrain.train.optimizers import build_optimizer
 
 
 class ReferenceEngine:
@@ -25,9 +25,9 @@ class ReferenceEngine:
 
     def __init__(self, inputs: EngineInputs) -> None:
         self._model, self._ranks = inputs.model, inputs.ranks
-        self.optimizer = build_optimizer(inputs.model.parameters(), inputs.config.training.optimizer, "reference")
+        self.optimizer = inputs.training.optimizer.build(inputs.model.parameters(), "reference")
         self.mean_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.mse_loss
-        self._share = inputs.batches[0].slice(0)
+        self._share = inputs.batches[0].microbatch(0)
         self.global_batch_size = inputs.plan.num_samples
         # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
         self.divisor = float(self._share.inputs.shape[1] * inputs.ranks.world_size)
@@ -95,4 +95,4 @@ class ReferenceEngine:
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `StepEngine.restore_state`."""
-        self._root_loss.copy_(state["epoch_loss_sums"])
+        set_values(self._root_loss, state["epoch_loss_sums"])

@@ -10,7 +10,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import torch
+import numpy as np
+
+from mpitrain.comm.arrays import Array, host_array
 
 # What a step may cost: some 30 us, where a step on so many weights takes milliseconds.
 _BYTES_A_STEP = 1 << 16
@@ -24,7 +26,7 @@ class WeightsDigest(Protocol):
         """The digest so far, below 2^64."""
 
     def add(self) -> None:
-        """Take in the weights as they are."""
+        """Add the present weights."""
 
 
 class CrcOfWeights:
@@ -33,10 +35,10 @@ class CrcOfWeights:
     Of weights on a GPU it knows nothing, and stays 0: their bytes would have to be copied in every step.
     """
 
-    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+    def __init__(self, parameters: Iterable[Array]) -> None:
         readable = [one.detach() for one in parameters if one.device.type == "cpu" and one.is_contiguous()]
         # In place is how optimisers and checkpoints change parameters: the views stay theirs.
-        self._weights = [one.reshape(-1).view(torch.uint8).numpy().data for one in readable]
+        self._weights = [host_array(one).reshape(-1).view(np.uint8).data for one in readable]
         self._windows = _windows(self._weights, _BYTES_A_STEP)
         self._num_steps = 0
         self.value = 0
@@ -46,7 +48,7 @@ class CrcOfWeights:
         self._take_in(self._weights)
 
     def add_in_step(self) -> None:
-        """Take in what a step finds: all weights if there are few, else a part of them, another one in each step."""
+        """Add the weights before a step: all if there are few, else a part, another one in each step."""
         if self._windows:
             self._take_in(self._windows[self._num_steps % len(self._windows)])
             self._num_steps += 1

@@ -14,20 +14,21 @@ from typing import Any
 
 import torch
 
-from mpitrain.data.dataset.batches import Slice
-from mpitrain.train.compiled.optimizer import KernelOptimizer
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import clip
-from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine
+from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs
+from mpitrain.train.engines.torch_engine import TorchEngine
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.random_streams import kept_random_state, seed_stream
+from mpitrain.train.traced.flat_optimizer import FlatOptimizer
 from mpitrain.train.traced.gradient import TracedGradient, random_microbatches
 
 # Weights times points: such a tile takes about as long as the call itself, some 0.3 ms.
 _LARGEST_TILE_PRODUCTS = 1 << 20
 
 
-class TracedEngine(StandardEngine):
+class TracedEngine(TorchEngine):
     """`StepEngine` that runs a recorded gradient; with reduction "any" a rank's microbatches are one.
 
     Results agree with `EagerEngine`'s to rounding; random layers draw other numbers, the same on any number of ranks.
@@ -40,7 +41,7 @@ class TracedEngine(StandardEngine):
         super().__init__(inputs)
         self._gradient = gradient
         # How many rows a joined microbatch has is known with the first one.
-        self._tiles = None if self.joins_slices else self._plan_tiles(gradient.example)
+        self._tiles = None if self.joins_microbatches else self._plan_tiles(gradient.example)
 
     def make_optimizer(self) -> FusedOptimizer:
         """See `StandardEngine.make_optimizer`."""
@@ -61,33 +62,35 @@ class TracedEngine(StandardEngine):
         self.optimizer.step(gradient, learning_rate)
         return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
-    def _plan_tiles(self, example: Slice) -> list[Tile]:
-        owned = range(1) if self.joins_slices else self.inputs.virtual_ranks.owned
-        num_all = 1 if self.joins_slices else self.plan.num_virtual_ranks
+    def _plan_tiles(self, example: Microbatch) -> list[Tile]:
+        owned = range(1) if self.joins_microbatches else self.inputs.virtual_ranks.owned
+        num_all = 1 if self.joins_microbatches else self.plan.num_virtual_ranks
         size = tile_size(example, len(self.optimizer.weights), num_all)
         firsts = range(owned.start - owned.start % size, owned.stop, size)
         return [Tile(self._gradient, example, first, size, owned) for first in firsts]
 
     def _rows_of_tiles(self, step_in_epoch: int) -> Iterator[torch.Tensor]:
         """Yield each tile's rows (c, n + 3), in the order of the microbatches."""
-        if self.joins_slices:
-            whole = self.joined_slice(step_in_epoch)
+        if self.joins_microbatches:
+            whole = self.joined_microbatch(step_in_epoch)
             self._tiles = self._tiles or self._plan_tiles(whole)
-            joined = Slice(whole.virtual_rank, whole.inputs[None], whole.targets[None], whole.weights[None])
+            joined = Microbatch(whole.virtual_rank, whole.inputs[None], whole.targets[None], whole.weights[None])
             yield self._rows_of(self._tiles[0], joined, step_in_epoch)
             return
         for tile in self._tiles or ():
-            yield self._rows_of(tile, self.timed(self.step_slices.stacked, step_in_epoch, tile.own), step_in_epoch)
+            yield self._rows_of(
+                tile, self.timed(self.step_microbatches.stacked, step_in_epoch, tile.own), step_in_epoch
+            )
 
-    def _rows_of(self, tile: Tile, microbatches: Slice, step_in_epoch: int) -> torch.Tensor:
+    def _rows_of(self, tile: Tile, microbatches: Microbatch, step_in_epoch: int) -> torch.Tensor:
         with kept_random_state(self.ranks.device, self._gradient.draws_numbers):
             if self._gradient.draws_numbers:
-                number = self.ranks.rank if self.joins_slices else tile.first
-                seed_stream(self.inputs.config.seed, self.epoch, step_in_epoch, number)
+                number = self.ranks.rank if self.joins_microbatches else tile.first
+                seed_stream(self.inputs.seed, self.epoch, step_in_epoch, number)
             return tile.rows(microbatches)
 
 
-def tile_size(example: Slice, num_parameters: int, num_microbatches: int) -> int:
+def tile_size(example: Microbatch, num_parameters: int, num_microbatches: int) -> int:
     """Return how many microbatches like `example` a call computes: a power of two up to all of them.
 
     As many as cost about what a call costs by itself. It depends on network and batch alone, since it decides in which
@@ -101,7 +104,7 @@ def tile_size(example: Slice, num_parameters: int, num_microbatches: int) -> int
 class Tile:
     """The owned microbatches among `first` up to `first` + `size`, computed in one call."""
 
-    def __init__(self, gradient: TracedGradient, example: Slice, first: int, size: int, owned: range) -> None:
+    def __init__(self, gradient: TracedGradient, example: Microbatch, first: int, size: int, owned: range) -> None:
         self.first = first
         inside = range(max(first, owned.start), min(first + size, owned.stop))
         # Of this rank's microbatches, and of the tile's.
@@ -114,7 +117,7 @@ class Tile:
         is_whole = len(inside) == size
         self._memory = () if is_whole else tuple(torch.zeros_like(tensor) for tensor in _data_of(whole))
 
-    def rows(self, microbatches: Slice) -> torch.Tensor:
+    def rows(self, microbatches: Microbatch) -> torch.Tensor:
         """Return the rows (c, n + 3) of the c owned `microbatches` (c, b, ...)."""
         if not self._memory:
             return self._compute(*_data_of(microbatches))
@@ -123,11 +126,11 @@ class Tile:
         return self._compute(*self._memory)[self._places]
 
 
-def _data_of(microbatches: Slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _data_of(microbatches: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return microbatches.inputs, microbatches.targets, microbatches.weights
 
 
-class FusedOptimizer(KernelOptimizer):
+class FusedOptimizer(FlatOptimizer):
     """The optimiser's settings applied to flat vectors by torch's own kernels of one pass."""
 
     def __init__(self, parameters: Sequence[Any], settings: Any) -> None:
@@ -137,18 +140,4 @@ class FusedOptimizer(KernelOptimizer):
     @torch.no_grad()
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
         """Update the parameters in place by their mean gradient (n,)."""
-        settings, weights = self._settings, [self.weights]
-        if settings.type == "sgd":
-            buffers = [self.first_moment] if settings.momentum else []
-            torch._fused_sgd_(
-                weights, [gradient], buffers, weight_decay=settings.weight_decay, momentum=settings.momentum,
-                lr=learning_rate, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
-            )  # fmt: skip
-            return
-        self.step_count += 1
-        update = torch._fused_adamw_ if settings.type == "adamw" else torch._fused_adam_
-        update(
-            weights, [gradient], [self.first_moment], [self.second_moment], [], [self.step_count], lr=learning_rate,
-            beta1=settings.beta1, beta2=settings.beta2, weight_decay=settings.weight_decay, eps=settings.epsilon,
-            amsgrad=False, maximize=False,
-        )  # fmt: skip
+        self._settings.fused_step(self, gradient, learning_rate)

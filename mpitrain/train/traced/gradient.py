@@ -15,8 +15,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from mpitrain.data.dataset.batches import Slice
-from mpitrain.train.losses import WeightedLoss, loss_of
+from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.train.losses.loss import Loss
+from mpitrain.train.losses.weighted import WeightedLoss, loss_of
 from mpitrain.train.traced.interpreter import interpreted
 
 Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -30,20 +31,20 @@ class NotTraceableError(Exception):
 
 
 class TracedGradient:
-    """Gradients of `loss_name` summed over a microbatch, for any number of microbatches.
+    """Gradients of `loss` summed over a microbatch, for any number of microbatches.
 
     `example` is a microbatch of the shapes that were recorded. `draws_numbers`: the forward pass draws random numbers,
     from torch's default generator.
     """
 
     def __init__(
-        self, model: nn.Module, loss_name: str, example: Slice, target_weights: tuple[float, ...] = ()
+        self, model: nn.Module, loss: Loss, example: Microbatch, target_weights: tuple[float, ...] = ()
     ) -> None:
         """Record `model` once on microbatches of the shape of `example`. Changes neither.
 
         Raises NotTraceableError.
         """
-        self.example, self._model, self._loss = example, model, loss_of(loss_name, model, target_weights)
+        self.example, self._model, self._loss = example, model, loss_of(loss, model, target_weights)
         tensors: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._trained = {name: value for name, value in tensors.items() if value.requires_grad}
         self._fixed = {name: value for name, value in tensors.items() if not value.requires_grad}
@@ -52,7 +53,7 @@ class TracedGradient:
         if not self.draws_numbers:
             self._check_against_autograd(example)
 
-    def compile(self, microbatches: Slice) -> Rows:
+    def compile(self, microbatches: Microbatch) -> Rows:
         """Return what maps inputs (k, b, ...), targets and weights of these very shapes to rows (k, n + 3).
 
         A row holds the gradient of the microbatch's summed loss, that sum, the sum of its weights, and a zero.
@@ -66,7 +67,7 @@ class TracedGradient:
 
         return rows
 
-    def _graph(self, microbatches: Slice) -> torch.fx.GraphModule:
+    def _graph(self, microbatches: Microbatch) -> torch.fx.GraphModule:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         tensors = (*self._trained.values(), *self._fixed.values())
@@ -76,12 +77,12 @@ class TracedGradient:
         record = make_fx(rows, tracing_mode="fake", _allow_non_fake_inputs=True)
         return record(*tensors, *_data_of(microbatches))
 
-    def _check_against_autograd(self, example: Slice) -> None:
-        """Raise NotTraceableError unless the recorded gradient is autograd's, to rounding, on random numbers."""
+    def _check_against_autograd(self, example: Microbatch) -> None:
+        """Raise NotTraceableError unless the recorded gradient needs autograd, to rounding, on random numbers."""
         stacked = random_microbatches(example, 2)
         rows = self.compile(stacked)(stacked.inputs, stacked.targets, stacked.weights)
         for number, row in enumerate(rows):
-            piece = Slice(0, stacked.inputs[number], stacked.targets[number], stacked.weights[number])
+            piece = Microbatch(0, stacked.inputs[number], stacked.targets[number], stacked.weights[number])
             loss_sum, _ = self._loss.sums(self._model(piece.inputs).to(piece.targets.dtype), piece)
             own = torch.autograd.grad(loss_sum, [*self._trained.values()], allow_unused=True, materialize_grads=True)
             expected = torch.cat([gradient.reshape(-1) for gradient in own])
@@ -94,7 +95,7 @@ def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: lis
 
     def row(*values: torch.Tensor) -> torch.Tensor:
         constant = dict(zip(fixed, values[len(trained) : -3], strict=True))
-        piece = Slice(0, *values[-3:])
+        piece = Microbatch(0, *values[-3:])
 
         def summed_loss(*own: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
             tensors = constant | dict(zip(trained, own, strict=True))
@@ -148,15 +149,15 @@ def _changes_an_input(node: torch.fx.Node) -> bool:
     return is_input and schema is not None and bool(schema.is_mutable)
 
 
-def _data_of(microbatches: Slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _data_of(microbatches: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return microbatches.inputs, microbatches.targets, microbatches.weights
 
 
-def random_microbatches(example: Slice, num_microbatches: int) -> Slice:
+def random_microbatches(example: Microbatch, num_microbatches: int) -> Microbatch:
     """Return microbatches of normal numbers (k, b, ...) of the shapes and types of `example`, the same everywhere."""
     generator = torch.Generator().manual_seed(0)
     drawn = [
         torch.randn((num_microbatches, *tensor.shape), generator=generator).to(tensor.dtype)
         for tensor in (example.inputs, example.targets, example.weights)
     ]
-    return Slice(example.virtual_rank, drawn[0], drawn[1], drawn[2].abs())
+    return Microbatch(example.virtual_rank, drawn[0], drawn[1], drawn[2].abs())

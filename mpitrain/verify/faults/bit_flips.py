@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import torch
+import numpy as np
 
+from mpitrain.comm.arrays import Array, host_array
+from mpitrain.train.compiled.vectors import KernelOptimizer
 from mpitrain.train.engines.contract import StepEngine, StepResult
 from mpitrain.verify.stages import Stages
 
@@ -54,16 +55,17 @@ class _Flipping:
         self._num_taken += len(taken.losses)
         return taken
 
-    def _memory(self) -> torch.Tensor:
-        optimizer: Any = self._engine.optimizer
-        parameter = optimizer.param_groups[0]["params"][self._flip.parameter]
-        memory: torch.Tensor = (
-            parameter.detach() if self._flip.what == "weight" else optimizer.state[parameter][self._flip.what]
-        )
-        return memory
+    def _memory(self) -> Array:
+        optimizer, flip = self._engine.optimizer, self._flip
+        if isinstance(optimizer, KernelOptimizer):
+            name, parameter = list(self._engine.inputs.model.named_parameters())[flip.parameter]  # type: ignore[attr-defined]
+            return parameter if flip.what == "weight" else optimizer.named_state()[f"{name}.{flip.what}"]
+        parameter = optimizer.param_groups[0]["params"][flip.parameter]
+        return parameter.detach() if flip.what == "weight" else optimizer.state[parameter][flip.what]
 
 
-def flip_bit(tensor: torch.Tensor, element: int, bit: int) -> None:
+def flip_bit(tensor: Array, element: int, bit: int) -> None:
     """Flip bit number `bit`, counted from the lowest, of one element of a contiguous tensor, in place."""
-    octets = tensor.view(-1).view(torch.uint8)
-    octets[element * tensor.element_size() + bit // 8] ^= 1 << bit % 8
+    values = host_array(tensor)  # the same memory
+    octets = values.reshape(-1).view(np.uint8)
+    octets[element * values.itemsize + bit // 8] ^= 1 << bit % 8

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import DomainSection, RunConfig
-from mpitrain.data.dataset.dataset import Normalization
+from mpitrain.config import DomainSection
+from mpitrain.data.dataset.dataset import LayoutOfSamples, Normalization
 from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
 from mpitrain.data.dataset.reference import (
@@ -22,7 +21,7 @@ from mpitrain.data.dataset.reference import (
     share_out_as_reference,
 )
 from mpitrain.data.dataset.split import SplitRule, split_rule
-from mpitrain.data.open_dataset import torch_dtype
+from mpitrain.data.open_dataset import DataRequest, torch_dtype
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.data.selection.settings import Selection
@@ -47,8 +46,8 @@ def _swapped_inputs(asked: Selection) -> Selection:
 def _reference(**steps: Any) -> Stages:
     """Share the samples out by other steps."""
 
-    def hold(config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks) -> ReferenceDataset:
-        return share_out_as_reference(samples, ranks, torch_dtype(config), ReferenceSteps(**steps))
+    def hold(request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks) -> ReferenceDataset:
+        return share_out_as_reference(samples, ranks, torch_dtype(request.dtype), ReferenceSteps(**steps))
 
     return Stages(hold_samples=hold)
 
@@ -90,25 +89,25 @@ def _with_normalization(dataset: InMemoryDataset, normalization: Normalization) 
     return dataclasses.replace(dataset, summary=dataclasses.replace(dataset.summary, normalization=normalization))
 
 
-def _unweighted_merge(
-    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
-) -> InMemoryDataset:
+def _unweighted_merge(request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks) -> InMemoryDataset:
     """Give every virtual rank's mean and variance the same weight, however many samples it has."""
-    data = share_out(samples, ranks, virtual_ranks, split_rule(config), torch_dtype(config))
-    own = [(share.inputs.double().mean(0), share.inputs.double().var(0, correction=0)) for share in data.training]
+    data = share_out(samples, ranks, layout, split_rule(request.data), request.dtype)
+    own = [(share.inputs.mean(0, np.float64), share.inputs.var(0, np.float64)) for share in data.training]
     everyone = [pair for part in ranks.gather_object(own) for pair in part]
-    mean, variance = (torch.stack(column).mean(0) for column in zip(*everyone, strict=True))
+    mean, variance = (np.mean(column, axis=0) for column in zip(*everyone, strict=True))
     before = data.summary.normalization
-    found = dataclasses.replace(before, mean=mean.to(before.mean), std=variance.sqrt().to(before.std))
+    found = dataclasses.replace(
+        before, mean=mean.astype(before.mean.dtype), std=np.sqrt(variance).astype(before.std.dtype)
+    )
     return _with_normalization(data, found)
 
 
 def _statistics_of_all(
-    config: RunConfig, samples: Samples, virtual_ranks: VirtualRanks, ranks: Ranks
+    request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks
 ) -> InMemoryDataset:
     data, everything = (
-        share_out(samples, ranks, virtual_ranks, rule, torch_dtype(config))
-        for rule in (split_rule(config), SplitRule(0.0, 0.0, config.split_seed))
+        share_out(samples, ranks, layout, rule, request.dtype)
+        for rule in (split_rule(request.data), SplitRule(0.0, 0.0, split_rule(request.data).seed))
     )
     return _with_normalization(data, everything.summary.normalization)
 

@@ -12,37 +12,37 @@ from torch import nn
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
-from mpitrain.config import RunConfig
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.runs.model import build_model
-from mpitrain.train.losses import WeightedLoss
-from mpitrain.train.optimizers import LibtorchAdam
+from mpitrain.runs.build import ModelRequest, build_model
+from mpitrain.train.losses.weighted import WeightedLoss
+from mpitrain.train.optimizers.libtorch_adam import LibtorchAdam
 from mpitrain.verify.stages import Fault, Stages
 
 # Of a row of partial sums: the gradient, then loss, weight and stop flag.
 _NUM_EXTRAS = 3
 
 
-def _next_seed(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
-    return build_model(config.model_copy(update={"seed": config.seed + 1}), summary, ranks)
+def _next_seed(request: ModelRequest, summary: DataSummary, ranks: Ranks) -> nn.Module:
+    model: nn.Module = build_model(dataclasses.replace(request, seed=request.seed + 1), summary, ranks)
+    return model
 
 
-def _stale_normalization(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
-    model = build_model(config, summary, ranks)
+def _stale_normalization(request: ModelRequest, summary: DataSummary, ranks: Ranks) -> nn.Module:
+    model: nn.Module = build_model(request, summary, ranks)
     with torch.no_grad():
         model.get_buffer("input_mean").zero_()
         model.get_buffer("input_std").fill_(1)
     return model
 
 
-def _with_activation(config: RunConfig, summary: DataSummary, ranks: Ranks) -> nn.Module:
+def _with_activation(request: ModelRequest, summary: DataSummary, ranks: Ranks) -> nn.Module:
     def forward(model: Any, inputs: torch.Tensor) -> torch.Tensor:
         hidden = torch.sigmoid(model.fc1((inputs - model.input_mean) / model.input_std))
         return torch.sigmoid(model.fc2(hidden))
 
-    model = build_model(config, summary, ranks)
+    model: nn.Module = build_model(request, summary, ranks)
     model.forward = types.MethodType(forward, model)
     return model
 
@@ -88,7 +88,7 @@ def _divide_by_one(engine: Any) -> None:
 
 
 class _PaddingCounted(WeightedLoss):
-    """Every row weighs 1, also those that fill a slice up."""
+    """Every row weighs 1, also those that fill a microbatch up."""
 
     def sums(self, outputs: torch.Tensor, piece: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """See `WeightedLoss.sums`."""
@@ -96,11 +96,11 @@ class _PaddingCounted(WeightedLoss):
 
 
 def _count_padding(engine: Any) -> None:
-    engine.loss = _PaddingCounted(engine.loss.name, engine.loss.output_std)
+    engine.loss = _PaddingCounted(engine.loss.element_losses, engine.loss.output_std)
 
 
 class _LinearReducer:
-    """Adds the gradients of the slices one after the other; losses and weights keep the tree."""
+    """Adds the gradients of the microbatches one after the other; losses and weights keep the tree."""
 
     def __init__(self, engine: Any) -> None:
         self._communicator, self._counts = engine.ranks.tensors, engine.inputs.virtual_ranks.counts
@@ -119,10 +119,10 @@ def _add_in_a_line(engine: Any) -> None:
 
 
 class _MeanOfMeans:
-    """Divides the gradient of each slice by its own weight: right only while all slices are full."""
+    """Divides the gradient of each microbatch by its own weight: right only while all microbatches are full."""
 
     def __init__(self, engine: Any) -> None:
-        self._reducer, self._rows = engine.reducer, engine.plan.slice_rows
+        self._reducer, self._rows = engine.reducer, engine.plan.microbatch_rows
 
     def reduce(self, partials: torch.Tensor) -> torch.Tensor:
         """See `Reducer.reduce`. Collective."""
@@ -131,7 +131,7 @@ class _MeanOfMeans:
         return self._reducer.reduce(spoilt)  # type: ignore[no-any-return]
 
 
-def _mean_of_slices(engine: Any) -> None:
+def _mean_of_microbatches(engine: Any) -> None:
     engine.reducer = _MeanOfMeans(engine)
 
 
@@ -180,7 +180,9 @@ TRAINING_FAULTS = (
     Fault("scaling before the Allreduce", "gradient at step 1", _ranks(_scale_first, adjust_engine=_divide_by_one)),
     Fault("a lost rank's gradient", "gradient at step 1", _ranks(_lose)),
     Fault("partials added in another order", "gradient at step 1", Stages(adjust_engine=_add_in_a_line), "standard"),
-    Fault("mean of the slices' means", "gradient at step 1", Stages(adjust_engine=_mean_of_slices), "standard"),
+    Fault(
+        "mean of the microbatches' means", "gradient at step 1", Stages(adjust_engine=_mean_of_microbatches), "standard"
+    ),
     Fault("bias correction off by one", "weights at step 1", _adam(off_by_one=True)),
     Fault("eps inside the root", "weights at step 1", _adam(eps_inside=True)),
     Fault("torch's Adam arithmetic", "gradient at step 10", _adam(lerp=True)),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpitrain.config import RunConfig
-from mpitrain.config.model import model_name
+from mpitrain.config import DistributedSection, RunConfig, TrainingSection
 from mpitrain.errors import UserError
 
 
@@ -40,10 +39,10 @@ def known_reasons(check: Check, config: RunConfig, num_ranks: Sequence[int]) -> 
     """Return what in the settings lets the result of `check` differ, each with what to set instead."""
     reasons = []
     if check.needs_mpi_counts:
-        reasons += _reasons_of_rank_counts(config, max(num_ranks))
+        reasons += _reasons_of_rank_counts(config.semantics, config.training, config.distributed, max(num_ranks))
     elif check is PET:
-        reasons += _reasons_of_launcher(config)
-    if ":" in model_name(config.model):
+        reasons += _reasons_of_launcher(config.semantics, adds_freely(config.training, config.distributed))
+    if config.model.is_code:
         reasons.append(
             f"model.name={config.model.name} is code of your own: what it draws, counts or keeps outside of its "
             "parameters is not known to the package"
@@ -51,9 +50,10 @@ def known_reasons(check: Check, config: RunConfig, num_ranks: Sequence[int]) -> 
     return reasons
 
 
-def _reasons_of_rank_counts(config: RunConfig, most_ranks: int) -> list[str]:
-    training = config.training
-    if config.semantics == "reference":
+def _reasons_of_rank_counts(
+    semantics: str, training: TrainingSection, distributed: DistributedSection, most_ranks: int
+) -> list[str]:
+    if semantics == "reference":
         return [
             "semantics=reference is defined by the number of ranks: each has as many samples as the smallest share, "
             "and the sum is divided by their number; semantics=standard is not"
@@ -61,7 +61,10 @@ def _reasons_of_rank_counts(config: RunConfig, most_ranks: int) -> list[str]:
     by_batch = training.batch_size not in (None, "full")
     scales_by_ranks = training.learning_rate_scaling != "none" and training.learning_rate_scaling_by != "batch_size"
     told = (
-        (adds_freely(config), _FREE_ORDER + "training.reduction=fixed gives the same bits on any number of ranks"),
+        (
+            adds_freely(training, distributed),
+            _FREE_ORDER + "training.reduction=fixed gives the same bits on any number of ranks",
+        ),
         (
             by_batch,
             f"training.batch_size={training.batch_size} is per rank, so that the batch grows with the ranks; "
@@ -73,18 +76,18 @@ def _reasons_of_rank_counts(config: RunConfig, most_ranks: int) -> list[str]:
             "batch_size does not",
         ),
         (
-            most_ranks > training.virtual_ranks,
-            f"training.virtual_ranks={training.virtual_ranks} is raised for {most_ranks} ranks; set it to the largest "
-            "number of ranks planned",
+            training.virtual_ranks is not None and most_ranks > training.virtual_ranks,
+            f"training.virtual_ranks={training.virtual_ranks} is raised for {most_ranks} ranks; leave it out, "
+            "and the batch alone decides",
         ),
     )
     return [text for applies, text in told if applies]
 
 
-def _reasons_of_launcher(config: RunConfig) -> list[str]:
-    if config.semantics == "reference":
+def _reasons_of_launcher(semantics: str, is_free: bool) -> list[str]:
+    if semantics == "reference":
         return ["semantics=reference needs MPI: its promise is the order of one MPI library's Allreduce"]
-    return [_FREE_ORDER + "training.reduction=fixed does not"] if adds_freely(config) else []
+    return [_FREE_ORDER + "training.reduction=fixed does not"] if is_free else []
 
 
 _FREE_ORDER = (
@@ -93,7 +96,7 @@ _FREE_ORDER = (
 )
 
 
-def adds_freely(config: RunConfig) -> bool:
+def adds_freely(training: TrainingSection, distributed: DistributedSection) -> bool:
     """Tell whether the order of additions is left to a library."""
-    uses_ddp = config.training.engine == "ddp" or config.distributed.strategy == "ddp"
-    return config.training.reduction == "any" or uses_ddp
+    uses_ddp = training.engine == "ddp" or distributed.strategy == "ddp"
+    return training.reduction == "any" or uses_ddp

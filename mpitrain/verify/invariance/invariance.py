@@ -79,7 +79,8 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
         if recipe is None:
             outcome = CheckOutcome(check, how, "not run")
         else:
-            outcome = _compare(runner, config, check, how, first, recipe)
+            num_ranks = first.num_ranks, recipe.num_ranks, recipe.resumed_on or 1
+            outcome = _compare(runner, tuple(known_reasons(check, config, num_ranks)), check, how, first, recipe)
         say(f"  {check.name} {how}: {outcome.verdict}{' ' + outcome.detail if outcome.detail else ''}")
         outcomes.append(outcome)
     return Invariance(tuple(outcomes), first.num_ranks, num_steps, time.monotonic() - started_s)
@@ -116,8 +117,9 @@ def _plan(request: InvarianceRequest, first: Recipe, num_steps: int) -> Iterator
             yield check, f"at step {stop}, then {_ranks(others[0])}", replace(stopped, resumed_on=others[0])
 
 
-def _compare(runner: Runner, config: RunConfig, check: Check, how: str, first: Recipe, recipe: Recipe) -> CheckOutcome:
-    reasons = tuple(known_reasons(check, config, (first.num_ranks, recipe.num_ranks, recipe.resumed_on or 1)))
+def _compare(
+    runner: Runner, reasons: tuple[str, ...], check: Check, how: str, first: Recipe, recipe: Recipe
+) -> CheckOutcome:
     try:
         difference = compare_results(runner.result_of(first), runner.result_of(recipe))
         if difference is None:

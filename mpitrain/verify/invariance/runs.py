@@ -14,6 +14,7 @@ from mpitrain.native.program import run_command
 from mpitrain.native.toolchain import find_mpirun
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.train.checkpoint.store import CheckpointStore
+from mpitrain.train.run_folder import RUN
 from mpitrain.verify.trace import Array
 
 # Told by the clock: no two runs have the same.
@@ -109,5 +110,5 @@ def read_result(folder: Path) -> Result:
         {key: value for key, value in record.items() if key not in _CLOCKS}
         for record in read_metrics(folder / "metrics.jsonl")
     ]
-    tensors = {name: tensor.numpy() for name, tensor in checkpoint.tensors.items()}
-    return Result(tensors, checkpoint.state, tuple(metrics))
+    state = {key: value for key, value in checkpoint.state.items() if key != RUN}  # each launch has one of its own
+    return Result(dict(checkpoint.tensors), state, tuple(metrics))

@@ -9,21 +9,24 @@ from pathlib import Path
 import pytest
 from conftest import launch
 
-from mpitrain.bench.ensemble.measure import EnsembleCase, EnsembleMemory, EnsembleTimes, render
+from mpitrain.bench.ensemble.measure import EnsembleCase, EnsembleMemory, EnsembleTimes, _timed, render
 from mpitrain.bench.ensemble.memory import peak_pss
 from mpitrain.bench.step_cases import network_of
 from mpitrain.errors import MpitrainError
 
 MIB = 1 << 20
-# Two processes that hold the same 64 MiB, and 32 MiB each of their own.
+# Two processes that hold the same 64 MiB, and 32 MiB each of their own; for a while both do.
 SHARING = """
 import mmap, os, time
 shared = mmap.mmap(-1, 64 << 20)
 shared.write(b"x" * (64 << 20))
-os.fork()
+rank = 1 if os.fork() else 0
 shared[:: 4096]
 own = b"y" * (32 << 20)
-time.sleep(0.5)
+shared[rank] = 0
+while shared[0] or shared[1]:
+    time.sleep(0.01)
+time.sleep(1)
 """
 
 
@@ -51,6 +54,30 @@ def test_shared_memory_counts_once() -> None:
     assert 128 <= peak < 160
     with pytest.raises(MpitrainError, match="exit code 3"):
         peak_pss([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_a_member_with_all_files_of_a_run_costs_a_small_part_of_a_launch(
+    small_history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Processor times, in turn: an ensemble of many short members beyond one of two, and one member's own launch."""
+    words = [*network_of("7-64-64-1").settings, "training.epochs=1", f"data.data_path={small_history}"]
+    _timed(1, "train", tmp_path / "first", *words)  # may build the kernel
+    members_s, launches_s = [], []
+    for number in range(2):
+        few_s, many_s = (
+            _timed(1, "ensemble", tmp_path / f"{number}_{members}", *words, f"ensemble.members={members}")[1]
+            for members in (2, 34)
+        )
+        members_s.append((many_s - few_s) / 32)
+        launches_s.append(_timed(1, "train", tmp_path / f"alone{number}", *words)[1])
+    last = tmp_path / "1_34" / "members" / "0033"
+    assert {"run_record.json", "statistics.json", "logs", "config.yaml", "checkpoints"} <= {
+        path.name for path in last.iterdir()
+    }
+    member_s, launch_s = min(members_s), min(launches_s)
+    with capsys.disabled():
+        print(f"\na member of one epoch: {1e3 * member_s:.1f} ms of processor time, its launch {launch_s:.2f} s")
+    assert member_s < launch_s / 60  # 1 / 150, on a machine with ten programs on its two cores
 
 
 def test_the_command(tmp_path: Path) -> None:

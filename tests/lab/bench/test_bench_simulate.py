@@ -303,9 +303,9 @@ def test_where_two_ranks_add_by_messages_the_memory_is_assumed_and_said(
     text = CLUSTER.replace("cores: 8", "cores: 8, memory_bandwidth_gb_s: 20")
     assert main(["bench", "simulate", "--cluster", str(described(tmp_path, text)), *flags]) == 0
     assert "memory 0.1 us, 20 GB/s as described" in capsys.readouterr().out
-    large = described(tmp_path, CLUSTER.replace("nodes: 512", "nodes: 2").replace("cores: 8", "cores: 128"))
-    assert main(["bench", "simulate", "--cluster", str(large), *flags[:2], "--ranks", "1,256", *flags[4:]]) == 0
-    words = "note: with more than 64 ranks a node the engine sends messages among all ranks instead"
+    large = described(tmp_path, CLUSTER.replace("nodes: 512", "nodes: 2").replace("cores: 8", "cores: 256"))
+    assert main(["bench", "simulate", "--cluster", str(large), *flags[:2], "--ranks", "1,512", *flags[4:]]) == 0
+    words = "note: with more than 128 ranks a node the engine sends messages among all ranks instead"
     assert words in capsys.readouterr().out
 
 

@@ -10,8 +10,6 @@ import pytest
 from conftest import launch
 
 NUM_RUNS = 3
-# Python with torch, on the machine for which the limits are meant; a slower one takes as many times longer.
-IMPORT_S = 1.05
 
 
 def seconds_of(arguments: list[str], num_ranks: int | None, folder: Path) -> float:
@@ -23,9 +21,9 @@ def seconds_of(arguments: list[str], num_ranks: int | None, folder: Path) -> flo
     return seconds
 
 
-@pytest.mark.parametrize(("num_ranks", "limit_s"), [(1, 2.5), pytest.param(8, 6.0, marks=pytest.mark.mpi(ranks=8))])
-def test_the_whole_default_run_takes_seconds(
-    tmp_path: Path, num_ranks: int, limit_s: float, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("num_ranks", "limit_imports"), [(1, 2.0), (8, 4.0)])  # 1.4 and 3.0 on two quiet cores
+def test_the_whole_default_run_takes_few_times_an_import_of_torch(
+    tmp_path: Path, num_ranks: int, limit_imports: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs_s, imports_s = [], []
     for number in range(NUM_RUNS + 1):
@@ -33,5 +31,5 @@ def test_the_whole_default_run_takes_seconds(
         imports_s.append(seconds_of(["-c", "import torch"], None, tmp_path / f"import{number}"))
     run_s, import_s = statistics.median(runs_s[1:]), statistics.median(imports_s)  # the first run builds the kernel
     with capsys.disabled():
-        print(f"\nthe whole default run on {num_ranks} rank(s): {run_s:.2f} s, `import torch` alone {import_s:.2f} s")
-    assert run_s < limit_s * max(1.0, import_s / IMPORT_S)
+        print(f"\nthe whole default run on {num_ranks} rank(s): {run_s:.2f} s, {run_s / import_s:.2f} imports of torch")
+    assert run_s < limit_imports * import_s

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import platform
 from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from conftest import Finished, launch
 from cpp_program import cpp_program
 
 from mpitrain.bench import step
-from mpitrain.bench.measured.configured import configured_run
+from mpitrain.bench.configured import configured_run
 from mpitrain.bench.step import check_not_launched, cpp_flags_of
 from mpitrain.bench.step_cases import DEFAULT_ENGINES, ENGINES, StepCase, network_of, step_count, step_network_of
 from mpitrain.bench.step_job import affordable_steps
 from mpitrain.bench.step_results import scaling_of, summarise, with_ratios, with_shares_of_peak
 from mpitrain.cli.bench.command import scaling_cases
 from mpitrain.cli.main import main
+from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
 from mpitrain.config import load_run_config
+from mpitrain.config.training import ComputeSection
 from mpitrain.errors import LaunchError, UserError
+from mpitrain.train.compiled import peak
+from mpitrain.train.compiled.build import build_source
 from mpitrain.train.compiled.peak import measure_peak, operations_of
 
 TIMEOUT_S = 300.0
@@ -65,6 +72,21 @@ def test_share_of_the_peak_of_made_up_figures() -> None:
 def test_the_peak_is_one_of_this_kind_of_machine() -> None:
     # From one number a cycle at 0.5 GHz, of an emulation, to two vectors of 16 at 10 GHz, two operations each.
     assert 1e8 < measure_peak() < 2 * 2 * 16 * 10e9
+
+
+def test_steps_and_peak_are_those_of_the_instruction_set_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    def noted(name: str, macros: Sequence[str] = (), instruction_set: str = "native") -> Path:
+        built.append((name, instruction_set))
+        return build_source(name, macros, instruction_set)
+
+    monkeypatch.setattr(peak, "build_source", noted)
+    assert measure_peak("x86-64" if platform.machine() == "x86_64" else "armv8-a") > 1e7
+    assert built == [("peak", "x86-64" if platform.machine() == "x86_64" else "armv8-a")]
+    case = replace(case_of("compiled-any"), instruction_set="x86-64-v3")
+    assert "compute.instruction_set=x86-64-v3" in case.settings
+    assert get_args(ComputeSection.model_fields["instruction_set"].annotation) == INSTRUCTION_SETS
 
 
 def test_speed_up_and_efficiency_of_made_up_figures() -> None:

@@ -5,8 +5,8 @@ of a launcher are started by it. After each fault the run is resumed on one rank
 without faults reaches, whatever the number of ranks was.
 
 `python tests/lab/campaign/fault_schedules.py FOLDER 0-1999 --at-once 3` plays these (or single numbers: 4 11), and
-prints how many of each kind ended as they must. Begun again in the same folder, it goes on. On a cluster,
-`--launcher srun` has srun start the ranks on two nodes, whatever launcher a schedule has drawn.
+prints how many of each kind ended as they must. Begun again in the same folder, it goes on. `--launcher` takes the
+place of what the schedules have drawn; on a cluster, srun starts the ranks on two nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from start_faults import free_port
 from workers import Done, exit_code_of, forget_shared_memory, play_in_workers
 
 LAUNCHERS = {"by hand": 7, "mpirun": 2, "torchrun": 1}  # with how often of ten each is drawn
-STALL_LIMIT_S = 20.0
+SECONDS_TO_END, STALL_LIMIT_S, SECONDS_TO_START = 10.0, 6.0, 30.0
 SAYS = {
     "bug": (1, "ZeroDivisionError: injected"),
     "no memory": (1, "MemoryError: injected"),
@@ -115,19 +115,21 @@ class Campaign:
         one = replace(drawn, launcher=self._launcher or drawn.launcher)
         notes = run.with_suffix(".notes")
         self._remove(run)  # what a campaign that was ended has left
+        stall_limit_s = STALL_LIMIT_S
         words = [one.kind, one.phase, str(one.rank), str(one.passing), str(notes), "train", f"output.model_dir={run}",
-                 f"data.data_path={self._history}", *SETTINGS, f"distributed.timeout={STALL_LIMIT_S}"]  # fmt: skip
+                 f"data.data_path={self._history}", *SETTINGS, f"distributed.timeout={stall_limit_s:.1f}"]  # fmt: skip
         environ = {**launcher_environment(), "MARK_OF_TEST": mark}
+        limit_s = SECONDS_TO_END + (stall_limit_s if one.kind in STAYING else 0.0)
         try:
-            ended = self._launch(one, words, environ, notes)
+            ended = self._launch(one, words, environ, notes, limit_s)
         except subprocess.TimeoutExpired:
             return ["did not end"]
         finally:
-            left = left_behind(mark)
+            left = left_behind(mark, TIMEOUT_S)
         if not _fault_at(notes):
             return [f"ended before the fault: {ended.stderr[-800:]}"]
         problems = [f"left behind: {left}"] if left else []
-        problems += problems_of_end(one, ended)
+        problems += problems_of_end(one, ended, limit_s)
         problems += self._problems_of_resuming(run, notes)
         if not problems:
             self._remove(run)
@@ -138,7 +140,7 @@ class Campaign:
         for path in self._folder.glob(f"{run.name}.*"):
             path.unlink()
 
-    def _launch(self, one: Schedule, words: list[str], environ: dict[str, str], notes: Path) -> Ended:
+    def _launch(self, one: Schedule, words: list[str], environ: dict[str, str], notes: Path, limit_s: float) -> Ended:
         stderr = notes.with_suffix(".faulty")
         if one.launcher == "by hand":
             meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(one.num_ranks)}
@@ -152,10 +154,10 @@ class Campaign:
                     stdout=subprocess.DEVNULL, stderr=file, start_new_session=True,
                 )  # fmt: skip
             pids = [process.pid]
-        codes = _wait_for(pids)
+        codes = _wait_for(pids, notes, limit_s, TIMEOUT_S)
         if one.launcher == "srun" and codes[0] > 5 and notes.with_suffix(".code").exists():  # as job scripts do
             codes = [int(notes.with_suffix(".code").read_text())]
-        return Ended(codes, stderr.read_text())
+        return Ended(codes, stderr.read_text(), time.time() - _fault_at(notes))
 
     def _problems_of_resuming(self, run: Path, notes: Path) -> list[str]:
         saved = [int(line.split()[1]) for line in notes.read_text().splitlines() if line.startswith("saved")]
@@ -171,9 +173,9 @@ class Campaign:
         return [*notices, *([] if digest == self._expected else [f"hash {digest[:12]}, not {self._expected[:12]}"])]
 
 
-def problems_of_end(one: Schedule, ended: Ended) -> list[str]:
+def problems_of_end(one: Schedule, ended: Ended, limit_s: float) -> list[str]:
     """Return in what the end of a schedule differs from the table of expected outcomes."""
-    problems = []
+    problems = [f"took {ended.seconds:.1f} s"] if ended.seconds > limit_s else []
     is_torchruns = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError" in ended.stderr
     num_allowed = int(is_torchruns) + int(one.kind in _BUGS and one.phase in _BEFORE_THE_FOLDER)
     if ended.stderr.count("Traceback") > num_allowed:
@@ -260,20 +262,20 @@ def launcher_of(one: Schedule) -> list[str]:
     return [sys.executable, *torchrun, "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
 
 
-def _wait_for(pids: list[int]) -> list[int]:
-    """Return the exit codes. Raises TimeoutExpired, and kills what is left, after the bound for hangs."""
-    deadline_s, codes = time.monotonic() + TIMEOUT_S, dict[int, int]()
+def _wait_for(pids: list[int], notes: Path, limit_s: float, start_limit_s: float) -> list[int]:
+    """Return the exit codes. Raises TimeoutExpired, and kills what is left, long after what is allowed."""
+    deadline_s, codes = time.time() + start_limit_s + limit_s, dict[int, int]()
     while len(codes) < len(pids):
         for pid in set(pids) - set(codes):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
                 forget_shared_memory(pid)
-        if time.monotonic() > deadline_s:
+        if time.time() > max(deadline_s, _fault_at(notes) + 2 * limit_s):
             for pid in set(pids) - set(codes):
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            raise subprocess.TimeoutExpired("ranks", TIMEOUT_S)
+            raise subprocess.TimeoutExpired("ranks", limit_s)
         time.sleep(0.01)
     return [codes[pid] for pid in pids]
 
@@ -283,9 +285,9 @@ def _fault_at(notes: Path) -> float:
     return next((float(line.split()[1]) for line in lines if line.startswith("fault")), 0.0)
 
 
-def left_behind(mark: str) -> list[str]:
+def left_behind(mark: str, limit_s: float) -> list[str]:
     """Return the commands of processes that are left after the limit; end them."""
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + limit_s
     while left := [path for path in Path("/proc").glob("[0-9]*") if _has_mark(path, mark)]:
         if time.monotonic() > deadline_s:
             commands = [(path / "cmdline").read_bytes()[-90:].decode(errors="replace") for path in left]
@@ -349,7 +351,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("numbers", nargs="+", help="such as 4 11 100-199")
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--launcher", choices=["srun"])
+    parser.add_argument("--launcher", choices=["srun", "mpirun"])
     asked = parser.parse_args()
     ranges = [word.partition("-") for word in asked.numbers]
     chosen = [n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)]

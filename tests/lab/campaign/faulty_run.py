@@ -29,9 +29,9 @@ PHASES = {
     "writing a checkpoint": (f"{STORE}.write_and_sync", 24),
     "committing a checkpoint": (f"{STORE}.write_durably", 12),
     "removing old checkpoints": (f"{STORE}.CheckpointStore._prune", 9),
-    "finishing": (f"{TRAIN}.finish_run", 1),
-    "writing the model": ("mpitrain.runs.finish.save_model", 1),
-    "writing the report": ("mpitrain.runs.finish.write_page", 1),
+    "finishing": ("mpitrain.runs.finish.finish_run", 1),
+    "writing the model": ("mpitrain.runs.finish.save_trained", 1),
+    "writing the report": ("mpitrain.runs.page.written.write_page", 1),
     "predicting": (f"{TRAIN}.predict_finally", 1),
     "the last meeting": ("mpitrain.comm.start._close", 1),
 }

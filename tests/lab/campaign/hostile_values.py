@@ -9,14 +9,11 @@ import random
 import sys
 import time
 import traceback
-import typing
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from mpitrain.config import RunConfig, load_run_config, render_yaml
+from mpitrain.config.messages import known_keys
 from mpitrain.errors import ConfigError, LaunchError
 
 EXPECTED = {"refused", "taken"}
@@ -34,17 +31,8 @@ VALUES = (
 )  # fmt: skip
 
 
-def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Yield every dotted key of a section, sections themselves as well."""
-    for name, field in model.model_fields.items():
-        yield above + name
-        for kind in (field.annotation, *typing.get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from keys_of(kind, f"{above}{name}.")
-
-
 KEYS = (
-    *keys_of(RunConfig),
+    *(".".join(key) for key in known_keys()),
     "",
     ".",
     "training.",

@@ -17,7 +17,6 @@ ALWAYS = (4, 193, 33, 36, 42)
 
 
 @pytest.mark.slow
-@pytest.mark.mpi(ranks=3)
 def test_runs_with_one_fault_end_as_the_table_says(
     tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

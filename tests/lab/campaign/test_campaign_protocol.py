@@ -30,7 +30,9 @@ SAFEGUARDS = {
 NUMBERS = {"STARTS": 1, "ENDS": 2, "HOLDS": 3}
 Event = tuple[str, int]
 
-pytestmark = pytest.mark.skipif(shutil.which("spin") is None, reason="needs Spin: apt-get install spin")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("spin") is None, reason="needs Spin: apt-get install spin"),
+]
 
 
 def check(

@@ -40,14 +40,12 @@ def seen():
     return json.loads(done.stdout)
 
 
-@pytest.mark.mpi(ranks=NUM_RANKS)
 def test_waiting_takes_no_core(seen):
     for rank in seen[1:]:
         for verb in ("barrier", "broadcast_object", "all_gather_object"):
             assert rank[f"{verb} True"][0] < 0.2, seen
 
 
-@pytest.mark.mpi(ranks=NUM_RANKS)
 def test_the_answers_are_those_of_ranks_that_wait_busily(seen):
     answers = {"barrier": None, "broadcast_object": 10, "all_gather_object": [10, 11, 12, 13]}
     for rank in seen:

@@ -31,9 +31,7 @@ def run_all(folder, cases, num_ranks, streamed, predicted):
         for name, case in cases.items()
     ]
     (folder / f"on_{num_ranks}.json").write_text(json.dumps(orders))
-    done = launch(
-        [str(TESTS / "lab" / "data" / "user_runs.py"), str(folder / f"on_{num_ranks}.json")], num_ranks, folder, 400
-    )
+    done = launch([str(TESTS / "data" / "user_runs.py"), str(folder / f"on_{num_ranks}.json")], num_ranks, folder, 400)
     assert done.returncode == 0, done.stderr
     return runs
 

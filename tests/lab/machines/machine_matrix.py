@@ -27,6 +27,11 @@ class Machine:
     emulator: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def environ_of_launch(self) -> dict[str, str]:
+        """The variables of a launch there; an emulated import of torch takes minutes on a busy host."""
+        return {"MPITRAIN_START_TIMEOUT_S": "900", **self.environ}
+
     def skip_if_missing(self) -> None:
         """Skip the test, with the reason, where this machine is not at hand."""
         if os.uname().machine != "x86_64":

@@ -87,7 +87,7 @@ def train_on(machine: Machine, history: Path, folder: Path) -> dict[str, Trained
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     program = [str(TESTS / "train" / "many_runs.py"), str(folder / "jobs.json")]
-    done = launch(program, RANKS, timeout_s=TIMEOUT_S, environ=dict(machine.environ), emulator=machine.emulator)
+    done = launch(program, RANKS, timeout_s=TIMEOUT_S, environ=machine.environ_of_launch, emulator=machine.emulator)
     said = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + said
     assert [path.read_text() for path in folder.glob("*.code")] == ["0"] * RANKS * len(jobs), said
@@ -112,7 +112,7 @@ def verify_on(machine: Machine, case: str, folder: Path) -> tuple[Finished, dict
     done = launch(
         ["-m", "mpitrain", "verify", *flags, "--output", str(folder)],
         timeout_s=TIMEOUT_S,
-        environ=dict(machine.environ),
+        environ=machine.environ_of_launch,
     )
     assert (folder / "verify.json").exists(), done.stderr
     return done, json.loads((folder / "verify.json").read_text())

@@ -73,7 +73,8 @@ def _hashes(build: Build, sets: list[str], folder: Path) -> dict[tuple[str, str]
     machine = MACHINES[build.machine]
     done = launch(
         [str(TESTS / "train" / "many_runs.py"), str(folder / "jobs.json")], build.num_ranks, timeout_s=TIMEOUT_S,
-        environ={"CXX": str(_compiler(build, folder)), "MPITRAIN_CACHE": str(folder / "cache"), **machine.environ},
+        environ=machine.environ_of_launch
+        | {"CXX": str(_compiler(build, folder)), "MPITRAIN_CACHE": str(folder / "cache")},
         emulator=machine.emulator,
     )  # fmt: skip
     said = "".join(path.read_text() for path in sorted(folder.glob("*.err")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
@@ -142,9 +143,10 @@ class SlurmCluster:
         """Kill every process of a node, as a power cut does, and let the controller know; the node comes back after."""
         daemon = self._of_nodes[name]
         killed = {daemon.pid, *_processes_of_node(name)}
-        for pid in killed:
+        # Stopped first: srun, alive for a moment after the others, would end its step on the other node.
+        for signal_sent, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), killed):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal_sent)
         daemon.wait()
         # What the controller finds out by itself after SlurmdTimeout.
         self.run(["scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=lost"])

@@ -19,6 +19,7 @@ __all__ = ["slurm"]
 
 Outcome = tuple[str, list[tuple[float, float | None]]]
 
+SECONDS_TO_REFUSE = 10.0
 LAUNCH_TIMEOUT_S = 150.0
 COMMAND = (sys.executable, "-m", "mpitrain", "train")
 TWO_AND_TWO = ("-N2", "--ntasks-per-node=2")

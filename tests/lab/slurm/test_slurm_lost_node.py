@@ -75,7 +75,7 @@ def test_the_first_node_is_lost_and_the_batch_script_with_it(
     written = slurm.run(command(small_history, *words), cwd=tmp_path)
     assert written.returncode == 0, written.stderr
     script = tmp_path / "job.sh"
-    script.write_text(written.stdout.replace("while sleep 30; do", "while sleep 1; do"))
+    script.write_text(written.stdout)
     job = slurm.submit(script, cwd=tmp_path)
     wait_for_checkpoints(tmp_path / "run")
     with slurm.lost_node("n1"):
@@ -90,7 +90,6 @@ def test_the_first_node_is_lost_and_the_batch_script_with_it(
     assert result_of(tmp_path / "run") == expected
 
 
-@pytest.mark.mpi(ranks=2)
 def test_a_local_run_starts_again_after_its_ranks_were_killed(
     small_history: Path, tmp_path: Path, expected: tuple[str, list[tuple[float, float | None]]]
 ) -> None:

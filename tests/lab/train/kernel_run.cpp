@@ -4,12 +4,24 @@
 #include <cstdio>
 #include <vector>
 
+#ifdef FIELD_SIZE
+#include "field_network.cpp"
+#else
 #include "dense_network.cpp"
+#endif
 
 namespace {
 
-constexpr std::int64_t num_slices = 8, slice_rows = 9, num_rows = num_slices * slice_rows, num_steps = 60;
-constexpr int F = sizes[0], O = sizes[num_layers];
+// Numbers of a sample's inputs, targets and weights; fields are of many points, so fewer of them.
+#ifdef FIELD_SIZE
+constexpr std::int64_t microbatch_rows = has_norm ? 1 : 2, num_steps = 20;
+constexpr int F = num_inputs, O = num_outputs, input_numbers = F * H * W, target_numbers = O * H * W;
+constexpr int weight_numbers = target_numbers;
+#else
+constexpr std::int64_t microbatch_rows = 9, num_steps = 60;
+constexpr int F = sizes[0], O = sizes[num_layers], input_numbers = F, target_numbers = O, weight_numbers = 1;
+#endif
+constexpr std::int64_t num_microbatches = 8, num_rows = num_microbatches * microbatch_rows;
 
 std::uint64_t random_state = 88172645463325252u;
 /// A number in [-1, 1) of 20 bits.
@@ -34,26 +46,26 @@ std::uint64_t hashed(std::uint64_t hash, const std::vector<Number>& numbers) {
 }  // namespace
 
 int main() {
-    std::vector<Real> parameters = random_numbers(num_parameters()), inputs = random_numbers(num_rows * F);
-    std::vector<Real> targets = random_numbers(num_rows * O), weights(num_rows, 1), statistics(2 * F + 3 * O + 1, 1);
+    std::vector<Real> parameters = random_numbers(num_parameters()), inputs = random_numbers(num_rows * input_numbers);
+    std::vector<Real> targets = random_numbers(num_rows * target_numbers), weights(num_rows * weight_numbers, 1), statistics(2 * F + 3 * O + 1, 1);
     for (Real& parameter : parameters) parameter /= 4;
     parameters[1] = inputs[2] = static_cast<Real>(1e-39);  // no number in float32 that has all its digits
     for (int f = 0; f < F; ++f) statistics[f] = random_number(), statistics[F + f] = Real(1.5) + random_number();
     for (int o = 0; o < O; ++o) statistics[2 * F + o] = random_number(), statistics[2 * F + O + o] = Real(0.75);
-    std::vector<Real> partials(num_slices * partial_length), m(num_parameters()), v(num_parameters());
-    std::vector<double> epoch_sums(2 * num_slices), loss_and_stop(2), losses(num_steps), validation(2);
+    std::vector<Real> partials(num_microbatches * partial_length), m(num_parameters()), v(num_parameters());
+    std::vector<double> epoch_sums(2 * num_microbatches), loss_and_stop(2), losses(num_steps), validation(2);
     std::vector<std::int64_t> order(num_rows);
-    std::vector<SampleAddresses> addresses(num_slices, {inputs.data(), targets.data(), weights.data()});
+    std::vector<SampleAddresses> addresses(num_microbatches, {inputs.data(), targets.data(), weights.data()});
     for (std::int64_t row = 0; row < num_rows; ++row) order[row] = num_rows - 1 - row;
     std::vector<unsigned char> memory(sizeof(Workspace) + 64);
     const auto start = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
     float step_count = 0;
     volatile std::int64_t steps_done = 0;
     Draws draws{1234567, 0, 0};
-    std::vector<Real> running(static_cast<std::size_t>(2 * num_layers * widest()));
-    for (int l = 0; has_batch_norm && l < num_layers - 1; ++l)
-        for (int c = 0; c < sizes[l + 1]; ++c)
-            running[static_cast<std::size_t>(running_before(l) + sizes[l + 1] + c)] = 1;
+    std::vector<Real> running(static_cast<std::size_t>(running_before(num_layers)) + 1);
+    for (int l = 0; l < num_layers; ++l)
+        for (int c = 0; c < norm_channels(l); ++c)
+            running[static_cast<std::size_t>(running_before(l) + norm_channels(l) + c)] = 1;
     const Step step{reinterpret_cast<Workspace*>(start),
                     parameters.data(),
                     statistics.data(),
@@ -68,10 +80,10 @@ int main() {
                     nullptr,
                     &draws,
                     running.data(),
-                    slice_rows,
-                    num_slices,
-                    slice_rows,
+                    &num_microbatches,
+                    microbatch_rows,
                     1,
+                    microbatch_rows,
                     1,
                     0.5,
                     0.9,

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from unittest import mock
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
+
 from node_sum_program import RATE, Run, no_shared_memory, noting_in, stopped, waiting
 
 from mpitrain.comm.mpi import node_shared

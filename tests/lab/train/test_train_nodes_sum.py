@@ -23,7 +23,7 @@ LAYOUTS = {
     "4 ranks on 2 nodes of MPICH": (4, {CLIQUES: "2", BLOCKS: "1"}, True),
     "4 ranks on 3 nodes of MPICH": (4, {CLIQUES: "3", BLOCKS: "1"}, False),
     "4 ranks on 4 nodes of MPICH": (4, {CLIQUES: "4"}, True),
-    "2 + 1": (3, "0,0,1", False),
+    "2 + 1": (3, "0,0,1", True),  # of four microbatches each node has a half
     "3 + 1": (4, "0,0,0,1", False),
     "1 + 3": (4, "0,1,1,1", False),
     "2 + 2 of Open MPI": (4, "0,0,1,1", True),
@@ -59,7 +59,6 @@ def layout(request, tmp_path_factory):
     return facts, num_ranks, doubles, is_openmpi
 
 
-@pytest.mark.mpi(ranks=4)
 @pytest.mark.parametrize("way", ["fixed", "fixed, one by one", "layers", "profiled", "no room", "no functions"])
 def test_every_rank_has_the_bits_of_one_rank_alone(alone, layout, way):
     facts, num_ranks, doubles, is_openmpi = layout
@@ -73,7 +72,6 @@ def test_every_rank_has_the_bits_of_one_rank_alone(alone, layout, way):
         assert [seen[what] for what in SAME] == [expected[what] for what in SAME]
 
 
-@pytest.mark.mpi(ranks=4)
 def test_an_epoch_is_one_call(layout):
     facts = layout[0]
     assert [facts[way][0]["calls"] for way in ("fixed", "any", "layers")] == [3, 3, 3]
@@ -82,7 +80,6 @@ def test_an_epoch_is_one_call(layout):
     assert num_steps > 3
 
 
-@pytest.mark.mpi(ranks=4)
 def test_joined_slices_agree_to_rounding(alone, layout):
     facts = layout[0]
     (expected,) = alone["fixed"]
@@ -91,14 +88,12 @@ def test_joined_slices_agree_to_rounding(alone, layout):
     assert facts["any"][0]["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
 
-@pytest.mark.mpi(ranks=4)
 def test_a_stop_asked_on_one_node_is_heard_on_all_after_one_step(alone, layout):
     for seen in layout[0]["stopped"]:
         assert seen["calls"] == [[3, False], [1, True]]
         assert seen["weights"] == alone["stopped"][0]["weights"]
 
 
-@pytest.mark.mpi(ranks=4)
 def test_ranks_sleep_until_a_late_one_of_another_node_has_come(layout):
     for seen in layout[0]["waiting"]:
         if not seen["is_late"]:
@@ -106,13 +101,11 @@ def test_ranks_sleep_until_a_late_one_of_another_node_has_come(layout):
             assert seen["cpu_s"] < 0.5 * seen["wall_s"]
 
 
-@pytest.mark.mpi(ranks=4)
 def test_every_rank_tells_its_time_among_the_nodes(layout):
     """Those that wait for their node's first rank too, so that the rank which waits least tells the message's time."""
     assert all(0 < seen["messages_s"] < 60 for seen in layout[0]["fixed"])
 
 
-@pytest.mark.mpi(ranks=4)
 def test_an_error_of_mpi_is_raised_as_mpi4py_raises_it(layout):
     facts, num_ranks, *_ = layout
     is_each_on_its_own = facts["fixed"][0]["nodes"] == num_ranks

@@ -50,12 +50,12 @@ class ReadingKernels:
 def load_library() -> ctypes.CDLL | None:
     """Return the library, compiled now (about a second) if the cache does not hold it; None where that cannot be."""
     compiler = find_cpp_compiler(os.environ)
-    path = None if compiler is None else build_or_none("reading", compiler, _FLAGS, _SOURCE.read_text(), any_cpu=True)
-    if path is None:
+    if compiler is None:
         return None
-    library = ctypes.CDLL(str(path))
+    library = build_or_none("reading", compiler, _FLAGS, _SOURCE.read_text(), any_cpu=True)
+    if library is None:
+        return None
     address, count = ctypes.c_void_p, ctypes.c_int64
-    library.unshuffle.argtypes, library.unshuffle.restype = (address, count, count, address), None
     for function in (library.decode_float, library.decode_double):
         function.argtypes, function.restype = (address, count, address, count, address), None
     for function in (library.gather_rows, library.scatter_rows):

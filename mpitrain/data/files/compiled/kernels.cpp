@@ -15,57 +15,6 @@ namespace {
 constexpr std::int64_t block_rows = 256;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-#ifdef __SSE2__
-/// Sixteen numbers at once: the first half of the vectors is interleaved with the second one, log2(bytes) times.
-template <int bytes>
-void unshuffle_16(const std::uint8_t* planes, std::int64_t n, std::uint8_t* values) {
-    __m128i now[bytes], next[bytes];
-#pragma GCC unroll 8
-    for (int b = 0; b < bytes; ++b) now[b] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(planes + b * n));
-#pragma GCC unroll 8
-    for (int step = 1; step < bytes; step *= 2) {
-#pragma GCC unroll 8
-        for (int b = 0; b < bytes / 2; ++b) {
-            next[2 * b] = _mm_unpacklo_epi8(now[b], now[b + bytes / 2]);
-            next[2 * b + 1] = _mm_unpackhi_epi8(now[b], now[b + bytes / 2]);
-        }
-#pragma GCC unroll 8
-        for (int b = 0; b < bytes; ++b) now[b] = next[b];
-    }
-#pragma GCC unroll 8
-    for (int b = 0; b < bytes; ++b) _mm_storeu_si128(reinterpret_cast<__m128i*>(values + 16 * b), now[b]);
-}
-#endif
-
-template <int bytes>
-void unshuffle_items(const std::uint8_t* __restrict planes, std::int64_t n, std::uint8_t* __restrict values) {
-    std::int64_t i = 0;
-#ifdef __SSE2__
-    if constexpr (bytes == 4 || bytes == 8)
-        for (; i + 16 <= n; i += 16) unshuffle_16<bytes>(planes + i, n, values + i * bytes);
-#endif
-    for (; i < n; ++i)
-        for (int b = 0; b < bytes; ++b) values[i * bytes + b] = planes[b * n + i];
-}
-
-}  // namespace
-
-/// Undoes HDF5's shuffle: `planes` [item_bytes][n] are the first bytes of all numbers, then the second ones, and so on.
-extern "C" void unshuffle(const std::uint8_t* planes, std::int64_t n, std::int64_t item_bytes, std::uint8_t* values) {
-    switch (item_bytes) {
-        case 2:
-            return unshuffle_items<2>(planes, n, values);
-        case 4:
-            return unshuffle_items<4>(planes, n, values);
-        case 8:
-            return unshuffle_items<8>(planes, n, values);
-        default:
-            std::memcpy(values, planes, n * item_bytes);
-    }
-}
-
-namespace {
-
 /// One column of a table: where its numbers lie, and what makes measurements of them (`_Column` in columns.py).
 struct Column {
     const std::uint8_t* stored;

@@ -6,6 +6,7 @@ T  time levels of a file
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,13 @@ DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2})?)?\b")
 TIME = "time"
 CLOCK_NAMES = (TIME, "day_of_year", "hour_of_day", "month", "year")
 Times = npt.NDArray[np.float64]
+# Calendars without a year 0, and the days from 1970 to its first day where it is counted.
+_WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
+_LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
+_SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-")
+# Months and years have no fixed length: whole ones are counted in the calendar. Months of 360_day are cftime's.
+_CALENDAR_UNITS = re.compile(r"^\s*(month|year)s?\s+(since\s+.*)$", re.IGNORECASE)
+_MONTHS_IN = {"month": 1, "year": 12}
 
 
 def is_clock(name: str, file: FieldFile) -> bool:
@@ -33,36 +41,125 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
 
     `info` is the coordinate variable of the time axis. Raises DataError where there is none that says since when.
     """
-    import cftime
-
     if info is None or " since " not in info.units:
         raise DataError(
             f"{file.path}: its time levels have no time (a coordinate variable with units such as 'days since "
             "2000-01-01'), which time, day_of_year, hour_of_day and dates need; take these out of the settings"
         )
-    calendar = _plain(info.text("calendar"))
+    calendar = plain_calendar(info.text("calendar"))
     values = read_column(file, info)
     try:
-        dates = cftime.num2date(values, info.units, calendar=calendar)
-        return np.asarray(cftime.date2num(dates, EPOCH, calendar=calendar), dtype=np.float64).reshape(-1), calendar
+        dates = dates_of(values, info.units, calendar)
+        return numbers_of(dates, EPOCH, calendar).reshape(-1), calendar
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units") from error
+        raise DataError(
+            f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units, or write days since a "
+            f"date into {info.name}"
+        ) from error
+
+
+def plain_calendar(calendar: str) -> str:
+    """Return the name of a calendar as cftime spells it; "" is the standard one."""
+    return {"": "standard", "gregorian": "standard"}.get(calendar.lower(), calendar.lower())
+
+
+def dates_of(values: Any, units: str, calendar: str) -> Any:
+    """Return the dates of numbers in `units`, as an array of cftime's of the same shape.
+
+    Climatologies are written in a year 0, which calendars with a year 1 before Christ lack: dates of such units count
+    it. Whole months and years are counted in the calendar, whose months differ. Raises ValueError, TypeError or
+    OverflowError.
+    """
+    import cftime
+
+    calendar, counted = plain_calendar(calendar), _CALENDAR_UNITS.match(units)
+    if counted is not None and not (calendar == "360_day" and counted[1].lower() == "month"):
+        months = _whole(values) * _MONTHS_IN[counted[1].lower()]
+        start = np.ravel(dates_of([0.0], f"days {counted[2]}", calendar))[0]
+        dates = [_months_later(start, int(one)) for one in np.ma.filled(months, 0).ravel()]
+        whole = np.array(dates, dtype=object).reshape(np.shape(months))
+        return np.ma.array(whole, mask=np.ma.getmaskarray(months))
+    if not (_SINCE_YEAR_ZERO.search(units) and calendar in _WITHOUT_YEAR_ZERO):
+        return cftime.num2date(values, units, calendar=calendar)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that CF does not have it is why it is asked for
+        return cftime.num2date(values, units, calendar=calendar, has_year_zero=True)
+
+
+def _whole(values: Any) -> Any:
+    """Return numbers as they are, masked where missing. Raises ValueError where one is not whole."""
+    found = np.ma.masked_invalid(np.ma.asarray(values, dtype=np.float64))
+    if not np.ma.allequal(found, np.round(found)):
+        raise ValueError("a part of a month or year is no date, whose length differs")
+    return found
+
+
+def _months_later(start: Any, count: int) -> Any:
+    """Return a date so many months later. Raises ValueError where that month lacks the day."""
+    years, month = divmod(start.month - 1 + count, _MONTHS)
+    try:
+        return start.replace(year=start.year + years, month=month + 1)
+    except ValueError as error:
+        raise ValueError(f"month {month + 1} of {start.year + years} has no day {start.day}") from error
+
+
+def _months_since(start: Any, dates: Any, months_in: int) -> Times:
+    """Return the whole months or years from a date. Raises ValueError where one is none."""
+    numbers = np.full(np.shape(dates), np.nan)
+    for place, date in np.ndenumerate(np.ma.asarray(dates)):
+        if date is np.ma.masked:
+            continue
+        count, rest = divmod((date.year - start.year) * _MONTHS + date.month - start.month, months_in)
+        if rest or date != _months_later(start, count * months_in):
+            raise ValueError(f"{date} is not whole months or years after {start}")
+        numbers[place] = count
+    return numbers
+
+
+def numbers_of(dates: Any, units: str, calendar: str) -> Times:
+    """Return dates in `units`, float64, NaN where masked, counting a year 0 where dates do. Raises as `dates_of`."""
+    import cftime
+
+    calendar, counted = plain_calendar(calendar), _CALENDAR_UNITS.match(units)
+    if counted is not None and not (calendar == "360_day" and counted[1].lower() == "month"):
+        start = np.ravel(dates_of([0.0], f"days {counted[2]}", calendar))[0]
+        return _months_since(start, dates, _MONTHS_IN[counted[1].lower()])
+    counts_zero = calendar in _WITHOUT_YEAR_ZERO and any(
+        getattr(date, "has_year_zero", False) for date in np.ravel(dates)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zero = {"has_year_zero": True} if counts_zero else {}
+        numbers = cftime.date2num(dates, units, calendar=calendar, **zero)
+    return np.ma.filled(np.ma.asarray(numbers, dtype=np.float64), np.nan)
 
 
 def clock_values(name: str, times: Times, calendar: str) -> Times:
-    """Return time, day_of_year, hour_of_day, month or year (T,) of `times` (T,), the first two with fractions."""
-    import cftime
+    """Return time, day_of_year, hour_of_day, month or year (T,) of `times` (T,), the first two with fractions.
 
+    A missing time (NaN) gives NaN.
+    """
     if name == TIME:
         return times
+    values, is_known = np.full(times.shape, np.nan), np.isfinite(times)
+    values[is_known] = [_of_date(name, date) for date in _dates_at(times[is_known], calendar)]
+    return values
+
+
+def _dates_at(times: Times, calendar: str) -> Any:
+    """Return the dates at days since 1970-01-01, none of which is missing."""
+    first = _WITHOUT_YEAR_ZERO.get(calendar)
+    is_climatology = first is not None and bool((times < first + _LEAP_YEAR_DAYS).any())
+    days, since = (times - first, "0000-01-01") if first is not None and is_climatology else (times, "1970-01-01")
     # To the second: sums of days leave 23:59:59.999.
-    dates: Any = cftime.num2date(np.round(times * 86400.0), "seconds since 1970-01-01", calendar=calendar)
+    return dates_of(np.round(days * 86400.0), f"seconds since {since}", calendar)
+
+
+def _of_date(name: str, date: Any) -> float:
     if name in ("month", "year"):
-        return np.array([getattr(date, name) for date in dates], dtype=np.float64)
-    hours = np.array([date.hour + date.minute / 60 + date.second / 3600 for date in dates], dtype=np.float64)
-    if name == "hour_of_day":
-        return hours
-    return np.array([date.timetuple().tm_yday for date in dates], dtype=np.float64) + hours / 24
+        return float(getattr(date, name))
+    hours = date.hour + date.minute / 60 + date.second / 3600
+    return float(hours) if name == "hour_of_day" else float(date.timetuple().tm_yday + hours / 24)
 
 
 def day_of(date: str, calendar: str, key: str) -> float:
@@ -74,7 +171,3 @@ def day_of(date: str, calendar: str, key: str) -> float:
         return float(cftime.date2num(cftime.datetime(*words, calendar=calendar), EPOCH, calendar=calendar))
     except ValueError as error:
         raise ConfigError(f"{key}: {date} is no date of the calendar '{calendar}' ({error})") from error
-
-
-def _plain(calendar: str) -> str:
-    return {"": "standard", "gregorian": "standard"}.get(calendar.lower(), calendar.lower())

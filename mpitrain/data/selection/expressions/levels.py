@@ -46,7 +46,7 @@ def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile)
     if not any(index.is_run for index in indices):
         return [text]
     positions = find_positions(reference, info, file)
-    labels = [[_label(axis, position, info, file) for position in found] for axis, found in positions.items()]
+    labels = [_labels(axis, found, info, file) for axis, found in positions.items()]
     lag = [f"time{reference.lag:+d}"] if reference.lag else []
     name = reference.name if reference.name.isidentifier() else f'var("{reference.name}")'
     if not any(info.dimensions):
@@ -54,12 +54,13 @@ def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile)
     return [f"{name}[{', '.join([*one, *lag])}]" for one in itertools.product(*labels)]
 
 
-def _label(axis: int, position: int, info: VariableInfo, file: FieldFile) -> str:
+def _labels(axis: int, positions: list[int], info: VariableInfo, file: FieldFile) -> list[str]:
     dimension = info.dimensions[axis]
     if not dimension:
-        return str(position)
+        return list(map(str, positions))
     values = _values_along(info, axis, file)
-    return f"{dimension}={position if values is None else format(float(values[position]), '.7g')}"
+    shown = positions if values is None else [format(float(values[position]), ".7g") for position in positions]
+    return [f"{dimension}={one}" for one in shown]
 
 
 def _axes_in_order(info: VariableInfo, count: int, file: FieldFile) -> list[int]:

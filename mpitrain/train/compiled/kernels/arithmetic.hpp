@@ -31,7 +31,7 @@ constexpr int lanes = 64 / static_cast<int>(sizeof(Real));  // whatever the regi
 #if defined(__AVX512F__)
 constexpr int register_bytes = 64, row_block = 8;
 #elif defined(__AVX__)
-constexpr int register_bytes = 32, row_block = 4;
+constexpr int register_bytes = 32, row_block = 6;
 #else
 constexpr int register_bytes = 16, row_block = 4;
 #endif

@@ -4,28 +4,11 @@
 #pragma once
 
 #include "dense_layers.hpp"
+#include "sample_addresses.hpp"
 
 namespace {
 
-/// Where the rows of one virtual rank lie, in physical units: inputs [rows][F], targets [rows][O], weights [rows], 0
-/// for padding.
-struct SampleAddresses {
-    const Real* inputs;
-    const Real* targets;
-    const Real* weights;
-};
-
-/// What normalises inputs and targets: input mean [F], input std [F], target mean [O], target std [O]; after them how
-/// much each target counts in the loss [O], and the sum of that [1].
-struct Statistics {
-    const Real* numbers;
-    const Real* input_mean() const { return numbers; }
-    const Real* input_std() const { return numbers + sizes[0]; }
-    const Real* target_mean() const { return numbers + 2 * sizes[0]; }
-    const Real* target_std() const { return numbers + 2 * sizes[0] + sizes[num_layers]; }
-    const Real* target_weights() const { return numbers + 2 * sizes[0] + 2 * sizes[num_layers]; }
-    Real sum_of_target_weights() const { return numbers[2 * sizes[0] + 3 * sizes[num_layers]]; }
-};
+using Statistics = StatisticsOf<sizes[0], sizes[num_layers]>;
 
 /// Lays out what normalises the inputs, as vectors of which what lies beyond F is zero.
 void spread_statistics(Workspace& work, const Statistics& statistics) {
@@ -74,6 +57,38 @@ void start_backward(Workspace& work, int first, int R, const SampleAddresses& ro
             work.delta[(num_layers - 1) % 2][row][o] = without_tiny(
                 counted * loss_slope(error) * slope<output_activation>(work.before[num_layers][row][o], y));
         }
+    }
+}
+
+/// Sets the gradient of one microbatch, whose rows are `order` [num_rows], and adds its loss and weight to sums [2];
+/// `keys` are those of its dropout.
+void compute_microbatch(Workspace& work, const SampleAddresses& rows, const std::int64_t* order, std::int64_t num_rows,
+                        const Statistics& statistics, const std::uint64_t* keys, Real* sums) {
+    for (std::int64_t first = 0; first < num_rows; first += tile_rows) {
+        const int R = static_cast<int>(num_rows - first < tile_rows ? num_rows - first : tile_rows);
+        gather_inputs(work, 0, R, rows, order + first);
+        forward_layer<0>(work, R, {true, keys, tile_rows, first});
+        start_backward(work, 0, R, rows, order + first, statistics, sums[0], sums[1]);
+        backward_layer<num_layers - 1>(work, R, 1, first == 0);
+    }
+    gather_gradients(work);
+}
+
+/// Adds the losses and weights of the first `num_rows` rows to sums [2].
+void add_losses_of_rows(Workspace& work, const SampleAddresses& rows, std::int64_t num_rows,
+                        const Statistics& statistics, double* sums) {
+    std::int64_t order[tile_rows];
+    for (std::int64_t first = 0; first < num_rows; first += tile_rows) {
+        const int R = static_cast<int>(num_rows - first < tile_rows ? num_rows - first : tile_rows);
+        for (int r = 0; r < R; ++r) order[r] = first + r;
+        gather_inputs(work, 0, R, rows, order);
+        forward_layer<0>(work, R, {false, nullptr, 1, 0});
+        for (int r = 0; r < R; ++r)
+            for (int o = 0; o < sizes[num_layers]; ++o) {
+                const double weight = static_cast<double>(rows.weights[first + r] * statistics.target_weights()[o]);
+                sums[0] += weight * static_cast<double>(loss_of(error_of(work, r, o, rows, first + r, statistics)));
+                sums[1] += weight;
+            }
     }
 }
 

@@ -2,23 +2,23 @@
 //
 //   R rows of a tile      I, J inputs and outputs of a layer      M, N, K sizes of a product
 //
-// Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own slice fixes: over inputs
-// for an output, over rows for a weight. How many slices a call computes therefore changes no bit of any of them.
-// The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS; of networks
-// that have them DROPOUT, a probability, BATCH_NORM, the rows that a microbatch has at most, LAYER_NORM 1 and
+// Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own microbatch fixes: over
+// inputs for an output, over rows for a weight. How many microbatches a call computes therefore changes no bit of any
+// of them. The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS; of
+// networks that have them DROPOUT, a probability, BATCH_NORM, the rows that a microbatch has at most, LAYER_NORM 1 and
 // RESIDUAL 1.
 #pragma once
 
 #include "activations.hpp"
 #include "hidden_units.hpp"
 #include "layer_norm.hpp"
+#include "losses.hpp"
 #include "products.hpp"
 
 #ifndef LAYER_SIZES  // an editor reads this file: as for the sea-ice network
 #define LAYER_SIZES 7, 16, 1
 #define HIDDEN identity
 #define OUTPUT sigmoid
-#define LOSS mse
 #endif
 #ifndef DROPOUT
 #define DROPOUT 0
@@ -35,13 +35,10 @@
 
 namespace {
 
-enum Loss { mse, mae, huber };
-
 constexpr int sizes[] = {LAYER_SIZES};
 constexpr int num_layers = sizeof(sizes) / sizeof(sizes[0]) - 1;
 constexpr Activation hidden_activation = HIDDEN;
 constexpr Activation output_activation = OUTPUT;
-constexpr Loss loss_kind = LOSS;
 
 constexpr double dropout = DROPOUT;
 constexpr bool has_dropout = dropout > 0, has_batch_norm = BATCH_NORM > 0, has_layer_norm = LAYER_NORM > 0;
@@ -78,7 +75,9 @@ constexpr int num_moments() {
     for (int l = 0; l < num_layers - 1; ++l) total += has_batch_norm ? num_norm_sums(sizes[l + 1]) : 0;
     return total;
 }
-/// Where those of layer l lie among them, and its running mean and variance among all layers'.
+/// The units of layer l that batch norm normalises.
+constexpr int norm_channels(int l) { return has_batch_norm && l < num_layers - 1 ? sizes[l + 1] : 0; }
+/// Where its sums lie among them, and its running mean and variance among all layers'.
 constexpr int moments_before(int l) {
     int total = 0;
     for (int below = 0; below < l; ++below) total += num_norm_sums(sizes[below + 1]);
@@ -87,20 +86,6 @@ constexpr int moments_before(int l) {
 constexpr int running_before(int l) { return moments_before(l) - l; }
 // After gradient and moments come loss sum, weight sum, stop flag.
 constexpr int loss_entry = num_parameters() + num_moments(), extra_entries = 3;
-
-Real loss_of(Real error) {
-    const Real size = std::fabs(error);
-    if constexpr (loss_kind == mae) return size;
-    if constexpr (loss_kind == huber) return size < 1 ? Real(0.5) * error * error : size - Real(0.5);
-    return error * error;
-}
-
-Real loss_slope(Real error) {
-    const Real sign = static_cast<Real>((error > 0) - (error < 0));
-    if constexpr (loss_kind == mae) return sign;
-    if constexpr (loss_kind == huber) return std::fabs(error) < 1 ? error : sign;
-    return 2 * error;
-}
 
 /// Whether rows of a layer's weights are whole vectors: the products read them where they are, and write the gradient
 /// where it shall be.
@@ -291,10 +276,11 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
     if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R, pass);
 }
 
-/// Sets the gradients of layer l and those below by the R rows of a slice's first tile, and adds to them by later ones.
-/// With `num_slices` above 1 the tile is that many whole slices, whose gradients are added in the tree.
+/// Sets the gradients of layer l and those below by the R rows of a microbatch's first tile, and adds to them by later
+/// ones. With `num_microbatches` above 1 the tile is that many whole microbatches, whose gradients are added in the
+/// tree.
 template <int l>
-void backward_layer(Workspace& work, int R, int num_slices, bool is_first) {
+void backward_layer(Workspace& work, int R, int num_microbatches, bool is_first) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
     Layer& layer = work.layers[l];
     Real(*delta)[stride] = work.delta[l % 2];
@@ -303,10 +289,10 @@ void backward_layer(Workspace& work, int R, int num_slices, bool is_first) {
     const Real* right = is_gradient_transposed(l) ? delta[0] : work.after[l][0];
     Real* gradient = gradient_of_weights<l>(work);
     constexpr int gradient_row = weights_row<l>;
-    if (num_slices > 1) {
-        multiply_in_runs<tile_rows, M>(M, N, num_slices, R / num_slices, left, stride, right, stride, gradient,
-                                       gradient_row);
-        sum_in_runs<tile_rows>(width(J), num_slices, R / num_slices, delta[0], stride, layer.bias_gradient);
+    if (num_microbatches > 1) {
+        multiply_in_runs<tile_rows, M>(M, N, num_microbatches, R / num_microbatches, left, stride, right, stride,
+                                       gradient, gradient_row);
+        sum_in_runs<tile_rows>(width(J), num_microbatches, R / num_microbatches, delta[0], stride, layer.bias_gradient);
     } else {
         multiply<0, M>(M, N, R, left, 1, stride, right, stride, is_first ? nullptr : gradient, gradient_row, gradient,
                        gradient_row);
@@ -341,7 +327,7 @@ void backward_layer(Workspace& work, int R, int num_slices, bool is_first) {
             normalise_backward<I>(below, work.row_counts, R, normed.norm_scale, work.normalised[l],
                                   normed.reciprocal_std, work.moments[moments_before(l - 1)],
                                   normed.norm_scale_gradient, normed.norm_offset_gradient);
-        backward_layer<l - 1>(work, R, num_slices, is_first);
+        backward_layer<l - 1>(work, R, num_microbatches, is_first);
     }
 }
 

@@ -54,7 +54,7 @@ void normalise_rows(Real (*z)[stride], int R, const Real* scale, const Real* off
 }
 
 /// Replaces delta [R][C], the loss's derivatives by the normalised and scaled units, by those by z. Sets the gradients
-/// [C] of scale and offset by the first tile of a slice, and adds to them by later ones.
+/// [C] of scale and offset by the first tile of a microbatch, and adds to them by later ones.
 template <int C, int stride>
 void normalise_rows_backward(Real (*delta)[stride], int R, bool is_first, const Real* scale,
                              const Real (*normalised)[stride], const Real* reciprocal_std, Real* scale_gradient,

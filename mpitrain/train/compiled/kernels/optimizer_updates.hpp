@@ -7,8 +7,8 @@
 
 namespace {
 
-/// total [n + m + 3], the sum over all slices of all ranks, becomes the batch's mean gradient, shortened to clip_norm
-/// if that is above 0.
+/// total [n + m + 3], the sum over all microbatches of all ranks, becomes the batch's mean gradient, shortened to
+/// clip_norm if that is above 0.
 void average_gradient(const Step& step, Real* total) {
     constexpr int n = num_parameters();
     const Real weight_sum = total[loss_entry + 1];
@@ -23,13 +23,11 @@ void average_gradient(const Step& step, Real* total) {
     for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
 }
 
-/// Updates the running statistics of hidden layer l and those above by the sums [m] of all microbatches.
-template <int l>
+/// Updates the running statistics of all layers by the sums [m] of all microbatches.
 void update_running_statistics(const Step& step, const Real* sums) {
-    if constexpr (l < num_layers - 1) {
-        update_running(step.running + running_before(l), sums + moments_before(l), sizes[l + 1]);
-        update_running_statistics<l + 1>(step, sums);
-    }
+    for (int l = 0; l < num_layers; ++l)
+        if (norm_channels(l) > 0)
+            update_running(step.running + running_before(l), sums + moments_before(l), norm_channels(l));
 }
 
 constexpr Real smallest_with_square = is_float ? Real(1.0842022e-19) : Real(1.4916681462400413e-154);  // is normal

@@ -62,6 +62,10 @@ void transpose_back(const Real (*from)[stride], Real* to) {
         }
 }
 
+// Blocks of 6 x 2 sums, two vectors and a factor fill the 16 registers of 32 bytes, and hide the latency of
+// twelve fused products.
+constexpr bool is_six_by_two = row_block == 6;
+
 template <int number>
 using Constant = std::integral_constant<int, number>;
 
@@ -69,7 +73,7 @@ using Constant = std::integral_constant<int, number>;
 template <int rows, int most_rows, typename Block>
 void for_each_column(int m, int N, const Block& block) {
     // Few rows need more vectors, so that as many sums are under way as the latency of a fused product asks for.
-    constexpr int vectors = 2 * rows <= most_rows ? 4 : 2;
+    constexpr int vectors = is_six_by_two && rows == 3 ? 3 : 2 * rows <= most_rows ? 4 : 2;
     int n = 0;
     for (; n + vectors * register_lanes <= N; n += vectors * register_lanes)
         block(Constant<rows>{}, Constant<vectors>{}, m, n);
@@ -85,6 +89,19 @@ void for_each_block(int M, int N, const Block& block) {
     for (; m + most_rows <= M; m += most_rows) for_each_column<most_rows, most_rows>(m, N, block);
     if constexpr (rest > 0) {
         for_each_column<rest, most_rows>(m, N, block);
+    } else if constexpr (is_six_by_two && known_M == 0) {
+        switch (M - m) {
+            case 5:
+                return for_each_column<5, most_rows>(m, N, block);
+            case 4:
+                return for_each_column<4, most_rows>(m, N, block);
+            case 3:
+                return for_each_column<3, most_rows>(m, N, block);
+            case 2:
+                return for_each_column<2, most_rows>(m, N, block);
+            case 1:
+                return for_each_column<1, most_rows>(m, N, block);
+        }
     } else {
         for (; m + half <= M; m += half) for_each_column<half, most_rows>(m, N, block);
         for (; m < M; ++m) for_each_column<1, most_rows>(m, N, block);
@@ -111,11 +128,15 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
         for (int r = 0; r < rows; ++r)
             for (int v = 0; v < vectors; ++v)
                 sum[r][v] = start ? load(start + (m + r) * start_row + n + v * register_lanes) : Vector{};
+        // Where the block begins, apart from k: of one whole index GCC makes an offset for each row, which it keeps in
+        // memory. In a function of its own this loop would have its sums there.
+        const Real* left = a + m * a_row;
+        const Real* right = b + n;
         for (int k = 0; k < depth; ++k) {
             Vector row[vectors];
-            for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
+            for (int v = 0; v < vectors; ++v) row[v] = load(right + k * b_row + v * register_lanes);
             for (int r = 0; r < rows; ++r) {
-                const Vector factor = spread(a[(m + r) * a_row + k * a_column]);
+                const Vector factor = spread(left[r * a_row + k * a_column]);
                 for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
             }
         }
@@ -128,57 +149,58 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
     for_each_block<known_M, row_block>(M, N, block);
 }
 
+// Small blocks leave the CPU room to begin a run before the sums of the one before are finished and put away: of 6 rows
+// a run of 8 takes a tenth longer.
+constexpr int run_block = 4;
+
 /// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. The products of each
 /// run of `run_length` k are summed in order, as `multiply` does from 0, and the runs' sums, of which there are
 /// `num_runs`, a power of two, in the pairwise tree: the bits of one product a run, without their way through memory.
 template <int most_runs, int known_M>
 void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, const Real* b,
                       std::ptrdiff_t b_row, Real* c, std::ptrdiff_t c_row) {
-    constexpr int at_once = register_bytes == 64 ? 2 : 1;  // with 32 registers, two smaller blocks stay in them
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
         constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
-        const auto add_run = [&](int run, Vector(*sum)[vectors]) {
-            for (int k = run * run_length; k < (run + 1) * run_length; ++k) {
+        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of whole subtrees that wait for the next one's
+        int num_held = 0;
+        const Real* left = a + m;
+        const Real* right = b + n;
+        for (int run = 0; run < num_runs; ++run, ++num_held) {
+            Vector sum[rows][vectors] = {};
+            for (int k = 0; k < run_length; ++k, left += a_row, right += b_row) {
                 Vector row[vectors];
-                for (int v = 0; v < vectors; ++v) row[v] = load(b + k * b_row + n + v * register_lanes);
+                for (int v = 0; v < vectors; ++v) row[v] = load(right + v * register_lanes);
                 for (int r = 0; r < rows; ++r) {
-                    const Vector factor = spread(a[k * a_row + m + r]);
+                    const Vector factor = spread(left[r]);
                     for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
                 }
             }
-        };
-        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of whole subtrees that wait for the next one's
-        int num_held = 0;
-        for (int run = 0; run < num_runs; run += at_once) {
-            Vector sum[rows][vectors] = {};
-            add_run(run + at_once - 1, sum);
-            if constexpr (at_once == 2) {
-                Vector before[rows][vectors] = {};
-                add_run(run, before);
-                for (int r = 0; r < rows; ++r)
-                    for (int v = 0; v < vectors; ++v) sum[r][v] = before[r][v] + sum[r][v];
-            }
-            for (int subtree = run / at_once; subtree % 2 == 1; subtree /= 2) {
+            for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
                 --num_held;
                 for (int r = 0; r < rows; ++r)
                     for (int v = 0; v < vectors; ++v) sum[r][v] = held[num_held][r][v] + sum[r][v];
             }
+            const bool is_total = run + 1 == num_runs;
             for (int r = 0; r < rows; ++r)
-                for (int v = 0; v < vectors; ++v) held[num_held][r][v] = sum[r][v];
-            ++num_held;
+                for (int v = 0; v < vectors; ++v)
+                    if (is_total) {
+                        store(c + (m + r) * c_row + n + v * register_lanes, sum[r][v]);
+                    } else {
+                        held[num_held][r][v] = sum[r][v];
+                    }
         }
-        for (int r = 0; r < rows; ++r)
-            for (int v = 0; v < vectors; ++v) store(c + (m + r) * c_row + n + v * register_lanes, held[0][r][v]);
     };
-    for_each_block<known_M, row_block / at_once>(M, N, block);
+    for_each_block<known_M, run_block>(M, N, block);
 }
 
 /// Calls columns(vectors, n), the first a constant, for N columns, a multiple of the lanes.
 template <typename Columns>
 void for_each_sum(int N, const Columns& columns) {
+    // As many sums under way as the latency of an addition asks for, as far as there are registers.
+    constexpr int fewest = lanes / register_lanes, most = fewest == 1 ? 4 : 8;
     int n = 0;
-    for (; n + 4 * register_lanes <= N; n += 4 * register_lanes) columns(Constant<4>{}, n);
-    for (; n < N; n += register_lanes) columns(Constant<1>{}, n);
+    for (; n + most * register_lanes <= N; n += most * register_lanes) columns(Constant<most>{}, n);
+    for (; n < N; n += lanes) columns(Constant<fewest>{}, n);
 }
 
 /// sums[n] = sums[n], or 0 with `starts`, + the sum over k of a[k][n], k in order; for N columns, a multiple of the
@@ -201,7 +223,7 @@ void sum_in_runs(int N, int num_runs, int run_length, const Real* a, std::ptrdif
         constexpr int vectors = decltype(vectors_constant)::value;
         Vector held[tree_depth(most_runs)][vectors];
         int num_held = 0;
-        for (int run = 0; run < num_runs; ++run) {
+        for (int run = 0; run < num_runs; ++run, ++num_held) {
             Vector sum[vectors] = {};
             for (int k = run * run_length; k < (run + 1) * run_length; ++k)
                 for (int v = 0; v < vectors; ++v) sum[v] += load(a + k * a_row + n + v * register_lanes);
@@ -209,10 +231,14 @@ void sum_in_runs(int N, int num_runs, int run_length, const Real* a, std::ptrdif
                 --num_held;
                 for (int v = 0; v < vectors; ++v) sum[v] = held[num_held][v] + sum[v];
             }
-            for (int v = 0; v < vectors; ++v) held[num_held][v] = sum[v];
-            ++num_held;
+            const bool is_total = run + 1 == num_runs;
+            for (int v = 0; v < vectors; ++v)
+                if (is_total) {
+                    store(sums + n + v * register_lanes, sum[v]);
+                } else {
+                    held[num_held][v] = sum[v];
+                }
         }
-        for (int v = 0; v < vectors; ++v) store(sums + n + v * register_lanes, held[0][v]);
     });
 }
 

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 #ifdef __linux__
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -31,10 +32,11 @@ inline void relax() {
 #endif
 }
 
-/// Sleeps until the round is another one, or for any other reason: the caller looks again.
+/// Sleeps until the round is another one, at most a second, or returns for any other reason: the caller looks again.
 inline void sleep_while(std::atomic<std::uint32_t>& round, std::uint32_t current) {
 #ifdef __linux__
-    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&round), FUTEX_WAIT, current, nullptr, nullptr, 0);
+    constexpr timespec longest{1, 0};  // should `num_asleep` be damaged, nobody wakes this rank
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&round), FUTEX_WAIT, current, &longest, nullptr, 0);
 #else
     (void)round, (void)current;
     sched_yield();
@@ -66,15 +68,25 @@ inline std::uint64_t wait_for_end(Meeting& meeting, std::uint32_t current, bool 
     return ticks_between(start, ticks());
 }
 
+/// How many meetings this rank has begun, and how many it has left: in memory of its own, for a thread that watches.
+struct MeetingCounts {
+    volatile std::int64_t begun, left;
+};
+
 /// Returns when all `num_ranks` have called it in this round: the ticks that this rank waited, 0 for the last to
 /// arrive.
-inline std::uint64_t meet(Meeting& meeting, std::uint32_t num_ranks, bool shares_cores) {
+inline std::uint64_t meet(Meeting& meeting, std::uint32_t num_ranks, bool shares_cores, MeetingCounts& counts) {
+    const std::int64_t number = counts.begun + 1;
+    counts.begun = number;
     const std::uint32_t current = meeting.round.load(std::memory_order_acquire);
+    std::uint64_t waited = 0;
     if (meeting.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < num_ranks) {
-        return wait_for_end(meeting, current, shares_cores);
+        waited = wait_for_end(meeting, current, shares_cores);
+    } else {
+        meeting.num_arrived.store(0, std::memory_order_relaxed);
+        meeting.round.fetch_add(1);  // before looking for sleepers, who look at it after saying that they sleep
+        if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
     }
-    meeting.num_arrived.store(0, std::memory_order_relaxed);
-    meeting.round.fetch_add(1);  // before looking for sleepers, who look at it after saying that they sleep
-    if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
-    return 0;
+    counts.left = number;
+    return waited;
 }

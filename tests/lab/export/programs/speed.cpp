@@ -17,7 +17,7 @@
 
 namespace {
 
-constexpr int kSamples = 4096, kInputs = 7, kRounds = 31;
+constexpr int kSamples = 4608, kInputs = 7, kRounds = 31;
 
 struct Way {
     std::string what, who;
@@ -68,8 +68,8 @@ int main(int, char **arguments) {
 
     std::vector<Way> ways = {{"one sample", "torch::jit", 50, [&] { forward(one); }, {}},
                              {"its Jacobian", "torch::jit", 20, [&] { derive(one); }, {}},
-                             {"4096 samples", "torch::jit", 1, [&] { forward(batch); }, {}},
-                             {"4096 Jacobians", "torch::jit", 1, [&] { derive(batch); }, {}}};
+                             {"4608 samples", "torch::jit", 1, [&] { forward(batch); }, {}},
+                             {"4608 Jacobians", "torch::jit", 1, [&] { derive(batch); }, {}}};
     std::vector<Answers> answers(3);
     const Calls languages[] = {c_calls, cpp_calls, fortran_calls};
     for (int k = 0; k < 3; ++k) {
@@ -77,9 +77,9 @@ int main(int, char **arguments) {
         float *our_y = answers[k].y.data(), *our_jacobian = answers[k].jacobian.data();
         ways.push_back({"one sample", f.language, 500, [=] { f.forward(x, our_y); }, {}});
         ways.push_back({"its Jacobian", f.language, 500, [=] { f.jacobian(x, our_y, our_jacobian); }, {}});
-        ways.push_back({"4096 samples", f.language, 1, [=] { f.forward_batch(kSamples, x, our_y); }, {}});
+        ways.push_back({"4608 samples", f.language, 1, [=] { f.forward_batch(kSamples, x, our_y); }, {}});
         ways.push_back(
-            {"4096 Jacobians", f.language, 1, [=] { f.jacobian_batch(kSamples, x, our_y, our_jacobian); }, {}});
+            {"4608 Jacobians", f.language, 1, [=] { f.jacobian_batch(kSamples, x, our_y, our_jacobian); }, {}});
     }
     for (int round = -2; round < kRounds; ++round)  // the first two warm torch::jit up
         for (Way &way : ways) {

@@ -1,0 +1,58 @@
+"""A user's own settings as a case of `mpitrain bench`: the network and engine of a run, on samples of its shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpitrain.bench.step_cases import Engine, Network, ScaledRun
+from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config.advice.defaults import OpenSettings, SampleCount
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import asked_names, selection_of
+from mpitrain.errors import UserError
+
+_DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64
+# What decides which samples there are: these are made, as many as the measurement needs, and none is held out.
+_ALL_SAMPLES = (
+    "data.streaming=false",
+    "data.split=random",
+    *(f"data.{key}=null" for key in ("folds", "fold", "split_blocks", "validation_path", "test_path", "max_patterns")),
+    *("data.thin_fraction=1", "data.validation_split=0"),
+)
+
+
+def configured_run(path: Path | None, overrides: Sequence[str], batch_size: int | None) -> ScaledRun:
+    """Return the network, engine and batch of `mpitrain train PATH OVERRIDES`; its files are opened, not read.
+
+    `batch_size`: in place of that of the settings, None for theirs. Raises ConfigError and DataError as a training
+    does, and UserError for settings whose step is not measured.
+    """
+    config = load_run_config(path, overrides).config
+    if config.semantics == "reference":
+        raise UserError("semantics=reference: one step takes all samples; only semantics=standard is measured")
+    inputs, targets, grid, num_samples = _shape_of(config)
+    decided = OpenSettings(config).decide(SampleCount(config.data.samples, num_samples))
+    overrides = (*(f"{key}={json.dumps(value)}" for key, value in decided.values.items()), *overrides)
+    training = decided.config.training
+    size = batch_size or training.global_batch_size or training.batch_size or _DEFAULT_BATCH
+    if size == "full":
+        raise UserError("training.global_batch_size=full: give --batch, the samples of the batch that is shared out")
+    file = str(path.absolute()) if path else None
+    network = Network(
+        path.stem if path else "settings", (), "", "", (*overrides, *_ALL_SAMPLES), (len(inputs), *grid), file, inputs,
+        targets,
+    )  # fmt: skip
+    engine = Engine(f"{training.engine}-{training.reduction or 'fixed'}", "ours", note="as the settings say")
+    return ScaledRun(network, engine, int(size), training.virtual_ranks)
+
+
+def _shape_of(config: RunConfig) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], int]:
+    """Return the names of inputs and of targets, rows and columns of a field, and the number of samples at most."""
+    is_field = config.data.samples == "fields"
+    if config.data.entries:
+        source = open_source(selection_of(config, to_learn=True))
+        num_samples = sum(record.num_times for record in source.files) if is_field else source.num_points
+        return source.input_names, source.target_names, source.grid_shape if is_field else (), num_samples
+    return *asked_names(config.variables), _DEFAULT_GRID if is_field else (), 1

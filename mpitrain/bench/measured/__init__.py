@@ -1,1 +1,0 @@
-"""What is measured of a run's own engine, on the settings of a run."""

@@ -1,0 +1,96 @@
+"""`mpitrain config`: show, check and explain settings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mpitrain.cli.settings import add_settings, is_file, split_settings
+from mpitrain.errors import one_line
+
+
+def add_config_command(commands: Any) -> None:
+    """Add `config` to argparse's subparsers."""
+    config = commands.add_parser("config", help="show, check or document settings", description="Settings of a run.")
+    actions = config.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text, handler in (
+        ("show", "print every setting with its value", _run_config_show),
+        ("check", "check the settings without training", _run_config_check),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        add_settings(action)
+        action.set_defaults(handler=handler, one_process=True)
+    explain = actions.add_parser(
+        "explain",
+        help="show a setting's meaning, allowed values and default",
+        description="Show the meaning, allowed values and default of settings. KEY is a key, a section, a part of a "
+        "name or another trainer's name; without KEY, all settings are shown. Of FILE.yaml, or of key.path=value, the "
+        "settings given are shown, and the options of a library's or your own code that they name.",
+    )
+    explain.add_argument(
+        "keys", nargs="*", metavar="KEY | FILE.yaml", help="such as training.epochs, scheduler or warmup"
+    )
+    explain.set_defaults(handler=_run_config_explain, one_process=True)
+    schema = actions.add_parser(
+        "schema", help="print the JSON schema of all settings", description="Print the JSON schema."
+    )
+    schema.set_defaults(handler=_run_config_schema, one_process=True)
+
+
+def _run_config_show(options: argparse.Namespace) -> int:
+    from mpitrain.config import load_run_config
+    from mpitrain.config.advice.defaults import OpenSettings
+
+    loaded = load_run_config(*split_settings(options.settings))
+    sys.stdout.write(OpenSettings(loaded.config).render())
+    return _print_notices(loaded.notices)
+
+
+def _run_config_check(options: argparse.Namespace) -> int:
+    from mpitrain.config import load_run_config
+
+    path, overrides = split_settings(options.settings)
+    loaded = load_run_config(path, overrides)
+    loaded.config.check_code()
+    _print_notices(loaded.notices)
+    sys.stdout.write(f"{one_line(str(path or 'settings'))}: valid\n")
+    return 0
+
+
+def _run_config_explain(options: argparse.Namespace) -> int:
+    from mpitrain.config.advice.explain import explain_settings
+
+    settings = [word for word in options.keys if "=" in word or is_file(word)]
+    keys = [word for word in options.keys if word not in settings]
+    texts = _explained(settings, with_keys=not keys) if settings else []
+    sys.stdout.write("\n".join([*texts, *([explain_settings(keys)] if keys or not settings else [])]))
+    return 0
+
+
+def _explained(settings: list[str], with_keys: bool) -> list[str]:
+    """Return paragraphs on the settings that are given, if wanted, and on the code that they name."""
+    from mpitrain.config import load_run_config
+    from mpitrain.config.advice.explain import explain_settings, keys_in
+    from mpitrain.config.advice.explain_code import explain_code
+    from mpitrain.config.named_code import CodeComponent
+    from mpitrain.config.section import stated_values
+
+    config = load_run_config(*split_settings(settings)).config
+    named = [one for _, one in config.components.values() if isinstance(one, CodeComponent)]
+    keys = list(keys_in(stated_values(config)))
+    return [*([explain_settings(keys)] if with_keys and keys else []), *map(explain_code, named)]
+
+
+def _run_config_schema(options: argparse.Namespace) -> int:
+    from mpitrain.config import render_schema
+
+    sys.stdout.write(render_schema())
+    return 0
+
+
+def _print_notices(notices: Sequence[str]) -> int:
+    for line in notices:
+        sys.stderr.write(f"note: {one_line(line)}\n")
+    return 0

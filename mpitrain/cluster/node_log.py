@@ -1,0 +1,29 @@
+"""The log of a rank's host, for launchers that bring all output to one place, as `mpirun` does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+_VARIABLE = "MPITRAIN_NODE_LOG"
+
+
+def node_log_variable(stem: Path, hosts: Sequence[str]) -> str:
+    """Return the NAME=VALUE that has each rank write into STEM_nodeN.log, host N of `hosts`."""
+    return f"{_VARIABLE}={stem}:{','.join(host.partition('.')[0] for host in hosts)}"
+
+
+def write_into_node_log(environ: MutableMapping[str, str]) -> None:
+    """Send this process's standard output and error to its host's log, if a job script names one. Raises OSError."""
+    path, _, names = environ.pop(_VARIABLE, "").rpartition(":")
+    if not path:
+        return
+    hosts = names.split(",")
+    host = socket.gethostname().partition(".")[0]
+    node = hosts.index(host) if host in hosts else len(hosts)
+    descriptor = os.open(f"{path}_node{node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    os.close(descriptor)

@@ -1,0 +1,190 @@
+"""The arrival of a rank, and errors before the ranks have met: printed once, and known to the agent."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mpitrain.cluster.place import Place, read_place, say_once_before_ranks_meet
+from mpitrain.comm.agent import ONE_NODE_START_S, SEVERAL_NODES_START_S
+from mpitrain.comm.agent.folder import folder_name, launch_identity, launcher_pid, open_private_folder
+from mpitrain.comm.agent.processes import let_end_signal_exit, process_born
+from mpitrain.comm.agent.rank_side import CollectiveLimit, Fail, NodeWatch
+from mpitrain.comm.agent.shared_memory import remove_shared_memory, shared_memory_of
+from mpitrain.comm.agent.words import AGREEING, IMPORTING, START_TIMEOUT_VARIABLE
+from mpitrain.errors import LaunchError, MpitrainError, one_line
+
+if TYPE_CHECKING:
+    from mpitrain.comm.ranks import Ranks
+
+
+def begin_watch(
+    environ: Mapping[str, str] = os.environ, config_path: Path | None = None, overrides: Sequence[str] = ()
+) -> NodeWatch:
+    """Register this rank with its node's agent; the first rank of a node starts the agent.
+
+    Raises LaunchError for a time limit that is none.
+    """
+    place = read_place(environ)
+    place = replace(place, is_one_node=place.is_one_node and not _meets_elsewhere(environ))
+    limit_s = start_limit_s(environ, place.is_one_node)
+    if place.world_size < 2 or place.problem or not Path("/proc/self/stat").exists():
+        return NodeWatch()
+    order = {
+        "limit_s": limit_s,
+        "config_path": None if config_path is None else str(config_path),
+        "overrides": list(overrides),
+        "launcher": find_launcher(environ),
+    }
+    watch = open_watch(place, launch_identity(environ), "start", order)
+    watch.enter(IMPORTING)
+    return watch
+
+
+def open_watch(place: Place, identity: str, purpose: str, order: Mapping[str, Any]) -> NodeWatch:
+    """Return this rank's connection to its node's agent. `identity` is the launch's, the same on all ranks.
+
+    Where no folder can be had, the watch is inactive, and its `problem` says why.
+    """
+    name = folder_name(identity, purpose)
+    facts = {"world_size": place.world_size, "is_one_node": place.is_one_node, "shared": str(Path.cwd() / name)}
+    try:
+        folder = open_private_folder(Path(tempfile.gettempdir()), name)
+    except OSError as error:
+        watch = NodeWatch(rank=place.rank)
+        watch.problem = str(error)
+        return watch
+    let_end_signal_exit()
+    return NodeWatch(folder, place.rank, {**facts, **order})
+
+
+def new_identity() -> str:
+    """Return a new, random identity for a launch."""
+    return secrets.token_hex(16)
+
+
+def start_limit_s(environ: Mapping[str, str], is_one_node: bool) -> float:
+    """Return the seconds from the first rank's arrival to the end of the start.
+
+    A variable, since a start may fail before the settings are read. Raises LaunchError for a value that is no time.
+    """
+    text = environ.get(START_TIMEOUT_VARIABLE, "")
+    if not text:
+        return ONE_NODE_START_S if is_one_node else SEVERAL_NODES_START_S
+    try:
+        limit_s = float(text)
+    except ValueError:
+        limit_s = 0.0
+    if not 0 < limit_s < float("inf"):
+        raise LaunchError(f"{START_TIMEOUT_VARIABLE}={text}: give seconds, more than 0, such as 120")
+    return limit_s
+
+
+@contextmanager
+def watching_start(
+    environ: Mapping[str, str] = os.environ, config_path: Path | None = None, overrides: Sequence[str] = ()
+) -> Iterator[NodeWatch]:
+    """Arrive, and let the block load what the ranks need: the agent tells the ranks that would wait of an error in it.
+
+    Such an error ends this process.
+    """
+    try:
+        watch = begin_watch(environ, config_path, overrides)
+    except LaunchError as error:
+        end_start(NodeWatch(), error, environ)
+        raise SystemExit(error.exit_code) from None
+    with telling_failures(watch, environ):
+        yield watch
+
+
+@contextmanager
+def telling_failures(watch: NodeWatch, environ: Mapping[str, str]) -> Iterator[None]:
+    """Let the ranks that would wait know of an error in the block, and end this process; raises our own errors."""
+    try:
+        yield
+    except MpitrainError:
+        raise
+    except (ImportError, OSError) as error:
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        end_start(watch, LaunchError(f"{text}; see whether this host's Python is that of the others"), environ)
+        sys.stdout.flush()
+        os._exit(LaunchError.exit_code)  # not by way of Python's end, where MPI would wait for the others
+    except BaseException as error:
+        fail_in_start(watch, error)
+
+
+def fail_in_start(watch: NodeWatch, error: BaseException) -> NoReturn:
+    """Report an error of this rank before the ranks have met, and end it; the agent ends the others."""
+    watch.fail(MpitrainError.exit_code)
+    if watch.claim():
+        where = f"rank {watch.rank} on {socket.gethostname()}: " if watch.is_active else ""
+        details = "" if isinstance(error, SystemExit | KeyboardInterrupt) else "\n" + traceback.format_exc()
+        print(f"mpitrain: error: {where}{type(error).__name__}: {one_line(str(error))}{details}", file=sys.stderr)  # noqa: T201
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(MpitrainError.exit_code)
+
+
+def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]) -> None:
+    """Report once why the ranks cannot start: rank 0 prints it where it fails too, else the agent."""
+    watch.refuse(str(error), error.exit_code)
+    text = f"mpitrain: error: {error}"
+    if not watch.is_active:
+        say_once_before_ranks_meet(text, environ)
+    elif watch.rank != 0:
+        watch.wait_until_spoken()
+    elif watch.claim():
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def watch_all(ranks: Ranks) -> None:
+    """Register all ranks with the agents, also those that only MPI knows; else add a notice. Collective."""
+    if ranks.world_size == 1 or ranks.transport == "torch":  # MPI knows this rank alone
+        remove_shared_memory(shared_memory_of(os.getpid()))
+    if ranks.world_size == 1:
+        return
+    if not any(ranks.gather_object(ranks.watch.is_active or bool(ranks.watch.problem))):
+        place = Place(ranks.rank, ranks.world_size, True, ranks.num_nodes == 1)
+        order = {"limit_s": start_limit_s(os.environ, place.is_one_node)}
+        ranks.watch = open_watch(place, ranks.broadcast_object(new_identity()), "start", order)
+        ranks.watch.enter(AGREEING)
+        ranks.watch.follow(ranks.cpu.notes)
+    problem = next(filter(None, ranks.gather_object(ranks.watch.problem)), "")
+    if problem:
+        ranks.notices.append(
+            f"nobody watches for ranks that end or hang ({problem}): set TMPDIR to a folder that is yours alone"
+        )
+
+
+def limit_collectives(ranks: Ranks, timeout_s: float, fail: Fail) -> None:
+    """End the job, with a line that names the missing rank, when a collective of `ranks` takes longer. Collective."""
+    if ranks.world_size == 1:
+        return
+    first = ranks.broadcast_object(ranks.watch.rank)
+    group = {"group": first, "node": ranks.node_rank, "num_of_node": ranks.local_world_size}
+    ranks.watch.follow(ranks.cpu.notes, CollectiveLimit(timeout_s, ranks.world_size, group, fail))
+
+
+def find_launcher(environ: Mapping[str, str]) -> list[Any] | None:
+    """Return the launcher's process where it has this one launch only; a shell may start the same ranks again."""
+    if launch_identity(environ).startswith("torch"):
+        return None
+    pid = launcher_pid(environ)
+    return [pid, process_born(pid)]
+
+
+def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
+    """Tell whether ranks that were started by hand may be on several hosts: nothing else says how many there are."""
+    if environ.get("LOCAL_WORLD_SIZE") or not environ.get("RANK"):
+        return False
+    return not re.match(r"127\.|localhost$|::1$|$", environ.get("MASTER_ADDR", ""))

@@ -1,0 +1,124 @@
+"""The processes of the ranks: their identity, whether they have ended, and how to end them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import select
+import signal
+from pathlib import Path
+
+from mpitrain.errors import LaunchError
+
+END_SIGNAL = signal.Signals(LaunchError.exit_code)
+"""The C library's _exit takes the signal's number for the exit code."""
+
+# An emulator reports to its program another start time than the system reports to others, a little later.
+_SAME_WITHIN_S = 2.0
+_LONGEST_POLL_S = 0.2
+# PF_EXITING, PF_DUMPCORE and PF_SIGNALED of Linux's include/linux/sched.h, in the flags of /proc/PID/stat.
+_EXITING = 0x4 | 0x200 | 0x400
+
+
+def let_end_signal_exit() -> None:
+    """Let END_SIGNAL end this process with the exit code of a wrong launch, also while it holds Python's lock."""
+    # Installed below Python, whose own handlers wait for a lock that a hanging MPI call holds.
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal.restype = ctypes.c_void_p
+    library.signal(int(END_SIGNAL), ctypes.cast(library._exit, ctypes.c_void_p))
+
+
+def process_born(pid: int) -> str:
+    """Return the start time of a process in the system's ticks, which tells it from a later one of the same number.
+
+    Empty for a process that does not exist or has ended.
+    """
+    fields = process_stat(pid)
+    return "" if fields[0] in "?ZX" else fields[19]
+
+
+def has_ended(pid: int, born: str) -> bool:
+    """Tell whether the process that began at `born` has ended, though another one may have its number."""
+    now = process_born(pid)
+    if not (now.isdigit() and born.isdigit()):
+        return now != born
+    return abs(int(now) - int(born)) > _SAME_WITHIN_S * os.sysconf("SC_CLK_TCK")
+
+
+def process_state(pid: int) -> str:
+    """Return what keeps a process from running, for a message: stopped, waits for a disk, gone; else empty."""
+    return {"T": "stopped", "t": "stopped", "D": "waits for a disk"}.get(
+        process_stat(pid)[0], "" if process_born(pid) else "gone"
+    )
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether an existing process is about to end: it is exiting, or a SIGKILL is pending.
+
+    A busy host may take a second over it: the process's connections are closed first, its end is known last.
+    """
+    flags = process_stat(pid)[6:7]
+    if flags and int(flags[0]) & _EXITING:
+        return True
+    pending = re.findall(rb"(?m)^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", read_of_process(pid, "status"))
+    return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending)
+
+
+def process_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name: state, parent, ...; `?` and 0 for a process that is gone."""
+    # The name, in brackets, may contain any character, also brackets.
+    return read_of_process(pid, "stat").decode(errors="replace").rpartition(")")[2].split() or ["?", "0"]
+
+
+def read_of_process(pid: int, name: str) -> bytes:
+    """Return a file of /proc/PID; empty for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+class RankProcess:
+    """A rank's process, not a child of this one: its end is signalled where the system offers that, else polled."""
+
+    def __init__(self, pid: int, born: str) -> None:
+        self._pid, self._born = pid, born
+        try:
+            self.descriptor: int | None = os.pidfd_open(pid)
+        except (OSError, AttributeError):  # gone, or Linux before 5.3
+            self.descriptor = None
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended."""
+        if self.descriptor is not None and select.select([self.descriptor], [], [], 0)[0]:
+            return True
+        return has_ended(self._pid, self._born)
+
+    def is_ending(self) -> bool:
+        """Return whether it is about to end."""
+        return is_ending(self._pid)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.descriptor is not None:
+                signal.pidfd_send_signal(self.descriptor, number)
+            elif not self.has_ended():
+                os.kill(self._pid, number)
+
+    def close(self) -> None:
+        """Release the resources of this object."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
+def sleep_until_an_end(processes: list[RankProcess], limit_s: float) -> None:
+    """Return when one of the processes ends, or the limit has passed."""
+    descriptors = [process.descriptor for process in processes if process.descriptor is not None]
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll(1000 * (limit_s if len(descriptors) == len(processes) else min(limit_s, _LONGEST_POLL_S)))

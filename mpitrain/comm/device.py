@@ -1,0 +1,59 @@
+"""Where a rank computes: on a CPU, or on a GPU of its node. Asks torch only where the node has a GPU's driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpitrain.errors import LaunchError
+
+# Device files of the drivers of NVIDIA, AMD and the Windows Subsystem for Linux.
+_DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+
+
+class Device(str):
+    """A device by torch's name for it, such as "cpu" or "cuda:1"; torch takes it where it takes a device."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> str:
+        """The kind of device, cpu or cuda."""
+        return self.partition(":")[0]
+
+
+CPU = Device("cpu")
+
+
+def choose_device(requested: str, local_rank: int) -> Device:
+    """Return this rank's device. Raises LaunchError when a GPU is asked for and none is visible."""
+    if requested == "cpu" or (requested == "auto" and not has_gpu_driver()):
+        return CPU
+    num_visible = count_visible_gpus()
+    if requested == "auto" and num_visible == 0:
+        return CPU
+    if num_visible == 0:
+        raise LaunchError(
+            "compute.device=cuda: this rank sees no GPU; check CUDA_VISIBLE_DEVICES, or use compute.device=auto"
+        )
+    # A launcher that shows each rank only its own GPU numbers it 0, whatever the local rank.
+    index = 0 if num_visible == 1 else local_rank
+    if index >= num_visible:
+        raise LaunchError(
+            f"local rank {local_rank} has no GPU of its own: {num_visible} visible; start at most "
+            f"{num_visible} ranks a node"
+        )
+    return Device(f"cuda:{index}")
+
+
+def has_gpu_driver() -> bool:
+    """Return whether this node has a GPU's driver."""
+    return any(Path(path).exists() for path in _DRIVER_FILES)
+
+
+def count_visible_gpus() -> int:
+    """Return how many GPUs torch sees; 0 where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

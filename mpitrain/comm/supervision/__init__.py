@@ -1,1 +1,0 @@
-"""Who has arrived, who is missing, who has died: kept without MPI and without a network, before the ranks have met."""

@@ -1,0 +1,208 @@
+"""Code that a setting names as `package.module:name`, a library's or the user's own: its import, options and calls.
+
+Whatever such code lacks or raises is an error of the user's input, in one line that names the setting.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import Field, ValidationError
+
+from mpitrain.config.component import Component, Options
+from mpitrain.errors import ConfigError, MpitrainError, TrainingError, one_line
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class NamedCode:
+    """What the setting `key`, whose value is `name`, names."""
+
+    key: str
+    name: str
+
+    def load(self) -> Any:
+        """Import and return it; the current directory is searched first. Raises ConfigError."""
+        module_name, _, attribute = self.name.partition(":")
+        # It stays on the path: the code may import its neighbours later. Not for what is loaded already: torch's own is
+        # taken without trust, and the current directory may be a stranger's.
+        if module_name not in sys.modules and os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        module = self.run(
+            lambda: importlib.import_module(module_name), f"{module_name} cannot be imported",
+            "give a module of the current directory or of an installed package",
+        )  # fmt: skip
+        found = getattr(module, attribute, None)
+        if found is None:
+            raise self.error(f"{module_name} has no '{attribute}'; give the name of a class or function in it")
+        if not callable(found):
+            raise self.error(f"'{attribute}' is {type(found).__name__}, not callable; give a class or function")
+        return found
+
+    def call(self, target: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+        """Return what `target` returns. Raises ConfigError where it raises."""
+        given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        call = f"{self.name.partition(':')[2]}({given})"
+        return self.run(lambda: target(*arguments, **options), f"{call} failed", f"see {self.key}")
+
+    def run(self, action: Callable[[], Result], what: str, advice: str) -> Result:
+        """Return what `action` returns. Raises ConfigError, with `what` failed and `advice`, where it raises."""
+        try:
+            return action()
+        except MpitrainError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self.error(f"{what} ({reason(error)}){self._place(error)}; {advice}") from error
+
+    def error(self, text: str) -> ConfigError:
+        """Return the error to raise."""
+        return ConfigError(f"{self.key}={self.name}: {text}")
+
+    def typed_class(self, kind: type[Component]) -> type[Component] | None:
+        """Return the code itself where it is a class of `kind`, else None. Raises ConfigError."""
+        target = self.load()
+        return target if isinstance(target, type) and issubclass(target, kind) else None
+
+    def component(self, kind: type[Component], values: Mapping[str, Any]) -> Any:
+        """Return the component that the code is, where it is a class of `kind`, else None. Raises ConfigError."""
+        target = self.typed_class(kind)
+        if target is None:
+            return None
+        try:
+            return target.model_validate({**values, kind.name_field: self.name})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            option = str(first["loc"][0]) if first["loc"] else ""
+            known = [name for name in target.model_fields if name != kind.name_field]
+            if first["type"] == "missing":
+                raise self.error(_needs([option], known)) from None
+            if first["type"] == "extra_forbidden":
+                raise self.error(_unknown(option, known)) from None
+            raise self.error(f"{option}={first['input']!r}: {first['msg'].lower()}") from None
+
+    def _place(self, error: BaseException) -> str:
+        """Return the file and line of the module's last call in the traceback of `error`; "" where it has none."""
+        module = self.name.partition(":")[0]
+        calls = [one for one in traceback.walk_tb(error.__traceback__) if one[0].f_globals.get("__name__") == module]
+        return f" at {os.path.basename(calls[-1][0].f_code.co_filename)}:{calls[-1][1]}" if calls else ""
+
+    def guarded(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """Return `function`, which raises TrainingError for whatever it raises during the training."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Result:
+            try:
+                return function(*arguments, **options)
+            except MpitrainError:
+                raise
+            except Exception as error:
+                raise TrainingError(
+                    f"{self.key}={self.name}: failed in a step ({reason(error)}){self._place(error)}; mend it, then "
+                    "continue with --resume"
+                ) from error
+
+        return call
+
+
+class CodeComponent(Component):
+    """What components of all kinds share whose name is `package.module:name`; the first base of each room's own."""
+
+    setting: ClassVar[str]
+    """The dotted key whose value names the code."""
+    kind: ClassVar[type[Component]]
+    """Named code that is a class of this kind is a component itself."""
+
+    options: Options = Field(default_factory=dict)
+    """Other arguments of named code, by their names."""
+
+    @property
+    def code(self) -> NamedCode:
+        """The code that is named."""
+        return NamedCode(self.setting, self.name)
+
+    @property
+    def options_key(self) -> str:
+        """The dotted key below which `options` stand."""
+        return f"{self.setting.removesuffix('.type').removesuffix('.name')}.options"
+
+    def own(self) -> Any:
+        """Return the component that the code is, None where it is none. Raises ConfigError for what it lacks."""
+        return self.code.component(self.kind, {**self._shared(), **self.options})
+
+    def arguments(self) -> dict[str, inspect.Parameter] | None:
+        """Return the arguments that `options` may hold, by their names; None where the code takes any name.
+
+        Raises ConfigError where the code cannot be imported.
+        """
+        target = self.code.load()
+        known, given = options_of(target), self.given(target)
+        return None if known is None else {name: one for name, one in known.items() if name not in given}
+
+    def given(self, target: Any) -> Sequence[str]:
+        """Return the names of the arguments that this package gives `target`, which no option may give."""
+        return ()
+
+    def missing_options(self) -> list[str]:
+        """Return the options that have no default and are not given. Raises ConfigError if the import fails."""
+        typed = self.code.typed_class(self.kind)
+        if typed is not None:
+            required = {name for name, field in typed.model_fields.items() if field.is_required()}
+            return sorted(required - self.kind.model_fields.keys() - self.options.keys())
+        arguments = (self.arguments() or {}).items()
+        required = {name for name, argument in arguments if argument.default is argument.empty}
+        return sorted(required - self.options.keys())
+
+    def check_options(self) -> None:
+        """Raise ConfigError for an option that the code lacks, does not take, or that this package gives."""
+        known, given = self.arguments(), self.given(self.code.load())
+        for option in self.options:
+            if option in given:
+                raise self.code.error(f"'{option}' is given by this package; remove it from {self.options_key}")
+            if known is not None and option not in known:
+                raise self.code.error(_unknown(option, known))
+        missing = self.missing_options()
+        if missing:
+            raise self.code.error(_needs(missing, known or missing))
+
+    def _shared(self) -> Mapping[str, Any]:
+        """Return the options that this component has in common with all of its kind, by their names."""
+        return {}
+
+
+def options_of(target: Any) -> dict[str, inspect.Parameter] | None:
+    """Return the arguments of a function or class that can be given by name; None where it takes any name."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # written in C
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: one for name, one in parameters.items() if one.kind in named}
+
+
+def reason(error: BaseException) -> str:
+    """Return an exception's class and first line."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {one_line(lines[0])}" if lines else type(error).__name__
+
+
+def _needs(options: Collection[str], known: Collection[str]) -> str:
+    values = ", ".join(f"{option}: VALUE" for option in options)
+    return f"has no default for {', '.join(options)}; give options: {{{values}}}; its options are {', '.join(known)}"
+
+
+def _unknown(option: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(option, known, n=1)
+    advice = f"did you mean '{near[0]}'? " if near else ""
+    return f"has no option '{option}'; {advice}its options are {', '.join(known) or 'none'}"

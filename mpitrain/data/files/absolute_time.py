@@ -1,0 +1,40 @@
+"""Absolute times, as CDO writes them: `day as %Y%m%d.%f`, such as 20981115.5 for noon of 15 November 2098.
+
+N  values
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+DAYS = "days since 1970-01-01"
+_DAY_S = 86_400.0
+_UNITS = re.compile(r"^days? as %Y%m%d\.%f$")
+
+
+def is_absolute(units: str) -> bool:
+    """Tell whether units are those of absolute times (CDO user guide, "Absolute time")."""
+    return bool(_UNITS.match(units))
+
+
+def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
+    """Return the days since 1970-01-01 in a calendar ("" is the standard one) of absolute times, NaN of no date."""
+    import cftime
+
+    def days(time: float) -> float:
+        date, fraction = divmod(time, 1.0)
+        try:
+            day = cftime.datetime(
+                int(date // 10_000), int(date // 100 % 100), int(date % 100), calendar=calendar or "standard"
+            )
+            # To the second: of so many digits a fraction is known to 0.3 ms.
+            return float(cftime.date2num(day, DAYS)) + round(fraction * _DAY_S) / _DAY_S
+        except (ValueError, OverflowError):
+            return np.nan
+
+    found = [days(one) for one in np.asarray(times, dtype=np.float64).reshape(-1).tolist()]
+    return np.array(found, dtype=np.float64).reshape(np.shape(times))

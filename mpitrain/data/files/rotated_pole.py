@@ -1,0 +1,113 @@
+"""True latitude and longitude of a grid with a rotated pole, whose file holds those of the rotated one alone.
+
+J, I  rows and columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.decoding import read_column
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
+
+Array = npt.NDArray[np.float64]
+_MAPPING = "rotated_latitude_longitude"
+_MOST_POINTS = 50_000_000
+_ATTRIBUTES = {
+    "lat": {"standard_name": "latitude", "long_name": "latitude, from the rotated pole", "units": "degrees_north"},
+    "lon": {"standard_name": "longitude", "long_name": "longitude, from the rotated pole", "units": "degrees_east"},
+}
+
+
+class WithTruePlaces:
+    """An open file with two variables more, `lat` and `lon` (J, I), which follow from its grid mapping."""
+
+    def __init__(self, file: FieldFile, places: Mapping[str, Array], dimensions: tuple[str, str]) -> None:
+        """Add the places (J, I), in degrees, along the dimensions of rows and columns."""
+        self._file, self._places = file, places
+        own = {
+            name: VariableInfo(name, dimensions, values.shape, values.dtype.str, _ATTRIBUTES[name])
+            for name, values in places.items()
+        }
+        self.variables = Variables({**file.variables, **own})
+
+    @property
+    def path(self) -> Path:
+        """See `FieldFile`."""
+        return self._file.path
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """See `FieldFile`."""
+        return self._file.refused
+
+    @property
+    def stored_sum(self) -> StoredSum:
+        """See `FieldFile`."""
+        return self._file.stored_sum
+
+    @stored_sum.setter
+    def stored_sum(self, value: StoredSum) -> None:
+        self._file.stored_sum = value
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
+        """See `FieldFile`."""
+        return self._places[name][slices] if name in self._places else self._file.read_stored(name, slices)
+
+    def close(self) -> None:
+        """See `FieldFile`."""
+        self._file.close()
+
+
+def with_true_places(file: FieldFile) -> FieldFile:
+    """Return the file with true latitude and longitude of its rotated grid; itself where it has none, or has these."""
+    pole = next((one for one in file.variables.values() if one.text("grid_mapping_name") == _MAPPING), None)
+    rows, columns = (_rotated(name, file.variables) for name in ("grid_latitude", "grid_longitude"))
+    if pole is None or rows is None or columns is None or rows.shape[0] * columns.shape[0] > _MOST_POINTS:
+        return file
+    if set(_ATTRIBUTES) & set(file.variables) or any(map(_is_true_place, file.variables.values())):
+        return file
+    angles = _pole_of(pole)
+    if angles is None:
+        return file
+    latitude, longitude = np.meshgrid(read_column(file, rows), read_column(file, columns), indexing="ij")
+    lat, lon = true_places(latitude, longitude, *angles)
+    return WithTruePlaces(file, {"lat": lat, "lon": lon}, (rows.dimensions[0], columns.dimensions[0]))
+
+
+def true_places(
+    latitude: Array, longitude: Array, pole_latitude: float, pole_longitude: float, north_pole_longitude: float
+) -> tuple[Array, Array]:
+    """Return true latitude and longitude of places in rotated ones, all in degrees.
+
+    By CF's grid mapping: where the rotated north pole lies, and the rotated longitude of the true one.
+    """
+    y, x = np.radians(latitude), np.radians(longitude - north_pole_longitude)
+    sine, cosine = np.sin(np.radians(pole_latitude)), np.cos(np.radians(pole_latitude))
+    towards_pole = cosine * np.sin(y) - sine * np.cos(y) * np.cos(x)
+    east = np.degrees(np.arctan2(-np.cos(y) * np.sin(x), towards_pole))
+    north = np.degrees(np.arcsin(np.clip(cosine * np.cos(y) * np.cos(x) + sine * np.sin(y), -1.0, 1.0)))
+    return north, (east + pole_longitude + 180.0) % 360.0 - 180.0
+
+
+def _rotated(standard_name: str, variables: Variables) -> VariableInfo | None:
+    found = [one for one in variables.values() if one.text("standard_name") == standard_name and one.is_numeric]
+    along = [one for one in found if one.dimensions == (one.short_name,)]
+    return along[0] if len(along) == 1 else None
+
+
+def _is_true_place(info: VariableInfo) -> bool:
+    return info.text("standard_name") in ("latitude", "longitude")
+
+
+def _pole_of(info: VariableInfo) -> tuple[float, float, float] | None:
+    names = ("grid_north_pole_latitude", "grid_north_pole_longitude", "north_pole_grid_longitude")
+    found = [info.attributes.get(name, default) for name, default in zip(names, (None, None, 0.0), strict=True)]
+    numbers = [float(one) for one in found if isinstance(one, int | float)]
+    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == len(names) else None

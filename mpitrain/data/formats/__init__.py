@@ -1,0 +1,13 @@
+"""Formats of data files: one file each, named in this table alone. Their readers, which load numpy, are in `files`."""
+
+DEFAULT = None
+TABLE = {
+    "netcdf": "mpitrain.data.formats.netcdf:Netcdf",
+    "hdf5": "mpitrain.data.formats.hdf5:Hdf5",
+    "zarr": "mpitrain.data.formats.zarr:Zarr",
+    "npz": "mpitrain.data.formats.npz:Npz",
+    "pt": "mpitrain.data.formats.pt:Pt",
+    "csv": "mpitrain.data.formats.csv:Csv",
+    "parquet": "mpitrain.data.formats.parquet:Parquet",
+}
+CODE = "mpitrain.data.formats.code:CodeFormat"

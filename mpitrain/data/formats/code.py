@@ -1,0 +1,53 @@
+"""A format of the user, or of a library, by the name of the function or class that reads a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpitrain.config.component import CodeName
+from mpitrain.config.named_code import CodeComponent, options_of, reason
+from mpitrain.data.formats.format import Format
+from mpitrain.errors import DataError, MpitrainError
+
+if TYPE_CHECKING:
+    from mpitrain.data.files.variable import FieldFile
+
+
+class CodeFormat(CodeComponent, Format):
+    """A format by the name of a callable, which is given the file's path and the options.
+
+    It returns the variables by their names, each an array, (dimensions, array) or (dimensions, array, attributes); or
+    an open file with the methods of `FieldFile`.
+    """
+
+    setting = "data.reader"
+    kind = Format
+
+    type: CodeName
+
+    def given(self, target: Any) -> Sequence[str]:
+        """See `CodeComponent.given`."""
+        return list(options_of(target) or ())[:1]
+
+    def check(self) -> None:
+        """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
+        if self.own() is None:
+            self.check_options()
+
+    def build(self, path: Path) -> FieldFile:
+        """See `Format.build`."""
+        self.check()
+        own, target = self.own(), self.code.load()
+        return self._guarded(path, lambda: target(path, **self.options) if own is None else own.build(path))
+
+    def _guarded(self, path: Path, read: Any) -> FieldFile:
+        from mpitrain.data.files.given_arrays import file_of
+
+        try:
+            return file_of(path, read())
+        except MpitrainError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise DataError(f"{path}: data.reader={self.type} cannot read it ({reason(error)})") from error

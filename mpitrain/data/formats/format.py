@@ -1,0 +1,38 @@
+"""What a format of data files is to the rest of the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from mpitrain.config.component import TypedComponent
+
+if TYPE_CHECKING:
+    from mpitrain.data.files.variable import FieldFile
+
+
+class Format(TypedComponent):
+    """A format of data files."""
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of such files, in lower case."""
+    first_bytes: ClassVar[tuple[bytes, ...]] = ()
+    """What such a file may begin with."""
+    marks: ClassVar[tuple[str, ...]] = ()
+    """Where a folder is one data set: files of which it holds one."""
+
+    type: str
+    """Which format."""
+
+    def build(self, path: Path) -> FieldFile:
+        """Return the open file. Raises DataError where it is none of this format, MissingDependencyError, OSError."""
+        raise NotImplementedError
+
+    @classmethod
+    def load_libraries(cls) -> None:
+        """Load what `build` will load, so that a rank that waits for another has it when its turn comes."""
+
+
+def is_data_folder(path: Path, formats: list[type[Format]]) -> bool:
+    """Tell whether a folder is one data set of one of the formats."""
+    return path.is_dir() and any((path / mark).is_file() for one in formats for mark in one.marks)

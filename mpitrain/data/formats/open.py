@@ -1,0 +1,135 @@
+"""Opening a data file of any format."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from mpitrain.config.data import READERS
+from mpitrain.data.files.rotated_pole import with_true_places
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.formats.format import Format, is_data_folder
+from mpitrain.errors import DataError, one_line
+
+OnFile = Callable[[Path | None], bool]
+MOST_CPU_S = 20.0  # of one damaged file in a thousand, netCDF's library never comes back
+_LOOK_S = 0.5
+_FIRST_BYTES = 8
+# Name's ends and first bytes of what weather services write, its name, and what makes NetCDF of it.
+_CONVERTIBLE = (
+    ((".grb", ".grb2", ".grib", ".grib2"), b"GRIB", "GRIB",
+     "python -m pip install cfgrib xarray; or: cdo -f nc4 copy", "cfgrib to_netcdf -o {new} {path}"),
+    ((".pp",), b"\0\0\1\0", "PP of the Met Office", "python -m pip install scitools-iris",
+     "python -c \"import iris; iris.save(iris.load('{path}'), '{new}')\""),
+    ((), b"\x0e\x03\x13\x01", "HDF4", "h4h5tools of the HDF Group", "h4toh5 {path} {new}"),
+)  # fmt: skip
+
+
+def open_field_file(path: Path, reader: Mapping[str, Any] | None = None) -> FieldFile:
+    """Open a file by the format that `data.reader` names: its plain values, None: by its name's end or first bytes.
+
+    Raises DataError where it is missing, unreadable, damaged or of no known format.
+    """
+    if not path.is_file() and not is_data(path):
+        raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
+    try:
+        found: FieldFile = (format_of(path) if reader is None else READERS.validate(reader)).build(path)
+        return with_true_places(found)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be opened ({error.strerror or error}); check the file's permissions"
+        ) from error
+
+
+def is_data(path: Path) -> bool:
+    """Tell whether a path is a file, or a folder that is one data set."""
+    return path.is_file() or is_data_folder(path, _formats())
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file: by its name's end, or by its first bytes where that says nothing.
+
+    Raises DataError where neither tells.
+    """
+    formats = _formats()
+    if is_data_folder(path, formats):
+        return next(one for one in formats if is_data_folder(path, [one])).model_validate({})
+    named = [one for one in formats if path.suffix.lower() in one.suffixes]
+    with path.open("rb") as file:
+        start = file.read(_FIRST_BYTES)
+    found = named or [one for one in formats if any(map(start.startswith, one.first_bytes))]
+    if not found or start.startswith(tuple(first_bytes for _, first_bytes, *_ in _CONVERTIBLE)):
+        _refuse_convertible(path, start)
+    if not found:
+        known = ", ".join(suffix for one in formats for suffix in one.suffixes)
+        raise DataError(
+            f"{path}: neither NetCDF nor HDF5 nor .npz by its first bytes; end its name in one of {known}, or name its "
+            "format as data.reader"
+        )
+    return found[0].model_validate({})
+
+
+def load_libraries_for(names: Iterable[str]) -> None:
+    """Load the libraries that files or patterns of these names will need, as far as the ends of the names tell."""
+    suffixes = {Path(name).suffix.lower() for name in names}
+    for one in _formats():
+        if not suffixes.isdisjoint(one.suffixes):
+            with suppress(ImportError):  # opening a file will say what is missing
+                one.load_libraries()
+
+
+def _refuse_convertible(path: Path, start: bytes) -> None:
+    """Raise DataError, with a command that makes NetCDF of the file, where it is of a format that is not read."""
+    for suffixes, first_bytes, name, needs, command in _CONVERTIBLE:
+        if start.startswith(first_bytes) or path.suffix.lower() in suffixes:  # bulletins have lines before the bytes
+            how = command.format(path=path, new=path.with_suffix(".nc").name)
+            raise DataError(f"{path}: {name} is not read; make NetCDF of it: {how} ({needs})")
+
+
+def _formats() -> list[type[Format]]:
+    return [cast(type[Format], READERS.component(name)) for name in READERS.table]
+
+
+def ignore_file(path: Path | None) -> bool:
+    """Take no note of the file that is opened."""
+    return False
+
+
+@contextmanager
+def opened(path: Path, on_file: OnFile = ignore_file, reader: Mapping[str, Any] | None = None) -> Iterator[FieldFile]:
+    """Open a file for the block, as `open_field_file` does. Raises DataError.
+
+    `on_file` gets its path before, and None after; it returns whether it names the file should this process end. Where
+    the library goes round in circles in a damaged file, this process ends.
+    """
+    is_noted = on_file(path)
+    has_ended = threading.Event()
+    threading.Thread(target=_end_endless, args=(path, is_noted, has_ended), daemon=True).start()
+    try:
+        with closing(open_field_file(path, reader)) as file:
+            has_ended.set()
+            yield file
+    finally:
+        has_ended.set()
+    on_file(None)
+
+
+def _end_endless(path: Path, is_noted: bool, has_ended: threading.Event) -> None:
+    """End this process where a file takes too much processor time: a disk that is slow takes none."""
+    started_s = time.process_time()
+    while time.process_time() - started_s < MOST_CPU_S:
+        if has_ended.wait(_LOOK_S):
+            return
+    if is_noted:
+        os.kill(os.getpid(), signal.SIGXCPU)
+    what = "damaged: its library does not come to an end reading it; write or copy the file again"
+    sys.stderr.write(f"mpitrain: error: {one_line(str(path))}: {what}\n")
+    sys.stderr.flush()
+    os._exit(DataError.exit_code)

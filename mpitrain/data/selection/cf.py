@@ -1,0 +1,149 @@
+"""What a coordinate variable is of, by the CF conventions: its `standard_name`, `axis`, `units` and `positive`.
+
+CF conventions 1.11, chapters 4 and 5. Programs that know nothing of standard names, Ferret among them, say by `units`
+alone which variables are coordinates; the criteria are those of cf_xarray and MetPy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from mpitrain.data.files.variable import VariableInfo, Variables
+
+TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
+_AXIS_ATTRIBUTE = {"T": TIME, "Y": ROWS, "X": COLUMNS, "Z": OTHER}
+_STANDARD_NAMES = {
+    "time": TIME, "forecast_reference_time": TIME,
+    "latitude": ROWS, "grid_latitude": ROWS, "projection_y_coordinate": ROWS,
+    "longitude": COLUMNS, "grid_longitude": COLUMNS, "projection_x_coordinate": COLUMNS,
+    "depth": OTHER, "height": OTHER, "altitude": OTHER, "air_pressure": OTHER, "realization": OTHER,
+    "model_level_number": OTHER,
+}  # fmt: skip
+_SINCE = re.compile(r"^\w+ since .+", re.IGNORECASE)
+_NORTH = re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE)
+_EAST = re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE)
+# Attributes that name other variables of the file, whose units are those of the variable that names them.
+_NAMING_BOUNDS = ("bounds", "edges", "climatology")
+
+
+def axis_of(coordinate: VariableInfo) -> str | None:
+    """Return along which axis a variable is the coordinate: time, rows, columns, or other; None: not known."""
+    kind = _AXIS_ATTRIBUTE.get(coordinate.text("axis").upper()) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
+    if kind:
+        return kind
+    by_units = ((_SINCE, TIME), (_NORTH, ROWS), (_EAST, COLUMNS))
+    found = next((kind for pattern, kind in by_units if pattern.match(coordinate.units)), None)
+    return found or (OTHER if coordinate.text("positive").lower() in ("up", "down") else None)
+
+
+def is_latitude(info: VariableInfo) -> bool:
+    """Tell whether the attributes say that a variable is the true latitude."""
+    return info.text("standard_name") == "latitude" or bool(_NORTH.match(info.units) and not _is_named_otherwise(info))
+
+
+def is_longitude(info: VariableInfo) -> bool:
+    """Tell whether the attributes say that a variable is the true longitude."""
+    return info.text("standard_name") == "longitude" or bool(_EAST.match(info.units) and not _is_named_otherwise(info))
+
+
+def is_time(info: VariableInfo) -> bool:
+    """Tell whether a variable says when its values are valid, in units since a date."""
+    return info.is_numeric and bool(_SINCE.match(info.units)) and info.text("standard_name") in ("", "time")
+
+
+def named_coordinates(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> Iterator[VariableInfo]:
+    """Yield the variables that the attribute `coordinates` of a variable names, then those of its place on a mesh."""
+    for name in [*info.text("coordinates").split(), *_named_by_mesh(info, variables)]:
+        found = _in_group_of(info, name, variables)
+        if found is not None:
+            yield found
+
+
+def _named_by_mesh(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> list[str]:
+    """Return the names that a UGRID mesh gives the coordinates of its faces, edges or nodes, where `info` lies."""
+    mesh = _in_group_of(info, info.text("mesh"), variables)
+    return [] if mesh is None else mesh.text(f"{info.text('location')}_coordinates").split()
+
+
+def _in_group_of(info: VariableInfo, name: str, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
+    """Return the variable that an attribute of `info` names, in the same group or in the file's own."""
+    in_group = f"{info.name.rpartition('/')[0]}/{name}".lstrip("/")
+    return variables.get(in_group, variables.get(name))
+
+
+def bounds_of(variables: Variables) -> set[str]:
+    """Return the names of variables that are the bounds of others: they are no coordinates themselves."""
+    return set(variables.numeric_by(_bounds_named_by)) - {""}
+
+
+def find_places(info: VariableInfo, variables: Variables) -> tuple[VariableInfo, VariableInfo] | None:
+    """Return a latitude and a longitude that lie along the same dimensions of `info`, of which there is at least one.
+
+    Those that its attribute `coordinates` names come first. None where there are no such two.
+    """
+    bounds = bounds_of(variables)
+    others = [variables[name] for name in variables.numeric_by(_is_place).get("yes", ())]
+    unbound = [one for one in others if one.short_name not in bounds]
+    for candidates in (list(named_coordinates(info, variables)), unbound):
+        along = [one for one in candidates if one.shape and set(one.dimensions) <= set(info.dimensions) - {""}]
+        for latitude in filter(is_latitude, along):
+            for longitude in filter(is_longitude, along):
+                if latitude.dimensions == longitude.dimensions:
+                    return latitude, longitude
+    return None
+
+
+def axis_along(dimension: str, variables: Variables) -> str | None:
+    """Return which axis a dimension is, by the variables along it that are not called as it is; None: not known."""
+    along = _along(dimension, variables)
+    bounds = bounds_of(variables) if along else set()
+    kinds = {axis_of(one) for one in along if one.short_name not in bounds} - {None}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def find_time(dimension: str, info: VariableInfo, variables: Variables) -> VariableInfo | None:
+    """Return the variable that says when the levels along a dimension of `info` are, beside the dimension's own.
+
+    Those that its attribute `coordinates` names come first, then those with a standard name. None where there is none.
+    """
+    bounds = bounds_of(variables)
+    along = [one for one in _along(dimension, variables) if one.short_name not in bounds]
+    if not dimension:  # of a file that names none: what is as long
+        along = [variables[name] for name in variables.numeric_by(_is_time_word).get("yes", ())]
+        along = [one for one in along if len(one.shape) == 1 and one.shape == info.shape]
+    named = {one.name for one in named_coordinates(info, variables)}
+    times = sorted(filter(is_time, along), key=lambda one: (one.name not in named, not one.text("standard_name")))
+    return times[0] if times else None
+
+
+def scalar_time(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
+    """Return the single time that the attribute `coordinates` of a variable names; None where it names none."""
+    return next((one for one in named_coordinates(info, variables) if one.shape == () and is_time(one)), None)
+
+
+def _along(dimension: str, variables: Variables) -> list[VariableInfo]:
+    return [variables[name] for name in variables.numeric_by(_only_dimension).get(dimension, ())] if dimension else []
+
+
+# What the variables of a file are grouped by, once a file.
+
+
+def _bounds_named_by(info: VariableInfo) -> str:
+    return next(filter(None, map(info.text, _NAMING_BOUNDS)), "")
+
+
+def _is_place(info: VariableInfo) -> str:
+    return "yes" if is_latitude(info) or is_longitude(info) else ""
+
+
+def _is_time_word(info: VariableInfo) -> str:
+    return "yes" if is_time(info) else ""
+
+
+def _only_dimension(info: VariableInfo) -> str:
+    return info.dimensions[0] if len(info.dimensions) == 1 else ""
+
+
+def _is_named_otherwise(info: VariableInfo) -> bool:
+    return info.text("standard_name") not in ("", "latitude", "longitude")

@@ -1,0 +1,222 @@
+"""What could be learnt from a file that no setting describes: inputs, a target, places and times, and a command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.selection.axes import coordinate_of, further_axes
+from mpitrain.data.selection.cf import axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
+from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.expressions.clock import clock_values, dates_of, read_times
+from mpitrain.data.selection.names import (
+    CICE_INPUTS,
+    CICE_TARGET,
+    LATITUDE,
+    LONGITUDE,
+    is_absent,
+    is_cice_history,
+    quantity_of,
+)
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.table import INPUTS, TARGETS
+from mpitrain.data.selection.variable_access import in_radians, is_longitude_of
+from mpitrain.datatools.measured import Measured, complete_together, first_values, measured, setting_name
+from mpitrain.errors import DataError
+
+_MOST_INPUTS = 12
+# What says that a variable is of a mesh (UGRID) or of the places of reports (CF, chapter 9), not of what was measured.
+_STRUCTURE = ("cf_role", "sample_dimension", "instance_dimension")
+_HEIGHTS = ("altitude", "elevation", "surface_altitude", "station elevation")
+_WIDEST_GAP = 1 / 6
+_SAME_DAYS = 1.5  # a date is a day later in leap years
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Names that could be inputs and targets of a run, and those that are too often missing beside them."""
+
+    inputs: tuple[str, ...]
+    targets: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+    def command(self, files: Sequence[str]) -> str:
+        """Return the command that trains with these names, for a shell."""
+        names = (
+            f"variables.input_variables=[{_listed(self.inputs)}]",
+            f"variables.output_variables=[{_listed(self.targets)}]",
+        )
+        start = shlex.join(["mpitrain", "train", "--data", *files, "--output", "RUN"])
+        # Names are in single quotes where they need any; a shell would read more into these.
+        return " ".join([start, *(shlex.quote(one) if set(one) & set('"$`\\!') else f'"{one}"' for one in names)])
+
+
+def describes_itself(file: FieldFile) -> bool:
+    """Tell whether a file can be trained with without names: a CICE history, or a table of inputs and targets."""
+    is_table = INPUTS in file.variables or TARGETS in file.variables
+    is_cice = is_cice_history(file) or not any(is_absent(name, file) for name in (CICE_TARGET, *CICE_INPUTS))
+    return is_table or is_cice
+
+
+def suggest(file: FieldFile, usable: Mapping[str, bool]) -> Suggestion | None:
+    """Return names for a first run: variables of the grid that has most of them and is large.
+
+    `usable` tells of each variable whether it has values that differ. None where the file has no such variable.
+    """
+    groups = _by_grid(file, usable)
+    if not groups:
+        return None
+    # Of as many and as large ones, those with units: without them are masks, indices and flags.
+    group = max(groups.values(), key=lambda infos: (len(infos) * np.log(np.prod(infos[0].shape)), bool(infos[0].units)))
+    found = [one for one in (measured(info, file) for info in group) if one is not None]
+    if not found:
+        return None
+    # Of a table the last column is what the others are for, as a rule; of a grid's variables the first is the main one.
+    is_table = not any(group[0].dimensions)
+    target = found[-1] if is_table else next((one for one in found if one.info.units), found[0])
+    others = [one for one in found if one is not target]
+    inputs = [one.name for one in complete_together(target, others, _MOST_INPUTS)]
+    left_out = [one.name for one in others if one.name not in inputs] if len(inputs) < _MOST_INPUTS else []
+    inputs = inputs or _earlier(target, file) or _where_and_when(target.info, file, usable)
+    return Suggestion(tuple(inputs), (target.name,), tuple(left_out)) if inputs else None
+
+
+def _by_grid(file: FieldFile, usable: Mapping[str, bool]) -> dict[tuple[str, ...], list[VariableInfo]]:
+    """Return what was measured, by its dimensions. Heights of places are what was measured where nothing else is."""
+    bounds = bounds_of(file.variables)
+    found: dict[tuple[str, ...], list[VariableInfo]] = {}
+    heights: dict[tuple[str, ...], list[VariableInfo]] = {}
+    for info in file.variables.values():
+        is_own = info.is_numeric and info.shape and info.short_name not in bounds and not _is_coordinate(info, file)
+        if is_own and usable.get(info.name, False):
+            groups = heights if _is_height_of_place(info) else found
+            groups.setdefault(info.dimensions, []).append(info)
+    return found or heights
+
+
+def _earlier(target: Measured, file: FieldFile) -> list[str]:
+    """Return the names by which a series at one place is predicted from its past: its level before, and the season."""
+    axes = [axis for axis, size in enumerate(target.info.shape) if size > 1]
+    if len(axes) != 1:
+        return []
+    along = target.info.dimensions[axes[0]]
+    own = coordinate_of(target.info, along, file.variables) if along else None
+    if own is None or not is_time(own):
+        own = find_time(along, target.info, file.variables)
+    if own is None:
+        return []
+    season = [name for name in _dates([own], file) if name != "time"]
+    return [f"{setting_name(target.info)}[time-1]", *season]
+
+
+def places_and_times(source: SampleSource) -> dict[str, Any]:
+    """Return which variables say where and when samples are, from where to where, by what they are."""
+    found, facts = open_coordinates(source), {}
+    for name, shown in (("lat", "latitude"), ("lon", "longitude")):
+        if name in found.stored:
+            values = found.grids.get(name)
+            values = found.moving_grid(name, 0) if values is None else values
+            has_some = np.isfinite(values).any()
+            span = f", {np.nanmin(values):.6g} to {np.nanmax(values):.6g}" if has_some else ", of which all are missing"
+            facts[shown] = f"{found.stored[name].info.name}{span}"
+        elif source.layout.is_grid and 1 not in source.grid_shape:
+            facts[shown] = f"not known; data.coordinates={{{shown}: {_place_called(name, source)}}} names it"
+    if found.times is not None:
+        facts["times"] = _times(found.times, found.attributes["time"])
+    return facts
+
+
+def _place_called(start: str, source: SampleSource) -> str:
+    """Return the name of the one variable on the grid of the samples that is called as a place is; NAME without one."""
+    variables = source.handles.get(source.files[0]).variables.values()
+    on_grid = [one for one in variables if one.is_numeric and one.shape[-2:] == source.grid_shape]
+    found = [one.name for one in on_grid if start in one.short_name.lower()]
+    return found[0] if len(found) == 1 else "NAME"
+
+
+def _times(times: Any, attributes: Mapping[str, str]) -> str:
+    """Return the first and the last time as dates, and the calendar; as numbers where the units give no dates."""
+    ends, calendar = times[[0, -1]], attributes["calendar"]
+    try:
+        first, last = (str(date) for date in dates_of(ends, attributes["units"], calendar))
+    except (ValueError, TypeError, OverflowError) as error:
+        advice = "units such as 'days since 2000-01-01' do"
+        return f"{ends[0]:.6g} to {ends[1]:.6g} {attributes['units']}, which give no dates ({error}); {advice}"
+    return f"{len(times)}, {first} to {last}, calendar {calendar}"
+
+
+def _is_coordinate(info: VariableInfo, file: FieldFile) -> bool:
+    is_own_dimension = info.dimensions == (info.short_name,)
+    is_time = len(info.shape) == 1 and axis_of(info) is not None
+    is_of_mesh = any(map(info.text, _STRUCTURE))
+    is_place = is_latitude(info) or is_longitude(info) or _has_coordinate_name(info)
+    return is_own_dimension or is_time or is_of_mesh or is_place
+
+
+def _is_height_of_place(info: VariableInfo) -> bool:
+    """Tell whether a variable is the elevation of a station, which its reports repeat."""
+    return info.text("standard_name") in _HEIGHTS or info.text("long_name").lower() in _HEIGHTS
+
+
+def _has_coordinate_name(info: VariableInfo) -> bool:
+    names = (quantity_of(LATITUDE), quantity_of(LONGITUDE))
+    return quantity_of(info.short_name) in names
+
+
+def _where_and_when(info: VariableInfo, file: FieldFile, usable: Mapping[str, bool]) -> list[str]:
+    """Return the names of latitude and longitude of a variable, and of its times; without them its axes' own.
+
+    An axis of levels is none of these: the target is one of its levels.
+    """
+    levels = {info.dimensions[axis] for axis in further_axes(info, file.variables)}
+    names = [name for name in info.dimensions if name and name not in levels]
+    own = [one for one in (coordinate_of(info, name, file.variables) for name in names) if one is not None]
+    along = [
+        one
+        for one in file.variables.values()
+        if one.shape and set(one.dimensions) <= set(names) and _is_coordinate(one, file) and one.is_numeric
+    ]
+    found = [one for one in along if is_latitude(one) or is_longitude(one) or _has_coordinate_name(one)]
+    dates = _dates([*own, *along], file)
+    if found and all(usable.get(one.name, False) for one in found):
+        return [*(name for one in found for name in _as_place(one, file)), *dates]
+    axes = [one.name for one in own if one.is_numeric and one.shape[0] > 1 and usable.get(one.name, False)]
+    return axes or dates  # the times of reports lie along an axis without a variable of its own
+
+
+def _as_place(info: VariableInfo, file: FieldFile) -> list[str]:
+    """Return what of a place is an input: of longitudes around the globe cosine and sine, which have no seam."""
+    turn = 2 * np.pi if in_radians(info) else 360.0
+    if not is_longitude_of(info.name, file) or _widest_gap(first_values(info, file), turn) > _WIDEST_GAP * turn:
+        return [info.name]
+    name = setting_name(info)
+    angle = name if in_radians(info) else f"{np.pi / 180:.6f}*{name}"
+    return [f"cos({angle})", f"sin({angle})"]
+
+
+def _widest_gap(values: npt.NDArray[np.floating], turn: float) -> float:
+    """Return the widest part of a circle of length `turn` without a value."""
+    around = np.unique(values[np.isfinite(values)] % turn)
+    return float(np.diff(around, append=around[0] + turn).max()) if around.size else turn
+
+
+def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
+    """Return the name by which times are an input: the day of the year, or the time where that is always the same."""
+    times = [one for one in own if is_time(one) and one.shape[0] > 1]
+    if not times:
+        return []
+    try:
+        days = clock_values("day_of_year", *read_times(times[0], file))
+    except DataError:
+        return []
+    return ["day_of_year" if np.nanmax(days) - np.nanmin(days) > _SAME_DAYS else "time"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" if set(name) & set("[]:,\"'() ") else name for name in names)

@@ -1,0 +1,60 @@
+"""The doctor's steps: each rank tells its node's agent which one it enters, and for how long it may stay there."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpitrain.cluster.place import Place
+from mpitrain.comm.agent.arrival import find_launcher, new_identity, open_watch
+from mpitrain.comm.agent.folder import launch_identity, wait_until
+from mpitrain.comm.agent.rank_side import NodeWatch
+from mpitrain.doctor.check_result import CheckResult
+from mpitrain.doctor.request import DoctorRequest
+
+_ROOT_COMES_WITHIN_S, _NOTES_COME_WITHIN_S = 5.0, 2.0
+
+
+@dataclass
+class Steps:
+    """The steps of this rank, in the same order on all ranks, each with a time limit that the agent keeps."""
+
+    watch: NodeWatch
+    world_size: int
+    limit_s: float
+    _number: int = 0
+
+    def enter(self, title: str, limit_s: float | None = None, *, leaves: bool = False) -> None:
+        """Arrive at the next step, or with `leaves` at the end, which may still wait in MPI_Finalize."""
+        self._number += 1
+        self.watch.check(self._number, title, limit_s or self.limit_s, leaves=leaves)
+
+    def keep(self, results: Sequence[CheckResult]) -> None:
+        """Let the agent show these results too, should it have to report."""
+        self.watch.tell(results=[dataclasses.asdict(result) for result in results])
+
+    def notes(self) -> dict[int, dict[str, Any]]:
+        """Return the notes of all ranks, those that come within a moment."""
+        wait_until(lambda: len(self.watch.notes()) >= self.world_size, _NOTES_COME_WITHIN_S)
+        return self.watch.notes()
+
+    def print_once(self, text: str, limit_s: float) -> None:
+        """Print on rank 0; other ranks wait for that, since the launcher ends all ranks when one ends with an error."""
+        limit_s = limit_s if 0 in self.watch.notes() else _ROOT_COMES_WITHIN_S
+        if (self.watch.rank == 0 or not self.watch.wait_until_said(limit_s)) and self.watch.claim():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self.watch.mark_said()
+
+
+def open_steps(place: Place, request: DoctorRequest, environ: Mapping[str, str]) -> Steps:
+    """Return the steps of this rank, and start its node's agent where this rank is the first."""
+    order = {"reporter": "mpitrain.doctor.late_ranks", "as_json": request.as_json, "limit_s": request.timeout_s}
+    identity = new_identity()
+    if place.is_launched:
+        identity, order["launcher"] = launch_identity(environ), find_launcher(environ)
+    watch = open_watch(place, identity, "doctor", order)
+    return Steps(watch, place.world_size, request.timeout_s)

@@ -1,1 +1,0 @@
-"""A process for each rank that keeps the time and names the rank that does not arrive."""

@@ -1,0 +1,41 @@
+"""A member that begins in the engine of the one before it: nothing is built anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mpitrain.comm.ranks import Ranks
+from mpitrain.config import RunConfig
+from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.models.dense import DenseModel, draw_dense_weights
+from mpitrain.runs.build import may_be_drawn_anew
+from mpitrain.runs.layout import RunLayout
+from mpitrain.runs.prepared_run import PreparedRun
+from mpitrain.train.compiled.engine import CompiledEngine
+
+
+def restarted(
+    ended: PreparedRun | None, config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks
+) -> PreparedRun | None:
+    """Return `ended` as a run of `config`, the same bits as one built anew; None where that cannot be.
+
+    It can where one rank trains by the compiled engine, from first weights that are drawn, on the same samples, and the
+    settings differ in the seed and the folder alone. Not collective: other groups of ranks get None.
+    """
+    if ended is None or ranks.world_size > 1 or dataset is not ended.dataset or layout != ended.layout:
+        return None
+    engine, known = ended.engine, ended.config
+    if not isinstance(engine, CompiledEngine) or not isinstance(ended.model, DenseModel):
+        return None
+    if config.model.initial_weights is not None or config.data.streaming or not may_be_drawn_anew(ended.model):
+        return None
+    if config != known.model_copy(update={"seed": config.seed, "output": config.output}):
+        return None
+    draw_dense_weights(ended.model, config.seed)
+    plan = ended.plan
+    engine.restart(
+        lambda inputs: replace(
+            inputs, seed=config.seed, batches=dataset.microbatches(plan, config.seed, config.shuffle)
+        )
+    )
+    return replace(ended, config=config, settings={**ended.settings, "seed": config.seed})

@@ -1,0 +1,50 @@
+"""What a format of `mpitrain export` is to the rest of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from mpitrain.config.component import TypedComponent
+
+if TYPE_CHECKING:
+    from mpitrain.export.request import ExportRequest, Say
+    from mpitrain.export.source.emulator import Emulator
+
+
+class ExportFormat(TypedComponent):
+    """A format that a run's network, or an ensemble's, is written in."""
+
+    output: ClassVar[str] = "model.out"
+    """The file that is written by default."""
+    needs_torch: ClassVar[bool] = True
+    """Whether writing it needs torch."""
+    endings: ClassVar[tuple[str, ...]] = ()
+    """Ends of names that the file may have; any where there are none."""
+
+    type: str
+    """Which format."""
+
+    def write(self, request: ExportRequest, say: Say) -> None:
+        """Write what is requested, check it, and `say` what was checked. Raises as `run_export`."""
+        raise NotImplementedError
+
+
+class SourceFormat(ExportFormat):
+    """Source code, believed once its self-test has passed."""
+
+    needs_torch = False
+    flags: ClassVar[tuple[str, ...]] = ()
+    """What the compiler is given for the self-test."""
+    suffix: ClassVar[str] = ""
+    """The end of the names of files to compile."""
+
+    def files(self, emulator: Emulator) -> Mapping[str, str]:
+        """Return the texts of the files by their names."""
+        raise NotImplementedError
+
+    def write(self, request: ExportRequest, say: Say) -> None:
+        """See `ExportFormat.write`."""
+        from mpitrain.export.sources import export_sources
+
+        export_sources(self, request, say)

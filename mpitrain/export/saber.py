@@ -1,0 +1,194 @@
+"""A run's network as the emulator that SABER's TorchBalance loads: its names, its Jacobian, and a check of the file.
+
+N  samples      F  input columns      O  output columns
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.formats.open import open_field_file
+from mpitrain.data.selection.expressions.levels import find_positions
+from mpitrain.data.selection.expressions.reference import Reference, parse_reference
+from mpitrain.data.selection.names import find_variable
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.errors import ConfigError, DataError, OutputError, UserError
+from mpitrain.export.networks import WantedNetwork, load_wanted
+from mpitrain.export.request import ExportRequest, Say
+from mpitrain.export.saber_emulators import SaberNames, emulator_of
+from mpitrain.models.files.torchscript import load_and_run_code, write_script
+from mpitrain.models.jacobian import input_jacobian
+
+# Columns are computed in another order of the same float32 operations; relative to the largest entry of a row.
+_TOLERANCE = 1e-5
+_MOST_CHECKED_PAIRS = 64
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The columns of one variable: its name in the data, in the calling model, and how many there are."""
+
+    name: str
+    standard_name: str
+    references: tuple[Reference, ...]
+
+
+def export_saber(request: ExportRequest, say: Say) -> None:
+    """Write the emulator as TorchScript, read it again, compare, and `say` what was found. For one process.
+
+    A network whose variables each have one column is a surface emulator, any other a vertical one. Raises UserError for
+    a network or names that the contract cannot hold, OutputError where the file cannot be written or gives other
+    derivatives than the network.
+    """
+    torch.set_num_threads(1)
+    wanted, output = load_wanted(request, say), request.output_file
+    _check_fits(wanted, request.run)
+    names, is_vertical = _names_of(wanted, request)
+    mean = wanted.members[0].get_buffer("input_mean")
+    write_script(wanted.model, output, lambda network: emulator_of(network, mean, names, is_vertical), wanted.inputs)
+    say(f"{output}: {wanted.origin}")
+    kind = "vertical" if is_vertical else "surface"
+    say(f"{kind} emulator: {', '.join(names.output_names)} from {', '.join(names.input_names)}")
+    say(_checked(output, wanted, is_vertical))
+
+
+def _check_fits(wanted: WantedNetwork, run: Path) -> None:
+    if wanted.inputs.dim() != 2:
+        raise UserError(f"{run}: is a network of fields; SABER's contract is of points and columns")
+    dtype = wanted.inputs.dtype
+    if dtype != torch.float32:
+        raise UserError(f"{run}: is a network of {str(dtype).removeprefix('torch.')}; SABER's contract is of float32")
+
+
+def _names_of(wanted: WantedNetwork, request: ExportRequest) -> tuple[SaberNames, bool]:
+    description, source = wanted.first.description, wanted.first.source
+    given = _given_names(request.names)
+    file = None if source is None else _first_file(source)
+    inputs, outputs = (_blocks(columns, given, file) for columns in (description.input_names, description.target_names))
+    unknown = set(given) - {block.name for block in (*inputs, *outputs)} - set(description.input_names)
+    if unknown:
+        known = ", ".join(block.name for block in (*inputs, *outputs))
+        raise UserError(f"--name {min(unknown)}=...: the network has no such variable; it has {known}")
+    if len(outputs) != 1:
+        raise UserError(
+            f"{request.run}: has the targets {', '.join(block.name for block in outputs)}; SABER's contract has one "
+            "output variable: train one network for each"
+        )
+    input_names = tuple(block.standard_name for block in inputs)
+    output_names = tuple(block.standard_name for block in outputs)
+    is_vertical = any(len(block.references) > 1 for block in (*inputs, *outputs))
+    if is_vertical:
+        return SaberNames(input_names, output_names), True
+    levels = [tuple(_level(block.references[0], file) for block in blocks) for blocks in (inputs, outputs)]
+    return SaberNames(input_names, output_names, *levels), False
+
+
+def _given_names(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    wrong = next((text for text, (name, _, other) in zip(texts, pairs, strict=True) if not (name and other)), None)
+    if wrong is not None:
+        raise UserError(f"--name {wrong}: write DATA_NAME=MODEL_NAME, such as aice_h=sea_ice_area_fraction")
+    return {name.strip(): other.strip() for name, _, other in pairs}
+
+
+def _first_file(source: SampleSource) -> FieldFile | None:
+    try:
+        return open_field_file(source.files[0].path, source.files[0].reader) if source.files else None
+    except DataError:
+        return None
+
+
+def _blocks(columns: Sequence[str], given: Mapping[str, str], file: FieldFile | None) -> list[_Block]:
+    """Return the variables that consecutive columns belong to. Raises UserError for one without a name."""
+    references = [(text, _reference(text)) for text in columns]
+    blocks = []
+    for (name, _), group in itertools.groupby(references, key=lambda pair: (pair[1].name, pair[1].lag)):
+        texts, parts = zip(*group, strict=True)
+        blocks.append(_Block(name, _standard_name(name, texts, given, file), parts))
+    names = [block.name for block in blocks]
+    again = next((name for name in names if names.count(name) > 1), None)
+    if again is not None:
+        raise UserError(
+            f"the columns of {again} are not next to each other, or of several times; SABER packs variable by variable"
+        )
+    return blocks
+
+
+def _reference(text: str) -> Reference:
+    try:
+        return parse_reference(text, "variables")
+    except ConfigError:
+        return Reference(text)  # an expression
+
+
+def _standard_name(name: str, texts: Sequence[str], given: Mapping[str, str], file: FieldFile | None) -> str:
+    asked = next((given[text] for text in (name, *texts) if text in given), None)
+    found = asked or _attribute(name, file)
+    if not found:
+        raise UserError(
+            f"'{name}' has no standard_name in the run's data; give the name that SABER knows it by, such as "
+            f"--name {name}=sea_ice_area_fraction"
+        )
+    return found
+
+
+def _attribute(name: str, file: FieldFile | None) -> str:
+    if file is None:
+        return ""
+    try:
+        return file.variables[find_variable(name, file)].text("standard_name")
+    except DataError:
+        return ""
+
+
+def _level(reference: Reference, file: FieldFile | None) -> int:
+    """Return the level's position, from 0; 0 for a field of one level."""
+    if not reference.indices:
+        return 0
+    if file is not None:
+        positions = find_positions(reference, file.variables[find_variable(reference.name, file)], file)
+        return next(iter(positions.values()))[0] if positions else 0
+    index = reference.indices[-1]
+    if index.dimension is None and index.first is not None:
+        return int(index.first)
+    raise UserError(
+        f"the level of '{reference.name}' is known by its coordinate, in data that is no longer there; restore the file"
+    )
+
+
+def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool) -> str:
+    """Compare the file's derivatives with the network's; return what was found. Raises OutputError."""
+    loaded, inputs = load_and_run_code(path), wanted.inputs
+    mask = torch.ones((len(inputs), 1))
+    mask[::5] = 0
+    expected = _jacobian(wanted.model, inputs) * mask.unsqueeze(2)
+    scale = expected.abs().amax(dim=2, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    with torch.no_grad():
+        if is_vertical:
+            rows, columns = _some_pairs(*expected.shape[1:])
+            found = loaded.jac_physical(inputs, mask, rows, columns)
+            difference = (found - expected[:, rows, columns]) / scale[:, rows, 0]
+        else:
+            difference = (loaded.jac_physical(inputs, mask) - expected) / scale
+        same_values = torch.equal(loaded.predict(inputs), wanted.model(inputs))
+    largest = float(difference.abs().max())
+    if not same_values or not largest <= _TOLERANCE:
+        raise OutputError(f"{path}: gives other values or derivatives than the network (by {largest:.2g}); report this")
+    return f"checked: predict gives the same bits, jac_physical the same to {largest:.1g} of a row's largest entry"
+
+
+def _jacobian(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    return input_jacobian(model, inputs)[1]
+
+
+def _some_pairs(num_rows: int, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return entries all over the Jacobian, by row and column."""
+    numbers = torch.arange(min(num_rows * num_columns, _MOST_CHECKED_PAIRS))
+    return numbers % num_rows, numbers * 7 % num_columns

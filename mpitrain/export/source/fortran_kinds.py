@@ -1,0 +1,149 @@
+"""Batches in double precision for a network of single precision, and a call with the fields by their names."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from mpitrain.export.source.emulator import Variable
+
+_ARGUMENT = re.compile(r"real\(wp\)(, intent\(\w+\)(?:, optional)? :: (?!values\(|mask\())")
+_TILES = ("load_tile", "store_tile", "note_outside")
+_BATCHES = ("forward_batch", "tangent_linear_batch", "adjoint_batch", "jacobian_batch")
+_MOST_LETTERS = 50
+_FORWARD_FIELDS = """\
+  ! The batch forward of the model's own arrays, one a variable; levels are in the dimension that layout names first.
+  pure subroutine forward_fields_{kind}(layout, {names}, status, outside)
+    integer, intent(in) :: layout
+{declared}
+    integer, intent(out), optional :: status
+    logical, intent(out), optional :: outside(:)
+    real(wp) :: x_tile(tile, num_inputs), y_tile(tile, num_outputs)
+    logical :: is_outside(tile)
+    integer :: first, n, b, s, {level}found
+    n = -1
+    if (layout == inputs_first .or. layout == samples_first) n = size({size})
+{checks}
+    if (present(outside)) then
+      if (size(outside) /= n) n = -1
+    end if
+    if (present(status)) status = min(n, 0)
+    do first = 1, n, tile
+      do b = 1, tile
+        s = min(first + b - 1, n)
+{load}
+      end do
+      call forward_tile(x_tile, y_tile)
+      if (present(status) .or. present(outside)) then
+        call note_outside(samples_first, x_tile(:min(tile, n - first + 1), :), found, &
+          is_outside(:min(tile, n - first + 1)))
+        if (present(status)) status = status + found
+        if (present(outside)) outside(first:min(first + tile - 1, n)) = is_outside(:min(tile, n - first + 1))
+      end if
+      do b = 1, min(tile, n - first + 1)
+        s = first + b - 1
+{store}
+      end do
+    end do
+  end subroutine forward_fields_{kind}
+"""
+
+
+def kinds_of(dtype: str) -> tuple[str, ...]:
+    """Return the kinds of the arrays that a network takes: its own, and double precision."""
+    return ("wp", "real64") if dtype == "float32" else ("wp",)
+
+
+def with_real64(procedures: str) -> str:
+    """Return the module's procedures with those of batches for double precision: tiles are converted when copied."""
+    added = []
+    for name in (*_TILES, *_BATCHES):
+        (text,) = re.findall(rf"  pure subroutine {name}\(.*?  end subroutine {name}\n", procedures, flags=re.DOTALL)
+        text = _ARGUMENT.sub(r"real(real64)\1", text).replace(f"subroutine {name}", f"subroutine {name}_real64")
+        text = re.sub(r"(values\(b, :\)) = (batch.*)", r"\1 = real(\2, wp)", text)
+        added.append(re.sub(r"excess_of\((x\([is], [is]\)), i\)", r"excess_of(real(\1, wp), i)", text))
+    names = "|".join(_TILES)
+    return "\n".join([re.sub(rf"subroutine ({names})\b", r"subroutine \1_wp", procedures), *added])
+
+
+def interfaces(dtype: str) -> Iterator[str]:
+    """Yield the interfaces of batches and of the procedures of both kinds."""
+    has_both = len(kinds_of(dtype)) > 1
+    for name in ("forward", "tangent_linear", "adjoint", "jacobian"):
+        yield _interface(name, [f"{name}_one", f"{name}_batch", *([f"{name}_batch_real64"] if has_both else [])])
+    for name in _TILES if has_both else ():
+        yield _interface(name, [f"{name}_wp", f"{name}_real64"])
+    yield _interface("forward_fields", [f"forward_fields_{kind}" for kind in kinds_of(dtype)])
+
+
+def _interface(name: str, procedures: Sequence[str]) -> str:
+    return f"  interface {name}\n    module procedure {', '.join(procedures)}\n  end interface {name}"
+
+
+def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtype: str) -> Iterator[str]:
+    """Yield the call with the fields by their names, for each kind."""
+    taken: set[str] = {"layout", "status", "outside", "first", "n", "b", "s", "level", "found", "tile"}
+    given, results = (_fields(variables, taken) for variables in (inputs, outputs))
+    first, size = given[0]
+    for kind in kinds_of(dtype):
+        yield _FORWARD_FIELDS.format(
+            kind=kind,
+            names=", &\n      ".join(name for name, _ in (*given, *results)),
+            declared="\n".join(_declared(given, "in", kind) + _declared(results, "out", kind)),
+            level="level, " if any(count > 1 for _, count in (*given, *results)) else "",
+            size=first if size == 1 else f"{first}, 3 - layout",
+            checks="\n".join(_checks([*given, *results])),
+            load="\n".join(_copies(given, "x_tile", "{tile} = real({field}, wp)")),
+            store="\n".join(_copies(results, "y_tile", f"{{field}} = real({{tile}}, {kind})")),
+        )
+
+
+def field_names(variables: Sequence[Variable]) -> list[tuple[str, int]]:
+    """Return the names of the arguments for these variables, and the number of levels of each."""
+    return _fields(variables, set())
+
+
+def _fields(variables: Sequence[Variable], taken: set[str]) -> list[tuple[str, int]]:
+    """Return a name in Fortran and the number of columns of each group of columns that differ in the level alone."""
+    found = []
+    for text, group in itertools.groupby(variables, key=lambda one: one.name.partition("[")[0]):
+        name = re.sub(r"\W", "_", text.lower(), flags=re.ASCII)[:_MOST_LETTERS]
+        name = name if re.match(r"[a-z]", name) else f"f_{name}"
+        number = 1
+        while (unique := name if number == 1 else f"{name}_{number}") in taken:
+            number += 1
+        taken.add(unique)
+        found.append((unique, len(list(group))))
+    return found
+
+
+def _declared(fields: Sequence[tuple[str, int]], intent: str, kind: str) -> list[str]:
+    return [
+        f"    real({kind}), intent({intent}) :: {name}{'(:)' if count == 1 else '(:, :)'}" for name, count in fields
+    ]
+
+
+def _checks(fields: Sequence[tuple[str, int]]) -> Iterator[str]:
+    for name, count in fields:
+        if count == 1:
+            yield f"    if (size({name}) /= n) n = -1"
+        else:
+            yield "    if (n >= 0) then"
+            yield f"      if (size({name}, layout) /= {count} .or. size({name}, 3 - layout) /= n) n = -1"
+            yield "    end if"
+
+
+def _copies(fields: Sequence[tuple[str, int]], tile: str, assignment: str) -> Iterator[str]:
+    place = 1
+    for name, count in fields:
+        if count == 1:
+            yield "        " + assignment.format(tile=f"{tile}(b, {place})", field=f"{name}(s)")
+        else:
+            of_tile = f"{tile}(b, {place - 1} + level)"
+            yield f"        do level = 1, {count}\n          if (layout == inputs_first) then"
+            yield "            " + assignment.format(tile=of_tile, field=f"{name}(level, s)")
+            yield "          else"
+            yield "            " + assignment.format(tile=of_tile, field=f"{name}(s, level)")
+            yield "          end if\n        end do"
+        place += count

@@ -1,0 +1,166 @@
+"""Coordinates of the data that predictions on its grid carry along: of dimensions, single ones, bounds, projections.
+
+Latitude, longitude and time are written apart (see `output_grid`); here is all else that the targets name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.absolute_time import days_of, is_absolute
+from mpitrain.data.files.decoding import read
+from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.selection.axes import coordinate_of
+from mpitrain.data.selection.cf import named_coordinates
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.variable_access import FROM_RADIANS, in_radians
+from mpitrain.inference.netcdf_output import OutputVariable
+
+Array = npt.NDArray[Any]
+_LARGEST_BYTES = 64 * 2**20
+# What is said of stored numbers, which are decoded here, or names what may not be carried.
+_LEFT_OUT = (
+    "_FillValue", "missing_value", "scale_factor", "add_offset", "valid_min", "valid_max", "valid_range", "_Unsigned",
+    "bounds", "edges", "climatology", "coordinates", "formula_terms", "cell_measures",
+)  # fmt: skip
+
+
+@dataclass
+class Carried:
+    """What is added to the file: variables, their values, and dimensions; and to what is there: attributes.
+
+    `coordinates` are names for the attribute `coordinates` of all data, `of_data` other attributes of these, `bounds`
+    the bounds of coordinates that are there, by their names.
+    """
+
+    variables: list[OutputVariable] = field(default_factory=list)
+    values: dict[str, Array] = field(default_factory=dict)
+    dimensions: dict[str, int] = field(default_factory=dict)
+    coordinates: list[str] = field(default_factory=list)
+    of_data: dict[str, str] = field(default_factory=dict)
+    bounds: dict[str, str] = field(default_factory=dict)
+
+    def added_to(self, variables: Sequence[OutputVariable], coordinates: Collection[str]) -> list[OutputVariable]:
+        """Return the variables of the file with what is carried; `coordinates` name those of place and time."""
+        own = (self._bounded(one) if one.name in coordinates else self._of_data(one) for one in variables)
+        return [*map(self._bounded, self.variables), *own]
+
+    def _bounded(self, one: OutputVariable) -> OutputVariable:
+        bounds = {"bounds": self.bounds[one.name]} if one.name in self.bounds else {}
+        return replace(one, attributes={**one.attributes, **bounds})
+
+    def _of_data(self, one: OutputVariable) -> OutputVariable:
+        named = [*str(one.attributes.get("coordinates", "")).split(), *self.coordinates]
+        joined = {"coordinates": " ".join(named)} if named else {}
+        return replace(one, attributes={**one.attributes, **self.of_data, **joined})
+
+
+def carry(
+    source: SampleSource, dimensions: Mapping[str, str], written: Mapping[str, str], taken: Collection[str]
+) -> Carried:  # fmt: skip
+    """Return what the first target's coordinates in the first file add to predictions on its grid.
+
+    `dimensions` are the names in the output by those in the file; `written` the names in the output of the variables of
+    the file that are there already, `taken` all names that are. Of several files, what differs between them is left
+    out.
+    """
+    found = Carried()
+    if not source.leading_references:
+        return found
+    info, names = source.files[0].variables[source.leading_references[0]].info, dict(written)
+    file = source.handles.get(source.files[0])
+    is_carried = partial(_is_carried, source=source, dimensions=dimensions, taken=taken)
+    for one in _coordinates(info, file):
+        if one.name not in names and one.short_name not in found.values and is_carried(one, one.dimensions):
+            _add(found, one, file, dimensions)
+            names[one.name] = one.short_name
+            if found.variables[-1].dimensions != (one.short_name,):
+                found.coordinates.append(one.short_name)
+    for stored, shown in names.items():
+        of = file.variables[stored]
+        bounds = file.variables.get(of.text("bounds"))
+        if bounds is None or bounds.dimensions[:-1] != of.dimensions:
+            continue
+        if bounds.dimensions[-1] not in {*dimensions, *taken} and is_carried(bounds, bounds.dimensions[:-1]):
+            _add_bounds(found, bounds, shown, file, dimensions)
+            values = found.values[bounds.short_name]
+            found.values[bounds.short_name] = _as_written(values, bounds, of, stored in written)
+    grid_mapping = file.variables.get(info.text("grid_mapping"))
+    if grid_mapping is not None and grid_mapping.short_name not in taken:
+        found.of_data["grid_mapping"] = grid_mapping.short_name
+        found.variables.append(OutputVariable(grid_mapping.short_name, (), "i4", attributes_of(grid_mapping)))
+    return found
+
+
+def _is_carried(
+    info: VariableInfo, along: tuple[str, ...], source: SampleSource, dimensions: Mapping[str, str],
+    taken: Collection[str],
+) -> bool:  # fmt: skip
+    """Tell whether a variable fits into the output, `along` these of its dimensions, and holds for all files."""
+    is_small = prod(info.shape) * info.item_bytes <= _LARGEST_BYTES
+    is_single = len(along) == 1 and info.shape[0] == 1  # a level that the targets lie on, such as 2 m above ground
+    if info.short_name in taken or not info.is_numeric or not is_small:
+        return False
+    if not (set(along) <= set(dimensions) or is_single):
+        return False
+    if len(source.files) == 1:
+        return True
+    known = source.files[0].variables.values()
+    if set(along) & {one.info.dimensions[one.axes.time] for one in known if one.axes.time is not None}:
+        return False
+    values = [_values(source.handles.get(record), info.name) for record in source.files]
+    known_values = [one for one in values if one is not None]
+    is_same = all(np.array_equal(one, known_values[0], equal_nan=True) for one in known_values)
+    return is_same and len(known_values) == len(source.files)
+
+
+def _values(file: FieldFile, name: str) -> Array | None:
+    info = file.variables.get(name)
+    return None if info is None else read(file, name, (slice(None),) * len(info.shape))
+
+
+def _coordinates(info: VariableInfo, file: FieldFile) -> Iterator[VariableInfo]:
+    """Yield the coordinate variables of a variable's dimensions, then those that its attribute names."""
+    own = (coordinate_of(info, name, file.variables) for name in info.dimensions if name)
+    yield from (one for one in own if one is not None and one.is_numeric)
+    yield from (one for one in named_coordinates(info, file.variables) if one.is_numeric)
+
+
+def _add(found: Carried, one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str]) -> None:
+    values = np.asarray(_values(file, one.name))
+    kind = "f4" if values.dtype == np.float32 else "f8"
+    along = tuple(dimensions.get(name, name) for name in one.dimensions)
+    if one.dimensions and one.dimensions[0] not in dimensions:
+        values, along = values[0], along[1:]
+    found.variables.append(OutputVariable(one.short_name, along, kind, attributes_of(one)))
+    found.values[one.short_name] = values
+
+
+def _add_bounds(
+    found: Carried, bounds: VariableInfo, shown: str, file: FieldFile, dimensions: Mapping[str, str]
+) -> None:  # fmt: skip
+    """Carry the bounds of the coordinate `shown`, whose attributes are theirs too, and the dimension of the corners."""
+    found.dimensions[bounds.dimensions[-1]] = bounds.shape[-1]
+    _add(found, bounds, file, dimensions)
+    found.variables[-1] = replace(found.variables[-1], attributes={}, has_fill=False)
+    found.bounds[shown] = bounds.short_name
+
+
+def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_or_time: bool) -> Array:
+    """Return bounds in the units in which their coordinate is written: degrees, and days of absolute times."""
+    if is_place_or_time and in_radians(of):
+        return values * FROM_RADIANS.scale
+    return days_of(values, of.text("calendar")) if is_absolute(of.text("units")) and not bounds.units else values
+
+
+def attributes_of(info: VariableInfo) -> dict[str, Any]:
+    """Return the attributes of a coordinate that hold for its decoded values in another file."""
+    kept = {key: value for key, value in info.attributes.items() if key not in _LEFT_OUT}
+    return kept | ({"units": info.units} if info.units else {})

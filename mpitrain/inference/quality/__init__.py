@@ -1,0 +1,1 @@
+"""How good a network is: its answers, its errors, and what judges them."""

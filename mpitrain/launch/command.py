@@ -1,0 +1,221 @@
+"""`mpitrain launch`: from flags to a script that is printed, written or sent."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster.schedulers import SLURM, find_scheduler
+from mpitrain.config import EnsembleSection, load_run_config
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import LaunchError, OutputError, UserError, one_line
+from mpitrain.launch.checks import check_job, with_run_folder
+from mpitrain.launch.inside_job import run_inside_job
+from mpitrain.launch.job_request import JobRequest, make_job_request
+from mpitrain.launch.presets import PRESETS, ranks_for
+from mpitrain.launch.schedulers.scheduler import Scheduler
+from mpitrain.launch.schedulers.table import SCHEDULERS
+
+_TIMEOUT_S = 120.0
+
+
+def run_launch(
+    options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
+) -> int:
+    """Check the request that `options` and `given` fields name; print, write or send its script; return the exit code.
+
+    Raises UserError for a wrong request, LaunchError when the scheduler refuses it.
+    """
+    if options.inside_job:
+        return run_inside_job(request_from(options, given, config_path, settings), SCHEDULERS[options.scheduler])
+    return _write_or_send(options, given, config_path, settings)
+
+
+def _write_or_send(
+    options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
+) -> int:
+    options.scheduler, found = _choose_scheduler(options)
+    scheduler = SCHEDULERS[options.scheduler]
+    job = request_from(options, given, config_path, settings)
+    is_sent_to_scheduler = options.submit and options.scheduler != "local"
+    if is_sent_to_scheduler:
+        submit_command(options.scheduler)  # before any other work: on a wrong host nothing is written
+    job = _checked(job, scheduler, options.submit)
+    for line in _size_notes(job, given, options.preset):
+        _note(line)
+    script = scheduler.render(job)
+    path = Path(options.output) if options.output else None
+    if path is not None:
+        _write(path, script)
+    if is_sent_to_scheduler:
+        print(submit_job(options.scheduler, script, path))  # noqa: T201
+    elif options.submit:
+        run_here(script)
+    elif path is None:
+        sys.stdout.write(script)
+    if found:  # last: a request that is refused is one line
+        _note(found)
+    return 0
+
+
+def _checked(job: JobRequest, scheduler: Scheduler, is_sent: bool) -> JobRequest:
+    """Return the request with its run folder; say what is notable. Raises UserError for what cannot work."""
+    if obstacle := scheduler.obstacle(job):
+        raise UserError(obstacle)
+    if not job.trains:
+        return job
+    job = with_run_folder(job)
+    for line in check_job(job, is_sent=is_sent, scheduler=scheduler):
+        _note(line)
+    return job
+
+
+def _choose_scheduler(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the scheduler that is asked for, else the one of this host with a line that says why.
+
+    Raises UserError where none can be chosen.
+    """
+    if options.scheduler:
+        return options.scheduler, ""
+    others = "--scheduler names another"
+    if options.hosts:
+        return "manual", f"commands for each host, for --hosts names them; {others}"
+    found = find_scheduler(os.environ, shutil.which)
+    if found is None:
+        if options.submit:
+            raise UserError(
+                "--submit: no scheduler is found here (sbatch, qsub); --scheduler local runs it on this host"
+            )
+        return SLURM, f"a Slurm script, for no scheduler is found here; {others}"
+    if found.name not in SCHEDULERS:
+        raise UserError(
+            f"{found.name} ({found.because}): no script is written for it; give --scheduler slurm, pbs, local or "
+            "manual, or start mpirun in a job of your own"
+        )
+    return found.name, f"{SCHEDULERS[found.name].title}, for {found.because}; {others}"
+
+
+def request_from(
+    options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
+) -> JobRequest:
+    """Return the checked request of the command line: the preset's values, and the flags' in their place."""
+    hosts = tuple(options.hosts.split(",")) if options.hosts else ()
+    is_ensemble = options.run == "ensemble"
+    if is_ensemble:  # one world trains every combination
+        settings = (*settings, *_grid(options.sweep or ()))
+        given = {**_size_of_ensemble(options, given, config_path, settings), **given}
+    fields: dict[str, Any] = {
+        # a job may start with another PATH than this shell's, `sbatch --export=EPOCHS=200` does
+        "python": sys.executable,
+        **_sizes(PRESETS.get(options.preset, {}), {**({"nodes": len(hosts)} if hosts else {}), **given}),
+        "hosts": hosts,
+        "settings": tuple(settings),
+        "secret": "" if options.inside_job or len(hosts) < 2 else secrets.token_hex(16),
+        "sweep": () if is_ensemble else tuple(options.sweep or ()),
+    }
+    if config_path is not None:
+        fields["config_path"] = os.fspath(config_path)
+    if options.run:
+        fields["command"] = options.run
+    return make_job_request(**fields)
+
+
+def _sizes(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the preset with the flags in its place: a rank for each GPU, and `-n` spread over the hosts."""
+    fields = {**preset, **given}
+    num_tasks, nodes, num_gpus = fields.get("num_tasks"), fields.get("nodes", 1), fields.get("gpus_per_node", 0)
+    if num_tasks is None and given.get("gpus_per_node", 0) > 0 and "tasks_per_node" not in given:
+        fields["tasks_per_node"] = num_gpus
+    if num_tasks is None or num_tasks < 1 or nodes < 1:
+        return fields
+    if "tasks_per_node" not in given:
+        if "nodes" not in given and num_gpus > 0:
+            fields["nodes"] = nodes = max(nodes, -(-num_tasks // num_gpus))
+        fields["tasks_per_node"] = -(-num_tasks // nodes)
+    if num_tasks == nodes * fields["tasks_per_node"]:
+        del fields["num_tasks"]
+    return fields
+
+
+def _size_notes(job: JobRequest, given: Mapping[str, Any], preset: str | None) -> list[str]:
+    """Return a line where the number of hosts follows from the number of ranks."""
+    if "num_tasks" not in given or "nodes" in given or job.nodes == PRESETS.get(preset or "", {}).get("nodes", 1):
+        return []
+    return [f"{job.total_tasks} ranks with a GPU each: {job.nodes} nodes of {job.gpus_per_node}"]
+
+
+def _size_of_ensemble(
+    options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
+) -> dict[str, Any]:
+    """Return how many ranks a host's ensemble needs where the user says nothing: all have work to the end."""
+    if {"nodes", "tasks_per_node", "num_tasks", "gpus_per_node"} & set(given) or options.preset or options.hosts:
+        return {}
+    section = load_run_config(config_path, settings).config.ensemble or EnsembleSection()
+    return {"tasks_per_node": ranks_for(section, detect_usable_core_count())}
+
+
+def _grid(texts: Sequence[str]) -> list[str]:
+    """Return `key=a,b` texts as settings of an ensemble. Raises UserError for other texts."""
+    make_job_request(sweep=tuple(texts))
+    return [f"ensemble.grid.{key}=[{values}]" for key, _, values in (text.partition("=") for text in texts)]
+
+
+def _write(path: Path, script: str) -> None:
+    try:
+        write_durably(path, script.encode())
+        path.chmod(0o755)
+    except OSError as error:
+        raise OutputError(f"--output {path}: cannot be written ({error.strerror}); choose another file") from error
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(f"note: {one_line(line)}\n")
+
+
+def submit_command(scheduler: str) -> tuple[str, ...]:
+    """Return the words that send a script of `scheduler`. Raises UserError where this host cannot."""
+    words = SCHEDULERS[scheduler].submit_words
+    if not words:
+        raise UserError(f"--scheduler {scheduler}: --submit needs slurm, pbs or local; copy the commands to each host")
+    if shutil.which(words[0]) is None:
+        raise UserError(f"{words[0]}: not found on the PATH; send the job from a login node, or write it with --output")
+    return words
+
+
+def submit_job(scheduler: str, script: str, path: Path | None) -> str:
+    """Send `script`, from its file `path` if it was written to one, and return the job's id.
+
+    Raises UserError where the scheduler's command is missing, LaunchError with its first words when it refuses.
+    """
+    words = submit_command(scheduler)
+    try:
+        # By standard input otherwise: no temporary file that a crash would leave behind.
+        done = subprocess.run(
+            [*words, *([str(path)] if path else [])],
+            input=None if path else script,
+            stdin=subprocess.DEVNULL if path else None,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{words[0]} gave no answer in {_TIMEOUT_S:.0f} s; see whether the job is queued") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[0]
+        raise LaunchError(f"{words[0]} refused the job (exit code {done.returncode}): {said}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def run_here(script: str) -> NoReturn:
+    """Become the script: its exit code and its signals are this process's. Does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvp("bash", ["bash", "-c", script])  # noqa: S606, S607

@@ -1,0 +1,64 @@
+"""Where a job runs: its name, its hosts and its number in an array, from variables that are checked and never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpitrain.config.yaml import shorten
+from mpitrain.errors import UserError
+from mpitrain.launch.grammar import COUNT
+from mpitrain.launch.job_request import JobRequest
+
+
+@dataclass(frozen=True)
+class Place:
+    """A started job: `name` is the same after each restart, `hosts` are in the job's order, where they are known."""
+
+    name: str
+    num_nodes: int
+    tasks_per_node: int
+    hosts: tuple[str, ...] = ()
+    index: int | None = None
+    """Number in a job array."""
+    node: int | None = None
+    """Number of this host, where each host is started by itself."""
+
+
+def checked(environ: Mapping[str, str], name: str, form: str, default: str | None = None) -> str:
+    """Return a variable's value, or `default` where it is not set. Raises UserError where it has another form."""
+    value = environ.get(name) or default
+    if value is None or re.fullmatch(form, value) is None:
+        raise UserError(f"{name}={shorten(value or '')}: not of the form {form}; correct it or unset {name}")
+    return value
+
+
+def tasks_per_node(job: JobRequest, environ: Mapping[str, str]) -> int:
+    """Return the number of ranks on each host: NPROC_PER_NODE, else the request's. Raises UserError."""
+    return int(checked(environ, "NPROC_PER_NODE", COUNT, str(job.tasks_per_node)))
+
+
+def gpus_of_host(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs the job has on this host: as Slurm says, else those that are left to see, else all."""
+    per_node = re.findall(r"(?:^|[,:])([0-9]{1,4})(?=,|$)", environ.get("SLURM_GPUS_PER_NODE", ""))
+    if per_node:  # `2`, or kinds and numbers, `a100:2,v100:1`
+        return sum(map(int, per_node))
+    on_node, visible = environ.get("SLURM_GPUS_ON_NODE", ""), environ.get("CUDA_VISIBLE_DEVICES")
+    if re.fullmatch(COUNT, on_node):
+        return int(on_node)
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1", "NoDevFiles")])
+    return len([path for path in devices.glob("nvidia*") if path.name.removeprefix("nvidia").isdecimal()])
+
+
+def note_of_idle_gpus(place: Place, environ: Mapping[str, str]) -> str | None:
+    """Return a line where the job has more GPUs on this host than ranks, each of which uses one."""
+    gpus, ranks = gpus_of_host(environ), place.tasks_per_node
+    if gpus <= ranks:
+        return None
+    return (
+        f"this host has {gpus} GPUs for the job, which starts {ranks} rank{'s' * (ranks > 1)} on it, and a rank uses "
+        f"one; write the script with --gpus-per-node {gpus}, or set NPROC_PER_NODE={gpus}"
+    )

@@ -1,0 +1,89 @@
+"""The ranks' Python environment, unpacked on each host's own disk, and taken away at the job's end.
+
+A rank looks at tens of thousands of paths while Python loads torch. A thousand ranks do so all at once, and a shared
+file system's metadata server answers each of them; an archive is one file, which each host reads once from end to end.
+
+`python -m mpitrain.launch.inside.unpack ARCHIVE FOLDER` does it on one host.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mpitrain.errors import LaunchError
+
+_REMOVE_TIMEOUT_S = 60
+
+
+@contextmanager
+def unpacked(archive: str, job: str, once_a_host: Sequence[str], environ: dict[str, str]) -> Iterator[Path]:
+    """Unpack `archive` on each host, yield its Python, and remove it at the end of the block.
+
+    `once_a_host` starts what follows it once on each host. The folder is on $TMPDIR or NODE_FOLDER, which must be the
+    same path on each host. Exits with the code of a host that cannot, which has said why.
+    """
+    place = environ.get("NODE_FOLDER") or environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    folder = Path(place) / f"mpitrain-environment-{job}"
+    done = subprocess.run([*once_a_host, sys.executable, "-m", __name__, archive, folder], env=environ)
+    if done.returncode:
+        raise SystemExit(LaunchError.exit_code)
+    environ["PATH"] = f"{folder / 'bin'}:{environ['PATH']}"
+    try:
+        yield folder / "bin" / "python"
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run([*once_a_host, "rm", "-rf", folder], env=environ, timeout=_REMOVE_TIMEOUT_S)
+
+
+def unpack_here(archive: str, folder: Path) -> None:
+    """Unpack `archive` into `folder` on this host, once. Raises LaunchError."""
+    if not os.access(archive, os.R_OK):
+        raise LaunchError(f"{archive} on {_host()}: cannot be read; make it with: tar -C ENVIRONMENT -cf {archive} .")
+    _make_own(folder)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".unpacked").exists():
+            _unpack(archive, folder)
+            (folder / ".unpacked").touch()
+
+
+def _make_own(folder: Path) -> None:
+    """Make a folder that nobody else can write: its name can be guessed, and what lies in it is run."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
+    except OSError:
+        raise LaunchError(f"{folder} on {_host()}: cannot be made; set NODE_FOLDER to a folder of the host") from None
+    if not is_own:
+        raise LaunchError(f"{folder} on {_host()}: belongs to somebody else; set NODE_FOLDER to another folder")
+
+
+def _unpack(archive: str, folder: Path) -> None:
+    if subprocess.run(["tar", "-xf", archive, "-C", folder]).returncode:  # noqa: S607
+        raise LaunchError(f"{archive} on {_host()}: cannot be unpacked into {folder}; is it whole, and is there room?")
+    python, conda_unpack = folder / "bin" / "python", folder / "bin" / "conda-unpack"
+    if not os.access(python, os.X_OK):
+        raise LaunchError(
+            f"{archive} on {_host()}: holds no bin/python; make it with: tar -C ENVIRONMENT -cf {archive} ."
+        )
+    if conda_unpack.exists():  # conda-pack's: it writes the new place into the files that need it
+        subprocess.run([python, conda_unpack], check=True)
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+if __name__ == "__main__":
+    try:
+        unpack_here(sys.argv[1], Path(sys.argv[2]))
+    except LaunchError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)

@@ -1,1 +1,0 @@
-"""A packed Python environment, unpacked on each host of a job before its ranks start."""

@@ -1,0 +1,129 @@
+"""PBS Professional and OpenPBS: scripts for qsub; inside of the job mpirun starts the ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpitrain.cluster.node_log import node_log_variable
+from mpitrain.errors import LaunchError
+from mpitrain.launch import script
+from mpitrain.launch.grammar import COUNT_OR_ZERO, clock_text
+from mpitrain.launch.inside.attempt import STOPPED_EXIT_CODE, Ranks
+from mpitrain.launch.inside.logs import FOLDER
+from mpitrain.launch.inside.mpirun import choose_mpirun, forwarded
+from mpitrain.launch.inside.place import Place, checked, tasks_per_node
+from mpitrain.launch.inside.run_folder import RunFolder
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.schedulers.scheduler import INSIDE, Scheduler
+from mpitrain.launch.variables import job_variables
+
+
+class Pbs(Scheduler):
+    """PBS Professional and OpenPBS."""
+
+    name = "pbs"
+    title = "a PBS script"
+    heading = "PBS job script"
+    submit_words = ("qsub",)
+    index_variable = "PBS_ARRAY_INDEX"
+
+    def render(self, job: JobRequest) -> str:
+        """Return a script for qsub. Pure."""
+        fields = [*INSIDE, "cpus_per_task", "walltime", "signal_s", "packed_environment", "sweep"]
+        lines = [
+            *script.beginning(job, f"{self.heading} (qsub FILE).", self.directives(job)),
+            'cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder',
+            f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread a core of the rank",
+            *script.exports(job_variables(job, "either")),
+            "",
+            *script.choose_python(job),
+            *script.inside_job(job, self.name, fields),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def directives(self, job: JobRequest) -> list[str]:
+        """Return the lines that qsub reads."""
+        return script.directives("#PBS ", [
+            ("", f"-N {job.job_name}"),
+            ("hosts, and of each: cores, ranks, threads of a rank, GPUs, memory", f"-l select={_select(job)}"),
+            ("", job.nodes > 1 and "-l place=scatter"),
+            *common_directives(job),
+            ("one job for each combination of settings", job.sweep and f"-J 0-{len(job.combinations) - 1}"),
+        ])  # fmt: skip
+
+    def place(self, job: JobRequest, environ: Mapping[str, str]) -> Place:
+        """Return where this job runs. Raises UserError, LaunchError for a file of hosts that cannot be read."""
+        # the job's number, without the server and an array's brackets
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", checked(environ, "PBS_JOBID", ".+").partition(".")[0])
+        index = int(checked(environ, self.index_variable, COUNT_OR_ZERO)) if job.sweep else None
+        hosts = tuple(dict.fromkeys(slots(environ)))
+        return Place(name, len(hosts), tasks_per_node(job, environ), hosts, index)
+
+    def tasks(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
+        """Return the host of each rank: PBS names a host once for each of its ranks."""
+        if environ.get("NPROC_PER_NODE"):
+            return [host for host in place.hosts for _ in range(place.tasks_per_node)]
+        return slots(environ)
+
+    def ranks(self, job: JobRequest, place: Place, environ: dict[str, str]) -> Ranks:
+        """Return what starts the ranks by mpirun, each of which writes into its host's log."""
+        tasks = self.tasks(job, place, environ)
+        words = [*_mpirun(job, place, tasks, "hosts", environ), *forwarded(environ)]
+        words += [node_log_variable(FOLDER.resolve() / place.name, place.hosts), *job.environment]
+        # PBS sends no warning before the limit
+        return _PbsRanks(words, environ, warn_after_s=job.walltime_s - job.signal_s if job.trains else 0)
+
+    def once_a_host(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
+        """Return the words that start what follows them once on each host."""
+        return [*_mpirun(job, place, place.hosts, "each_host", environ), *forwarded(environ)]
+
+
+class _PbsRanks(Ranks):
+    def finish(self, code: int, is_warned: bool, folder: RunFolder | None) -> None:
+        """Say how to go on after a stop."""
+        if code == STOPPED_EXIT_CODE and folder is not None:
+            again = f"qsub -v RESUME=1,OUTPUT={folder.path} SCRIPT"
+            print(f"stopped with a checkpoint; to go on: {again}", flush=True)  # noqa: T201
+
+
+def slots(environ: Mapping[str, str]) -> list[str]:
+    """Return the lines of the job's file of hosts. Raises LaunchError."""
+    path = environ.get("PBS_NODEFILE", "")
+    try:
+        return Path(path).read_text().split()
+    except (OSError, UnicodeDecodeError):
+        raise LaunchError(f"PBS_NODEFILE={path}: cannot be read; is this a PBS job?") from None
+
+
+def _mpirun(job: JobRequest, place: Place, tasks: Sequence[str], word: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the words that start a process for each of `tasks`, the host of each; their file is named by `word`."""
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{place.name}_{word}"
+    path.write_text("".join(f"{host}\n" for host in tasks))
+    return [choose_mpirun(job.python, environ), "-machinefile", str(path), "-np", str(len(tasks))]
+
+
+def common_directives(job: JobRequest) -> list[tuple[str, object]]:
+    """Return the rows of PBS's and Torque's directives that are alike, with their reasons."""
+    return [
+        ("", f"-l walltime={clock_text(job.walltime_s)}"),
+        ("one file for output and errors", "-j oe"),
+        ("after a lost host the job starts again, and goes on" if job.requeue else "", f"-r {'ny'[job.requeue]}"),
+        ("", job.partition and f"-q {job.partition}"),
+        ("", job.account and f"-A {job.account}"),
+        ("", job.mail and f"-M {job.mail}"),
+        ("", job.mail and "-m ae"),
+    ]
+
+
+def _select(job: JobRequest) -> str:
+    counts = job.tasks_of_nodes
+    return "+".join(_chunk(job, counts.count(count), count) for count in sorted(set(counts), reverse=True))
+
+
+def _chunk(job: JobRequest, nodes: int, tasks: int) -> str:
+    chunk = f"{nodes}:ncpus={tasks * job.cpus_per_task}:mpiprocs={tasks}:ompthreads={job.cpus_per_task}"
+    chunk += f":ngpus={job.gpus_per_node}" if job.gpus_per_node else ""
+    return chunk + (f":mem={job.memory.lower()}b" if job.memory else "")

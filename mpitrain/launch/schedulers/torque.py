@@ -1,0 +1,50 @@
+"""Torque: PBS with its own words for hosts (`nodes=2:ppn=4:gpus=4`) and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mpitrain.launch import script
+from mpitrain.launch.grammar import COUNT
+from mpitrain.launch.inside.place import Place, checked
+from mpitrain.launch.job_request import JobRequest
+from mpitrain.launch.schedulers.pbs import Pbs, common_directives, slots
+
+
+class Torque(Pbs):
+    """Torque, and older PBS."""
+
+    name = "torque"
+    title = "a Torque script"
+    heading = "Torque job script"
+    index_variable = "PBS_ARRAYID"
+
+    def directives(self, job: JobRequest) -> list[str]:
+        """Return the lines that Torque's qsub reads."""
+        return script.directives("#PBS ", [
+            ("", f"-N {job.job_name}"),
+            ("hosts, and of each: cores, GPUs", f"-l nodes={_nodes(job)}"),
+            ("memory of all hosts together", job.memory and f"-l mem={_total_memory(job.memory, job.nodes)}"),
+            *common_directives(job),
+            ("one job for each combination of settings", job.sweep and f"-t 0-{len(job.combinations) - 1}"),
+        ])  # fmt: skip
+
+    def tasks(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
+        """Return the host of each rank: Torque names a host once for each of its cores."""
+        if environ.get("NPROC_PER_NODE"):
+            return super().tasks(job, place, environ)
+        cores = slots(environ)
+        threads = int(checked(environ, "OMP_NUM_THREADS", COUNT, str(job.cpus_per_task)))
+        return [host for host in place.hosts for _ in range(max(1, cores.count(host) // threads))]
+
+
+def _nodes(job: JobRequest) -> str:
+    counts = job.tasks_of_nodes
+    gpus = f":gpus={job.gpus_per_node}" if job.gpus_per_node else ""
+    return "+".join(
+        f"{counts.count(count)}:ppn={count * job.cpus_per_task}{gpus}" for count in sorted(set(counts), reverse=True)
+    )
+
+
+def _total_memory(memory: str, nodes: int) -> str:
+    return f"{int(memory[:-1]) * nodes}{memory[-1].lower()}b"

@@ -1,0 +1,208 @@
+"""Chains of dense layers as numbers: what a compiled run trains, stores and predicts with. Needs no torch.
+
+F  input features      H  hidden units      O  outputs
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.config.model import TargetTransform
+from mpitrain.data.random_streams import Stream, keyed_normal, keyed_uniform
+
+Array = npt.NDArray[Any]
+_XAVIER_NORMAL = ("fc1.weight", "fc2.weight")  # IceNet's, as in the C++ program
+
+
+@dataclass(frozen=True)
+class DenseChain:
+    """Linear layers of `sizes` F, H, ..., O; activations by their names in the configuration.
+
+    The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm or layer
+    norm, also a hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
+    `is_residual`: each hidden layer after the first adds its inputs.
+    """
+
+    sizes: tuple[int, ...]
+    hidden_activation: str
+    output_activation: str
+    dropout: float = 0.0
+    has_batch_norm: bool = False
+    has_layer_norm: bool = False
+    is_residual: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Linear layers."""
+        return len(self.sizes) - 1
+
+    @property
+    def norm_sizes(self) -> tuple[int, ...]:
+        """Units of each hidden layer that has batch norm."""
+        return self.sizes[1:-1] if self.has_batch_norm else ()
+
+
+@dataclass
+class DenseModel:
+    """IceNet or an mlp: `parameters` and `buffers` by torch's names and in its order, with the statistics of its data.
+
+    `is_icenet`: the C++ program's names. `settings`: the section `model` that it was built from, where that is known.
+    `transforms` (O,): what is learnt of each output, () for all as they are. `engine`: what trains it. Training changes
+    the arrays in place.
+    """
+
+    chain: DenseChain
+    is_icenet: bool
+    parameters: dict[str, Array]
+    buffers: dict[str, Array]
+    settings: Any = None
+    transforms: Sequence[TargetTransform | None] = ()
+    engine: str | None = None
+    _order: Sequence[str] = field(default=(), repr=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its numbers."""
+        return self.buffers["input_mean"].dtype
+
+    @property
+    def num_inputs(self) -> int:
+        """F."""
+        return self.chain.sizes[0]
+
+    @property
+    def num_outputs(self) -> int:
+        """O."""
+        return self.chain.sizes[-1]
+
+    @property
+    def norm_sizes(self) -> tuple[int, ...]:
+        """Units of each hidden layer that has batch norm."""
+        return self.chain.norm_sizes
+
+    def named_parameters(self) -> Iterator[tuple[str, Array]]:
+        """Yield name and array of each parameter."""
+        yield from self.parameters.items()
+
+    def named_buffers(self) -> Iterator[tuple[str, Array]]:
+        """Yield name and array of each buffer: statistics of the data, running statistics of batch norm."""
+        yield from self.buffers.items()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return parameters and buffers by their names, in torch's order; the arrays themselves."""
+        both = {**self.parameters, **self.buffers}
+        return {name: both[name] for name in self._order}
+
+    def get_buffer(self, name: str) -> Array:
+        """Return the buffer of this name."""
+        return self.buffers[name]
+
+    def running_statistics(self) -> list[str]:
+        """Return the names of batch norm's running means and variances, layer by layer."""
+        return [name for name in self.buffers if name.endswith((".running_mean", ".running_var"))]
+
+    def set_normalization(
+        self, input_mean: Array, input_std: Array, output_mean: Array | None = None, output_std: Array | None = None
+    ) -> None:
+        """Set the statistics of inputs (F,) and outputs (O,); those that are None, or that it lacks, stay."""
+        given = {"input_mean": input_mean, "input_std": input_std, "output_mean": output_mean, "output_std": output_std}
+        for name, values in given.items():
+            if values is not None and name in self.buffers:
+                self.buffers[name][...] = values
+
+
+def build_dense(
+    settings: Any, num_inputs: int, num_outputs: int, dtype: npt.DTypeLike,
+    transforms: Sequence[TargetTransform | None] = (),
+) -> DenseModel | None:  # fmt: skip
+    """Return the network of `settings`, the section `model`, with zeros for weights; None for one that is no chain."""
+    settings = settings.resolved(None)
+    chain = settings.chain(num_inputs, num_outputs)
+    if chain is None:
+        return None
+    model = empty_dense(chain, settings.has_names_of_cpp, dtype)
+    model.settings, model.transforms = architecture(settings), tuple(transforms) if any(transforms) else ()
+    return model
+
+
+def architecture(settings: Any) -> Any:
+    """Return the section `model` as files tell of it: without a path on the machine that trained, or targets' names."""
+    others = {"output_transforms": None} if "output_transforms" in type(settings).model_fields else {}
+    return settings.model_copy(update={"initial_weights": None, **others})
+
+
+def empty_dense(chain: DenseChain, is_icenet: bool, dtype: npt.DTypeLike) -> DenseModel:
+    """Return the network of `chain`: zeros for weights, and statistics that change nothing."""
+    shapes = dict(_icenet_shapes(chain) if is_icenet else _mlp_shapes(chain))
+    parameters: dict[str, Array] = {}
+    buffers: dict[str, Array] = {}
+    for key, shape in shapes.items():
+        is_buffer = key.rpartition(".")[2] in _BUFFERS
+        target = buffers if is_buffer else parameters
+        is_one = key.endswith(("_std", "running_var", ".norm.weight"))
+        kind = np.int64 if key.endswith("num_batches_tracked") else dtype
+        target[key] = np.ones(shape, kind) if is_one else np.zeros(shape, kind)
+    return DenseModel(chain, is_icenet, parameters, buffers, _order=tuple(shapes))
+
+
+_BUFFERS = (
+    "input_mean", "input_std", "output_mean", "output_std", "running_mean", "running_var", "num_batches_tracked",
+)  # fmt: skip
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _icenet_shapes(chain: DenseChain) -> Shapes:
+    yield from ((name, (chain.sizes[0],)) for name in ("input_mean", "input_std"))
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(chain.sizes), 1):
+        yield f"fc{number}.weight", (outputs, inputs)
+        yield f"fc{number}.bias", (outputs,)
+
+
+def _mlp_shapes(chain: DenseChain) -> Shapes:
+    yield from ((name, (chain.sizes[0],)) for name in ("input_mean", "input_std"))
+    yield from ((name, (chain.sizes[-1],)) for name in ("output_mean", "output_std"))
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(chain.sizes)):
+        layer, is_hidden = f"network.layers.{number}", number < chain.num_layers - 1
+        yield f"{layer}.linear.weight", (outputs, inputs)
+        yield f"{layer}.linear.bias", (outputs,)
+        if is_hidden and (chain.has_batch_norm or chain.has_layer_norm):
+            yield from ((f"{layer}.norm.{name}", (outputs,)) for name in ("weight", "bias"))
+        if is_hidden and chain.has_batch_norm:
+            yield from ((f"{layer}.norm.{name}", (outputs,)) for name in ("running_mean", "running_var"))
+            yield f"{layer}.norm.num_batches_tracked", ()
+
+
+def draw_dense_weights(model: DenseModel, seed: int) -> None:
+    """Set the first weights: those that `draw_first_weights` gives torch's module, bit for bit.
+
+    Norms begin with ones and zeros, also where they have been trained before.
+    """
+    fan_in = 0
+    for number, (name, parameter) in enumerate(model.parameters.items()):
+        if ".norm." in name:
+            parameter[...] = 1.0 if name.endswith(".weight") else 0.0
+            continue
+        fan_in = parameter.shape[1] if name.endswith("weight") else fan_in
+        is_xavier = model.is_icenet and name in _XAVIER_NORMAL
+        parameter[...] = first_weights_of(seed, number, parameter.shape, fan_in, is_xavier)
+
+
+def first_weights_of(seed: int, number: int, shape: Sequence[int], fan_in: int, is_xavier: bool) -> Array:
+    """Return the first weights of parameter `number`, which (seed, number) and its shape fix; float32.
+
+    Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, as torch has it for layers); `is_xavier`: normal with
+    variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). Drawn in float64, rounded to float32 for every dtype.
+    """
+    keys, count = (seed, Stream.FIRST_WEIGHTS, number), math.prod(shape)
+    if is_xavier:
+        values = keyed_normal(keys, count) * math.sqrt(2 / sum(shape))
+    else:
+        values = (2 * keyed_uniform(keys, count) - 1) / math.sqrt(fan_in)
+    return values.astype(np.float32).reshape(tuple(shape))

@@ -1,0 +1,131 @@
+"""A run's own model file: safetensors, with what its numbers mean as JSON in the file's header.
+
+The texts of the header are `network` (see `NetworkRecord`), `description` (names, units, ranges) and `sha256`, of the
+tensors and of the other two: a damaged file is refused, and nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from mpitrain.comm.arrays import Array, set_values
+from mpitrain.durable_files import write_durably, write_whole
+from mpitrain.errors import DataError, OutputError, one_line, reason_of
+from mpitrain.json_text import parse_json
+from mpitrain.models.dense import DenseModel
+from mpitrain.models.files.description import TEXTS, ModelDescription, parse_description
+from mpitrain.models.files.named_tensors import dtype_name, from_safetensors, sha256, to_safetensors, weights_sha256
+from mpitrain.models.files.record import NetworkRecord, parse_record, record_of, remember_engine, remember_run
+from mpitrain.models.kinds import empty_network, exportable
+
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """What a run's own file holds: a `DenseModel`, or a module of torch's in evaluation mode."""
+
+    path: Path
+    model: Any
+    description: ModelDescription
+
+
+def write_own_model(model: Any, path: Path, description: ModelDescription, waits_for_disk: bool = True) -> bool:
+    """Write a model that was built from settings to `path`, whole or not at all; False for any other model.
+
+    `waits_for_disk` False: a power cut may damage it, which reading it then finds. Raises OutputError.
+    """
+    state = model.state_dict()
+    outputs = state.get("output_mean", state.get("fc2.bias"))
+    mean = state.get("input_mean")
+    record = None if mean is None or outputs is None else record_of(model, len(mean), len(outputs), mean.dtype)
+    if record is None:
+        return False
+    texts = {"network": record.model_dump_json(), "description": json.dumps(asdict(description))}
+    content = to_safetensors(state, texts | {"sha256": _digest_of(state, texts)})
+    try:
+        (write_durably if waits_for_disk else write_whole)(path, content)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({reason_of(error)}); check the folder's permissions and space"
+        ) from error
+    return True
+
+
+def _digest_of(state: Mapping[str, Array], texts: Mapping[str, str]) -> str:
+    of_tensors = weights_sha256(dict(sorted(state.items())))
+    return sha256("\n".join([of_tensors, texts["network"], texts["description"]]).encode())
+
+
+def read_own_model(path: Path) -> OwnModel:
+    """Read what `write_own_model` wrote. Runs nothing of it.
+
+    Raises DataError where it is missing or damaged, or holds a user's own network, which is code.
+    """
+    texts, tensors = _read(path)
+    try:
+        record = parse_record(texts["network"].encode(), tensors)
+        description = _description_in(texts["description"])
+    except (KeyError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if record.is_code:
+        raise DataError(f"{path}: holds the numbers of a network that is code; give the model.pt of the run")
+    try:
+        return OwnModel(path, _built(record, tensors), description)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def read_own_tensors(path: Path) -> dict[str, Array]:
+    """Return the tensors of a run's own file by name. Raises DataError where it is missing or damaged."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give the folder of a run, or its model.safetensors or model.pt")
+    try:
+        with safe_open(str(path), framework="np") as file:
+            texts = dict(file.metadata() or {})
+        tensors = from_safetensors(path.read_bytes())
+        is_whole = texts.get("sha256") == _digest_of(tensors, texts)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if not is_whole:
+        raise _damaged(path, ValueError("its parts differ from their hash"))
+    return texts, tensors
+
+
+def _description_in(text: str) -> ModelDescription:
+    known = parse_json(text)
+    if not isinstance(known, dict) or not known.keys() <= {*TEXTS}:
+        raise ValueError("its description is none")
+    return parse_description(known)
+
+
+def _built(record: NetworkRecord, tensors: Mapping[str, Array]) -> Any:
+    sizes = record.num_inputs, record.num_outputs
+    model = empty_network(record.model, *sizes, record.dtype, record.transforms)
+    state = model.state_dict()
+    if _kinds_of(state) != _kinds_of(tensors):
+        raise ValueError("its record describes another network")
+    for name, own in state.items():
+        set_values(own, tensors[name])
+    remember_engine(model, record.engine)
+    remember_run(model, record.run)
+    return model if isinstance(model, DenseModel) else exportable(model)
+
+
+def _kinds_of(tensors: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (tuple(one.shape), dtype_name(one)) for name, one in tensors.items()}
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    reason = one_line((str(error).splitlines() or [type(error).__name__])[0])
+    return DataError(f"{path}: is no model of a run, or a damaged one ({reason}); copy it again")

@@ -1,0 +1,11 @@
+"""Networks: one file each, named in this table alone. Their modules are beside this folder, for they load torch."""
+
+DEFAULT = None
+TABLE = {
+    "icenet": "mpitrain.models.networks.icenet:IceNetSettings",
+    "mlp": "mpitrain.models.networks.mlp:MlpSettings",
+    "cnn": "mpitrain.models.networks.cnn:CnnSettings",
+    "unet": "mpitrain.models.networks.unet:UNetSettings",
+}
+CODE = "mpitrain.models.networks.code:CodeNetwork"
+UNNAMED = "mpitrain.models.networks.unnamed:UnnamedNetwork"

@@ -1,0 +1,79 @@
+"""A stack of convolutions over fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from mpitrain.config.section import Count
+from mpitrain.models.networks.network import LayeredNetwork
+
+if TYPE_CHECKING:
+    from mpitrain.models.normalized import BlockNetwork, PhysicalModel
+
+
+class CnnSettings(LayeredNetwork):
+    """A stack of convolutions."""
+
+    samples = "fields"
+    unit = "channels"
+
+    name: Literal["cnn"] = "cnn"
+    kernel_size: Count = 3
+    """Width of the convolutions of cnn and unet, odd."""
+    periodic: bool = False
+    """Let the convolutions of cnn and unet wrap around along the last axis, as longitudes do."""
+    linear_part: bool = False
+    """Add to cnn and unet a linear map of the inputs at the same point; training begins at the least-squares fit to the
+    training samples. The default for fields where no network is named."""
+    grid: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
+    """Rows and columns of the only grid that a network with linear_part is for: each point then adds coefficients of
+    its own, fitted once. Where it is not stated, that of the data, unless it is too large."""
+
+    @property
+    def width_and_depth(self) -> tuple[int, int]:
+        """See `Network.width_and_depth`; a grid has a number at each point."""
+        rows, columns = self.grid or (1, 1)
+        return max(self.hidden_size, rows * columns), self.hidden_layers
+
+    @property
+    def begins_at_regression(self) -> bool:
+        """See `Network.begins_at_regression`."""
+        return self.linear_part and self.initial_weights is None
+
+    def problems(self) -> Iterator[tuple[str, object, str]]:
+        """See `Component.problems`."""
+        yield from super().problems()
+        if self.kernel_size % 2 == 0:
+            yield "kernel_size", self.kernel_size, "even, so it has no middle; give an odd number such as 3 or 5"
+        if self.linear_part and self.output_activation not in (None, "none"):
+            what = f"not together with model.output_activation={self.output_activation}; remove one of them"
+            yield "linear_part", True, what
+        if self.grid is not None and not self.linear_part:
+            yield "grid", self.grid, "of no effect without model.linear_part=true; remove it or set that"
+
+    def described_extras(self) -> list[str]:
+        """See `LayeredNetwork.described_extras`."""
+        linear = "a linear map with coefficients of each point" if self.grid else "a linear map"
+        return super().described_extras() + ([linear] if self.linear_part else [])
+
+    def noun(self) -> str:
+        """See `LayeredNetwork.noun`."""
+        return "a convolutional network (cnn)"
+
+    def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
+        """See `Network.build`."""
+        from mpitrain.models.convolutional.cnn import CnnNetwork
+        from mpitrain.models.normalized import NormalizedModel
+
+        options = self.layer_options(kernel_size=self.kernel_size, periodic=self.periodic)
+        network = CnnNetwork(num_inputs, num_outputs, self.hidden_size, self.hidden_layers, options)
+        return NormalizedModel(self.with_linear_part(network, num_inputs, num_outputs), num_inputs, num_outputs)
+
+    def with_linear_part(self, network: Any, num_inputs: int, num_outputs: int) -> BlockNetwork:
+        """Return the network of convolutions, with its linear part if asked."""
+        from mpitrain.models.convolutional.linear_part import LinearPartNetwork
+
+        return LinearPartNetwork(network, num_inputs, num_outputs, self.grid) if self.linear_part else network

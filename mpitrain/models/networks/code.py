@@ -1,0 +1,71 @@
+"""A network of the user, or of a library, by the name of its class or function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mpitrain.config.component import CodeName
+from mpitrain.config.model import OutputTransforms
+from mpitrain.config.named_code import CodeComponent, options_of
+from mpitrain.models.networks.network import Network
+
+if TYPE_CHECKING:
+    from mpitrain.models.normalized import PhysicalModel
+
+_COMMON = {"input_size", "output_size", "normalize_outputs", "initial_weights"}
+
+
+class CodeNetwork(CodeComponent, Network):
+    """A network by the name of a callable, which is given the numbers of inputs and of outputs, and the options."""
+
+    setting = "model.name"
+    kind = Network
+
+    is_code = True
+    ignored: ClassVar[frozenset[str]] = frozenset({"hidden_size"})  # accepted by earlier versions
+
+    name: CodeName
+    output_transforms: OutputTransforms | None = None
+    """Learn log(y), logit(y) or a power of some targets, by their names: {precip: log, cover: logit, snow: {power:
+    0.5}}. Statistics and losses are of what is learnt; model.pt has the inverse, and answers in physical units."""
+
+    @property
+    def may_have_batch_norm(self) -> bool:
+        """See `Network.may_have_batch_norm`."""
+        return True
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return f"your own, {self.name}"
+
+    def given(self, target: Any) -> Sequence[str]:
+        """See `CodeComponent.given`."""
+        return list(options_of(target) or ())[:2]
+
+    def check(self) -> None:
+        """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
+        if self.own() is None:
+            self.check_options()
+
+    def _shared(self) -> Mapping[str, Any]:
+        return self.model_dump(include=_COMMON)
+
+    def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
+        """See `Network.build`."""
+        from mpitrain.models.normalized import NormalizedModel, PhysicalModel
+        from mpitrain.models.user_model import check_network
+
+        self.check()
+        own, target = self.own(), self.code.load()
+        make = functools.partial(target, **self.options) if own is None else own.build
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        call = f"{self.code.name.partition(':')[2]}({num_inputs}, {num_outputs}{options})"
+        network = self.code.run(
+            lambda: make(num_inputs, num_outputs), f"{call} failed",
+            "it is called with the numbers of inputs and of outputs",
+        )  # fmt: skip
+        check_network(self.code, call, network)
+        is_whole = isinstance(network, PhysicalModel)
+        return network if is_whole else NormalizedModel(network, num_inputs, num_outputs)

@@ -1,0 +1,191 @@
+"""The public functions. Each starts the command of the same name, or joins the ranks that a launcher has started.
+
+Nothing heavy is loaded before a function runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpitrain.python.run import Run
+
+if TYPE_CHECKING:
+    from mpitrain.config import RunConfig
+
+Settings = str | os.PathLike[str] | Mapping[str, Any]
+DEFAULT_FOLDERS = {"train": "mpitrain_run", "ensemble": "mpitrain_ensemble"}
+
+
+def train(
+    data: Any = None, *, inputs: Sequence[str] | None = None, targets: Sequence[str] | None = None,
+    settings: Settings | None = None, output: str | os.PathLike[str] | None = None, epochs: int | None = None,
+    ranks: int | None = None, resume: bool = False, overwrite: bool = False, quiet: bool = False, **more: Any,
+) -> Run:  # fmt: skip
+    """Train one network and return its run.
+
+    Parameters
+    ----------
+    data : xarray.Dataset, pandas.DataFrame, dict of arrays, path or list of paths, optional
+        The samples. Arrays of a dict are one variable each and have equal first dimensions; a path may be a pattern.
+        Default: the files that `settings` name.
+    inputs, targets : sequence of str, optional
+        Names of the input and output variables.
+    settings : path or mapping, optional
+        A YAML file of settings, or a mapping of the same content.
+    output : path, optional
+        The run folder. Default: ``mpitrain_run``.
+    epochs : int, optional
+        Number of passes over the training samples.
+    ranks : int, optional
+        Number of ranks that mpirun starts on this machine. Default: one process without mpirun.
+    resume, overwrite : bool
+        Continue the run in the folder, or replace it. By default a folder that holds a run is refused.
+    quiet : bool
+        Print nothing.
+    **more
+        Single settings: ``lr``, ``batch_size``, or dotted names as in ``**{"training.optimizer.type": "sgd"}``. They
+        take precedence over `settings`.
+
+    Returns
+    -------
+    Run
+        The run in its folder.
+
+    Raises
+    ------
+    ConfigError
+        Settings are wrong, or the data lack a variable.
+    UserError
+        The data, the run folder or a checkpoint cannot be used.
+    mpitrain.errors.LaunchError, mpitrain.errors.TrainingError, mpitrain.errors.StoppedError
+        The launch is wrong, training failed, or it stopped at ``training.max_steps``.
+    KeyboardInterrupt
+        The cell was interrupted. The run stops after a whole step, with a checkpoint.
+
+    Notes
+    -----
+    Collective in a script that mpirun or srun started: all ranks call it with the same arguments.
+
+    Examples
+    --------
+    >>> run = mpitrain.train(ds, inputs=["sst", "u10"], targets=["flux"], epochs=20, output="run", ranks=4)
+    >>> run.skill["flux"]["rmse"]
+    """
+    flags = [*(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
+    named = {"inputs": inputs, "targets": targets, "output": output, "epochs": epochs, **more}
+    return _run("train", data, settings, named, flags, ranks, quiet)
+
+
+def ensemble(
+    data: Any = None, *, members: int | None = None, inputs: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None, settings: Settings | None = None,
+    output: str | os.PathLike[str] | None = None, epochs: int | None = None, ranks: int | None = None,
+    resume: bool = False, overwrite: bool = False, quiet: bool = False, **more: Any,
+) -> Run:  # fmt: skip
+    """Train many networks and return the ensemble in its folder.
+
+    Parameters
+    ----------
+    members : int, optional
+        Number of networks, which differ in their seeds. Default: what the section ``ensemble`` of the settings says.
+    output : path, optional
+        The folder of the ensemble. Default: ``mpitrain_ensemble``.
+    data, inputs, targets, settings, epochs, ranks, resume, overwrite, quiet, **more
+        As for `train`, as are the errors.
+
+    Returns
+    -------
+    Run
+        Its predictions are the mean over members, and ``NAME_spread``.
+
+    Examples
+    --------
+    >>> mpitrain.ensemble(ds, inputs=["sst"], targets=["flux"], members=16, output="members").predict(ds)
+    """
+    flags = [*(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
+    named = {"inputs": inputs, "targets": targets, "output": output, "epochs": epochs, **more}
+    if members is not None:
+        named["ensemble.members"] = members
+    return _run("ensemble", data, settings, named, flags, ranks, quiet)
+
+
+def open(run: str | os.PathLike[str]) -> Run:
+    """Return the run or the ensemble in a folder.
+
+    Parameters
+    ----------
+    run : path
+        The folder.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    UserError
+        The folder holds no run.
+    """
+    return Run(Path(run)).checked()
+
+
+def predict(run: str | os.PathLike[str], data: Any, **options: Any) -> Any:
+    """Return the predictions of the run in a folder for `data`.
+
+    Parameters
+    ----------
+    run : path
+        The folder of a run or an ensemble.
+    data, **options
+        As for `Run.predict`, as are result and errors.
+    """
+    return open(run).predict(data, **options)
+
+
+def load_config(settings: Settings | None = None, **more: Any) -> RunConfig:
+    """Check settings and return them with all defaults, without training.
+
+    Parameters
+    ----------
+    settings : path or mapping, optional
+        A YAML file of settings, or a mapping of the same content.
+    **more
+        Single settings, as for `train`. They take precedence over `settings`.
+
+    Returns
+    -------
+    mpitrain.config.RunConfig
+        One attribute a section, as in ``load_config().training.epochs``.
+
+    Raises
+    ------
+    ConfigError
+        A key is unknown, or a value is not allowed.
+    """
+    from mpitrain.config import load_run_config
+    from mpitrain.python.settings import to_overrides
+
+    path, overrides = to_overrides(settings, more)
+    return load_run_config(path, overrides).config
+
+
+def _run(
+    command: str, data: Any, settings: Settings | None, named: Mapping[str, Any], flags: Sequence[str],
+    ranks: int | None, quiet: bool,
+) -> Run:  # fmt: skip
+    from mpitrain.config import load_run_config
+    from mpitrain.python.handover import handed_over
+    from mpitrain.python.process import run_command
+    from mpitrain.python.settings import data_override, to_overrides
+
+    path, overrides = to_overrides(settings, named)
+    folder = load_run_config(path, overrides).config.output.model_dir  # wrong settings end here
+    if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
+        folder = DEFAULT_FOLDERS[command]
+    with handed_over(data, beside=Path(folder)) as files:
+        words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1]]
+        run_command(command, [*words, *data_override(files), *flags], ranks, quiet)
+    return Run(Path(folder))

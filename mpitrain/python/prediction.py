@@ -1,0 +1,80 @@
+"""Predictions as data in memory: the prediction file of `mpitrain predict`, read back and named as the data is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mpitrain.errors import MissingDependencyError
+from mpitrain.python.handover import filled_folder, handed_over, is_dataframe
+from mpitrain.python.process import run_command
+from mpitrain.python.settings import to_overrides
+
+_PREDICTED, _ERROR, _ROLE = "_predicted", "_error", "sample_role"
+# Three numbers of 4 bytes for each target, and one for each derivative, are rarely more than the data itself.
+_TIMES_THE_DATA = 2
+
+
+def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mapping[str, Any]) -> Any:
+    """Return predictions as a Dataset, of a DataFrame as a DataFrame (see `Run.predict`)."""
+    xarray = _xarray()
+    _, overrides = to_overrides(None, more)
+    size = _TIMES_THE_DATA * int(getattr(data, "nbytes", 0) or 0)
+    with filled_folder(size, run, is_read_everywhere=True) as folder, handed_over(data, beside=run) as files:
+        output = folder / "prediction.nc"
+        words = [str(run), *overrides, "--output", str(output), "--layout", "data"]
+        words += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
+        run_command("predict", words, ranks, quiet=True)
+        with xarray.open_dataset(output) as written:
+            predicted = _named_as_data(_every_row(written.load(), data))
+    if is_dataframe(data):
+        return _as_dataframe(predicted, data)
+    return _with_coordinates(predicted, data) if hasattr(data, "coords") else predicted
+
+
+def _xarray() -> Any:
+    try:
+        import xarray
+    except ImportError as error:
+        raise MissingDependencyError("predict: needs xarray: python -m pip install xarray") from error
+    return xarray
+
+
+def _every_row(written: Any, data: Any) -> Any:
+    """Return rows in the places that they have in the data, NaN where it has no sample; a grid as it is."""
+    if "grid_index" not in written.variables or isinstance(data, str | os.PathLike | None):
+        return written
+    name, count = next(iter(data.sizes.items())) if hasattr(data, "sizes") else ("row", _num_rows(data))
+    placed = written.drop_vars("grid_index").assign_coords(n=written["grid_index"].values)
+    return placed.reindex(n=range(count)).drop_vars("n").rename(n=name)
+
+
+def _num_rows(data: Any) -> int:
+    return len(next(iter(data.values()))) if isinstance(data, Mapping) else len(data)
+
+
+def _named_as_data(written: Any) -> Any:
+    """Return the predictions under their targets' own names, without the truth, the errors and the samples' roles."""
+    targets = [str(name).removesuffix(_PREDICTED) for name in written.data_vars if str(name).endswith(_PREDICTED)]
+    others = [name for target in targets for name in (target, target + _ERROR) if name in written.variables]
+    return written.drop_vars([*others, _ROLE], errors="ignore").rename({name + _PREDICTED: name for name in targets})
+
+
+def _with_coordinates(predicted: Any, data: Any) -> Any:
+    """Return the predictions with the coordinates of the data in the place of those that the file has kept."""
+    own = {
+        name: one
+        for name, one in data.coords.items()
+        if all(predicted.sizes.get(dimension) == size for dimension, size in one.sizes.items())
+    }
+    kept = [name for name in predicted.coords if name in own]
+    return predicted.drop_vars(kept).assign_coords(own)
+
+
+def _as_dataframe(predicted: Any, data: Any) -> Any:
+    import pandas as pd
+
+    columns = {str(name): one.values.reshape(-1) for name, one in predicted.data_vars.items()}
+    return pd.DataFrame(columns, index=data.index)

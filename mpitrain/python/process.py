@@ -1,0 +1,117 @@
+"""A command in another process: it is started, its lines are shown, an interrupt stops it, its errors are raised.
+
+Another process keeps MPI and signal handlers out of the interpreter that calls: an MPI library may end its process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mpitrain.cluster.launchers import without_rank
+from mpitrain.cluster.own_python import finding_package, run_module
+from mpitrain.errors import (
+    ERROR_FILE,
+    LaunchError,
+    MpitrainError,
+    StoppedError,
+    TrainingError,
+    UserError,
+    read_error,
+)
+from mpitrain.python.handover import is_rank
+
+_ERROR = "mpitrain: error: "
+_BY_EXIT_CODE = {kind.exit_code: kind for kind in (UserError, LaunchError, TrainingError, StoppedError)}
+# On this machine more ranks than cores may be asked for; Open MPI refuses them without these.
+_OVERSUBSCRIBE = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+
+
+def run_command(command: str, words: Sequence[str], ranks: int | None = None, quiet: bool = False) -> None:
+    """Run `mpitrain COMMAND WORDS` in one process, or on `ranks` of this machine under mpirun, to its end.
+
+    Where this process is one of several ranks of a launcher, they run the command together. Collective then.
+    Raises the error that ended the command, or KeyboardInterrupt after the command has stopped on an interrupt.
+    """
+    if is_rank():
+        from mpitrain.python.together import run_together
+
+        if ranks is not None:
+            raise UserError(f"ranks={ranks}: this process is a rank of a launcher already; leave the argument out")
+        run_together([command, *words])
+        return
+    with tempfile.TemporaryDirectory(prefix="mpitrain-") as folder:
+        error_file = Path(folder) / "error.json"
+        line = [*_launcher(ranks), *run_module("mpitrain"), command, *words]
+        _raise_error(*_run(line, _environment(error_file), quiet), error_file)
+
+
+def _launcher(ranks: int | None) -> list[str]:
+    if ranks is None:
+        return []
+    if ranks < 1:
+        raise UserError(f"ranks={ranks}: give 1 or more, or None for one process without mpirun")
+    from mpitrain.native.toolchain import find_mpirun
+
+    return [find_mpirun(), "-np", str(ranks)]
+
+
+def _environment(error_file: Path) -> dict[str, str]:
+    """Return the variables without those of a rank; what MPI itself has set in this process is not among them."""
+    return {**_OVERSUBSCRIBE, **finding_package(without_rank(os.environ)), ERROR_FILE: str(error_file)}
+
+
+def _run(line: Sequence[str], environ: Mapping[str, str], quiet: bool) -> tuple[int, str, bool]:
+    """Run to the end; return the exit code, the last error line, and whether an interrupt came."""
+    child = subprocess.Popen(
+        line, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", start_new_session=True,  # an interrupt from the terminal reaches this process alone
+    )  # fmt: skip
+    assert child.stdout is not None
+    said, interrupted = "", False
+    while True:
+        try:
+            said = _follow(child, quiet) or said
+            code = child.wait()
+            child.stdout.close()
+            return code, said, interrupted
+        except KeyboardInterrupt:
+            if interrupted:
+                os.killpg(child.pid, signal.SIGKILL)  # a second one: the user will not wait for the checkpoint
+                raise
+            interrupted = True
+            child.send_signal(signal.SIGUSR1)  # mpirun passes it on, MPICH's and Open MPI's
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
+
+
+def _follow(child: subprocess.Popen[str], quiet: bool) -> str:
+    """Show the command's lines until they end; return the last error line, which is not shown."""
+    said = ""
+    assert child.stdout is not None
+    for text in child.stdout:
+        if text.startswith(_ERROR):
+            said = text.removeprefix(_ERROR).rstrip("\n")
+        elif not quiet:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    return said
+
+
+def _raise_error(exit_code: int, said: str, interrupted: bool, error_file: Path) -> None:
+    if exit_code == 0:
+        return
+    kind = _BY_EXIT_CODE.get(exit_code, MpitrainError)
+    error = read_error(error_file) or kind(said or f"the command ended with exit code {exit_code}")
+    if interrupted:
+        raise KeyboardInterrupt(str(error) if isinstance(error, StoppedError) else "interrupted before the first step")
+    raise error

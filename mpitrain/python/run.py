@@ -1,0 +1,164 @@
+"""A run folder from Python: what it holds, and what can be done with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpitrain.errors import UserError, one_line
+from mpitrain.python.tables import Report, Table
+
+if TYPE_CHECKING:
+    from mpitrain.config import RunConfig
+
+_FORMATS = {
+    ".f90": "fortran",
+    ".c": "c",
+    ".h": "c",
+    ".hpp": "c++",
+    ".pt": "torchscript",
+    ".pt2": "pt2",
+    ".onnx": "onnx",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run or an ensemble in its folder. Files are read when an attribute needs them."""
+
+    path: Path
+
+    @property
+    def config(self) -> RunConfig:
+        """All settings of the run."""
+        from mpitrain.config import load_run_config
+
+        return load_run_config(self.path / "config.yaml").config
+
+    @property
+    def metrics(self) -> Table:
+        """Losses, learning rate and time of each epoch: a list of numbers by name, shown as a table in a notebook.
+
+        Raises OutputError where the file is not what a run writes.
+        """
+        from mpitrain.observe.metrics_file import read_metrics
+
+        path = self.path / "metrics.jsonl"
+        records = read_metrics(path) if path.is_file() else []
+        return Table.of_records([record for record in records if "train_loss" in record])
+
+    @property
+    def skill(self) -> Mapping[str, Mapping[str, Any]]:
+        """`rmse`, `bias`, `r2` and `units` of each target on held-out samples; `r2` is None where it is not known."""
+        found: Mapping[str, Mapping[str, Any]] = self._result.get("skill", {})
+        return found
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """The hash of the weights, 64 digits; None before the run has ended."""
+        return self._result.get("weights_sha256")
+
+    @property
+    def report(self) -> Report:
+        """The report of the run: `str()` returns the path of the page, a notebook shows the page."""
+        return Report(self.path / "report.html")
+
+    @property
+    def _result(self) -> Mapping[str, Any]:
+        """The record's result. Raises UserError where the file is not what a run writes."""
+        from mpitrain.runs.reproduction.stored_record import read_record
+
+        path = self.path / "run_record.json"
+        result: Mapping[str, Any] = (read_record(path)["result"] if path.is_file() else None) or {}
+        return result
+
+    def predict(self, data: Any = None, *, jacobian: bool = False, ranks: int | None = None, **more: Any) -> Any:
+        """Return the predictions for `data`.
+
+        Parameters
+        ----------
+        data : any kind of data that `mpitrain.train` reads, optional
+            Default: the data files of the run.
+        jacobian : bool
+            Add the derivatives of each target by each input, ``dTARGET_dINPUT``.
+        ranks : int, optional
+            As for `mpitrain.train`.
+        **more
+            Settings that differ from the run's, such as ``**{"domain.pole": "south"}``.
+
+        Returns
+        -------
+        xarray.Dataset or pandas.DataFrame
+            A DataFrame for a DataFrame. Each target has its own name, and ``NAME_spread`` in an ensemble; dimensions,
+            coordinates and units are those of `data`. Values are NaN where there is no sample.
+
+        Raises
+        ------
+        UserError
+            The data cannot be read, or lack a variable; or xarray is not installed.
+
+        Notes
+        -----
+        Collective in a script that mpirun or srun started.
+        """
+        from mpitrain.python.prediction import predict
+
+        return predict(self.path, data, jacobian, ranks, more)
+
+    def export(
+        self, output: str | os.PathLike[str], *, format: str | None = None, trust_code: bool = False
+    ) -> Path:  # fmt: skip
+        """Write the network for other programs, and compare what was written with the network.
+
+        Parameters
+        ----------
+        output : path
+            The file to write.
+        format : {"fortran", "c", "c++", "torchscript", "pt2", "onnx"}, optional
+            Default: by the end of the file's name (.f90, .c, .h, .hpp, .pt, .pt2, .onnx).
+        trust_code : bool
+            Run a network that is code which the run folder names.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        UserError
+            The format is unknown, or cannot express the network.
+
+        Notes
+        -----
+        For one process.
+        """
+        from mpitrain.export.command import run_export
+        from mpitrain.export.request import ExportRequest
+
+        path = Path(output)
+        kind = format or _FORMATS.get(path.suffix)
+        if kind is None:
+            raise UserError(f"export {path}: end the name in one of {', '.join(_FORMATS)}, or give format=")
+        run_export(ExportRequest(self.path, path, trust_code=trust_code, format=kind), lambda line: None)
+        return path
+
+    def checked(self) -> Run:
+        """Return the run itself. Raises UserError where the folder holds none."""
+        if not (self.path / "config.yaml").is_file():
+            raise UserError(f"{self.path}: holds no run (no config.yaml); give a run folder")
+        return self
+
+    def __repr__(self) -> str:
+        """Name the folder, the hash and the skill."""
+        digits = f", SHA-256 {self.weights_sha256[:12]}" if self.weights_sha256 else ""
+        known = {name: one for name, one in self.skill.items() if one["rmse"] is not None}
+        skill = "; ".join(f"{name}: RMSE {one['rmse']:.4g}{_unit(one['units'])}" for name, one in known.items())
+        return one_line(f"Run({str(self.path)!r}{digits}{'; ' if skill else ''}{skill})")
+
+
+def _unit(units: str) -> str:
+    return "" if units in ("", "1") else f" {units}"

@@ -1,0 +1,83 @@
+"""Arguments of the Python functions as the words of a command line: one reader of settings, one set of messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpitrain.errors import ConfigError
+
+SHORT_NAMES = {
+    "inputs": "variables.input_variables",
+    "targets": "variables.output_variables",
+    "output": "output.model_dir",
+    "epochs": "training.epochs",
+    "batch_size": "training.batch_size",
+    "lr": "training.optimizer.learning_rate",
+}
+_PLAIN = re.compile(r"[A-Za-z][\w./-]*")
+_WORDS_OF_YAML = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+
+
+def to_overrides(
+    settings: str | os.PathLike[str] | Mapping[str, Any] | None, more: Mapping[str, Any]
+) -> tuple[Path | None, list[str]]:
+    """Return the YAML file, if `settings` is its path, and `key.path=value` for everything else; None is left out.
+
+    A mapping gives one word for each setting of a section, or for each dotted key. Raises ConfigError.
+    """
+    path, overrides = None, []
+    if isinstance(settings, Mapping):
+        overrides = [f"{key}={_yaml(value)}" for key, value in _flat(settings)]
+    elif settings is not None:
+        path = Path(settings)
+    given = {SHORT_NAMES.get(name, name): value for name, value in more.items() if value is not None}
+    overrides += [f"{key}={_yaml(value)}" for key, value in _flat(given)]
+    return path, overrides
+
+
+def data_override(files: Sequence[str] | None) -> list[str]:
+    """Return the word for the data files, none where the settings name them."""
+    if files is None:
+        return []
+    return [f"data.data_path={json.dumps(files[0] if len(files) == 1 else list(files))}"]
+
+
+def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield settings by dotted name; below a section a mapping is one value, as in a YAML file."""
+    for name, value in settings.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"settings: {name!r}: not the name of a setting; give text such as 'training.epochs'")
+        if isinstance(value, Mapping) and "." not in name:
+            yield from ((f"{name}.{key}", one) for key, one in value.items())
+        else:
+            yield name, value
+
+
+def _yaml(value: Any) -> str:
+    """Return a value as YAML on one line. Raises ConfigError for what is no plain value."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS_OF_YAML:
+        return value  # as a user would type it
+    try:
+        return json.dumps(value, default=_plain)
+    except TypeError as error:
+        raise ConfigError(f"settings: {error}; give numbers, text, lists and mappings") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers and arrays, tuples' kin and paths as plain values."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence | set):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no value of a setting")

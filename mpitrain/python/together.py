@@ -1,0 +1,88 @@
+"""Commands in this process, one of several ranks that a launcher has started. All ranks call each function together."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from mpitrain.durable_files import PASSING_FOLDER
+from mpitrain.errors import MpitrainError, keeping_errors
+
+if TYPE_CHECKING:
+    from mpitrain.comm.ranks import Ranks
+
+Result = TypeVar("Result")
+
+
+def run_together(words: Sequence[str]) -> None:
+    """Run the command `words` on all ranks. Collective: all give the same words.
+
+    Raises the error on which all ranks agree, on all of them; any other error on one rank ends the job.
+    """
+    from mpitrain.cli.main import main
+
+    _raising(lambda: main(words))
+
+
+@contextmanager
+def shared_folder(
+    place: Callable[[], Path], beside: Path, fill: Callable[[Path], None], is_read_everywhere: bool
+) -> Iterator[Path]:
+    """Yield a folder that one rank of each node has filled, in `place`; remove it after the block. Collective.
+
+    Where ranks on several nodes are to read it, or there is no room in memory, it lies `beside` the run folder, which
+    all nodes share, and the root alone fills it.
+    """
+    folder, is_owner = _on_ranks(lambda ranks: _make_folder(ranks, place, beside, fill, is_read_everywhere))
+    try:
+        yield folder
+        _on_ranks(lambda ranks: ranks.barrier())  # nobody reads any more
+    finally:
+        if is_owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_folder(
+    ranks: Ranks, place: Callable[[], Path], beside: Path, fill: Callable[[Path], None], is_read_everywhere: bool
+) -> tuple[Path, bool]:
+    outside = beside.resolve().parent
+    places = ranks.gather_object(outside if is_read_everywhere and ranks.num_nodes > 1 else place())
+    is_on_disk = outside in places
+    folder: Path = ranks.on_root(
+        lambda: (outside if is_on_disk else places[0]) / f"{PASSING_FOLDER}{secrets.token_hex(8)}"
+    )
+    is_owner = ranks.is_root if is_on_disk else ranks.local_rank == 0
+
+    def make() -> None:
+        if is_owner:
+            folder.mkdir(mode=0o700)
+            fill(folder)
+
+    ranks.on_all_ranks(make)
+    return folder, is_owner
+
+
+def _on_ranks(body: Callable[[Ranks], Result]) -> Result:
+    from mpitrain.comm.start import run_on_all_ranks
+
+    found: list[Result] = []
+
+    def keep(ranks: Ranks) -> int:
+        found.append(body(ranks))
+        return 0
+
+    _raising(lambda: run_on_all_ranks(keep))
+    return found[0]
+
+
+def _raising(action: Callable[[], int]) -> None:
+    with keeping_errors() as errors:
+        code = action()
+    if errors:
+        raise errors[-1]
+    if code:
+        raise MpitrainError(f"the command ended with exit code {code}")

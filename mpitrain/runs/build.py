@@ -1,0 +1,154 @@
+"""The network of a run with its first weights, the same on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpitrain.comm.arrays import host_array
+from mpitrain.comm.ranks import Ranks
+from mpitrain.config import RunConfig
+from mpitrain.config.yaml import show_value
+from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.open_dataset import DataRequest, torch_dtype
+from mpitrain.errors import ConfigError
+from mpitrain.models.dense import DenseModel, build_dense, draw_dense_weights
+from mpitrain.models.files.named_tensors import weights_sha256
+from mpitrain.models.networks.network import Network
+from mpitrain.train.needs import EngineRequest
+from mpitrain.train.state import named_weights
+
+Models = dict[str, Any]
+"""Networks of runs that have ended, by their architecture."""
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """The settings that decide a run's first weights; `network` is the section `model` with its name, null resolved."""
+
+    network: Network
+    seed: int = 0
+    dtype: str = "float32"
+    semantics: str = "standard"
+
+    @property
+    def normalizes_outputs(self) -> bool:
+        """Whether the targets' statistics go into the model; the C++ program normalises its inputs only."""
+        return self.semantics == "standard" and self.network.normalizes_outputs
+
+
+def data_request(config: RunConfig) -> DataRequest:
+    """Return the settings of `config` that decide how samples are held."""
+    return DataRequest(config.split_data, config.training.dtype, config.semantics)
+
+
+def model_request(config: RunConfig) -> ModelRequest:
+    """Return the settings of `config` that decide a run's first weights."""
+    return ModelRequest(config.network, config.seed, config.training.dtype, config.semantics)
+
+
+def engine_request(config: RunConfig) -> EngineRequest:
+    """Return the settings of `config` on which the choice of a step engine depends."""
+    return EngineRequest(config.semantics, config.training, config.distributed, config.compute.instruction_set)
+
+
+def build_model(
+    request: ModelRequest, summary: DataSummary, ranks: Ranks, ended: Models | None = None, with_torch: bool = True
+) -> Any:
+    """Return the network for the data of `summary`, with the same weights on all ranks, on their devices. Collective.
+
+    A module of torch's `with_torch`, else a `DenseModel`. One of `ended` is taken again where nothing of its run can be
+    left in it, and the network is left there. Raises ConfigError, on all ranks, for sizes that the data does not have,
+    and where the ranks' weights differ.
+    """
+    num_inputs, known = len(summary.input_names), {} if ended is None else ended
+    if with_torch:
+        model = ranks.on_all_ranks(lambda: _build(request, num_inputs, summary.target_names, known))
+    else:
+        plain = request.network, request.dtype, request.seed
+        model = ranks.on_all_ranks(lambda: _build_dense(*plain, num_inputs, summary.target_names, known))
+    hashes = ranks.gather_object(weights_sha256(named_weights(model)))
+    different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
+    if different:
+        ranks.on_all_ranks(lambda: _refuse_different_weights(str(request.network.name), different))
+    if with_torch:
+        model = model.to(ranks.device)
+    set_normalization(model, summary.normalization, request.normalizes_outputs)
+    return model
+
+
+def set_normalization(model: Any, normalization: Normalization, normalizes_outputs: bool) -> None:
+    """Give the model the statistics of its inputs, and of its outputs where they are normalised."""
+    outputs = (normalization.output_mean, normalization.output_std) if normalizes_outputs else ()
+    statistics = (normalization.mean, normalization.std, *outputs)
+    if isinstance(model, DenseModel):
+        model.set_normalization(*map(host_array, statistics))
+        return
+    import torch
+
+    with torch.no_grad():
+        model.set_normalization(*map(torch.as_tensor, statistics))
+
+
+def _check_sizes(section: Network, num_inputs: int, num_outputs: int) -> None:
+    for key, size, what, count in (
+        ("input_size", section.input_size, "input features", num_inputs),
+        ("output_size", section.output_size, "targets", num_outputs),
+    ):
+        if size not in (None, count):
+            raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
+
+
+def _build_dense(
+    network: Network, dtype: str, seed: int, num_inputs: int, target_names: Sequence[str], ended: Models
+) -> DenseModel:
+    for option, value, what in network.problems():
+        raise ConfigError(f"model.{option}={show_value(value)}: {what}")
+    _check_sizes(network, num_inputs, len(target_names))
+    key = repr((network, num_inputs, target_names, dtype))
+    model = ended.get(key)
+    if not isinstance(model, DenseModel) or not may_be_drawn_anew(model):
+        transforms = [network.transforms.get(name) for name in target_names]
+        model = build_dense(network, num_inputs, len(target_names), np.dtype(dtype), transforms)
+        assert model is not None
+    ended[key] = model
+    draw_dense_weights(model, seed)
+    return model
+
+
+def may_be_drawn_anew(model: Any) -> bool:
+    """Whether first weights and statistics make of a trained network what building it anew would."""
+    if isinstance(model, DenseModel):
+        return not model.chain.has_batch_norm
+    from mpitrain.models.first_weights import can_be_drawn_anew
+
+    return can_be_drawn_anew(model)
+
+
+def _build(request: ModelRequest, num_inputs: int, target_names: Sequence[str], ended: Models) -> Any:
+    from mpitrain.models.build import build_learner
+    from mpitrain.models.files.initial_weights import load_initial_weights
+    from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
+
+    _check_sizes(request.network, num_inputs, len(target_names))
+    key = repr((request.network, num_inputs, target_names, torch_dtype(request.dtype), request.normalizes_outputs))
+    model = ended.get(key)
+    if model is None or not may_be_drawn_anew(model):
+        model = build_learner(request.network, num_inputs, target_names, request.seed, torch_dtype(request.dtype))
+    ended[key] = model.train()
+    if request.semantics == "standard" and has_own_first_weights(model):
+        draw_first_weights(model, request.seed)
+    if request.network.initial_weights is not None:
+        load_initial_weights(model, Path(request.network.initial_weights))
+    return model
+
+
+def _refuse_different_weights(name: str, ranks: list[int]) -> None:
+    raise ConfigError(
+        f"model.name={name}: its parameters differ between ranks (rank {ranks[0]} from rank 0); draw them "
+        "from torch's random state alone, which is seeded before the model is made, and give all ranks the same code"
+    )

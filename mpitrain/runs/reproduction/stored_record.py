@@ -1,0 +1,108 @@
+"""What a `run_record.json` must hold to be used: whatever else is in it, these facts are there and of their kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mpitrain.errors import UserError
+from mpitrain.json_text import read_json
+
+FORMAT = 1
+_LARGEST = 2**63 - 1
+_Number = Annotated[int, Field(ge=0, le=_LARGEST)]
+_Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+_Text = Annotated[str, Field(min_length=1, max_length=1 << 16)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+
+class _File(_Part):
+    path: _Text
+    bytes: _Number
+    sha256: str | None
+
+
+class _Ranks(_Part):
+    number: _Count
+    nodes: _Count
+
+
+class _Machine(_Part):
+    cpu: str = ""
+    cpu_capability: str = ""
+    system: str = ""
+    mpi_library: str = ""
+    compiler: str = ""
+    settings: str = ""
+
+
+class _Git(_Part):
+    commit: str
+    changed_files: list[str]
+
+
+class _Skill(_Part):
+    rmse: int | float | None = None
+    units: str = ""
+
+
+class _Result(_Part):
+    weights_sha256: str
+    skill: dict[str, _Skill] = {}
+    epochs: int | None = None
+    steps: int | None = None
+
+
+class StoredRecord(_Part):
+    """The facts of a record that something is made of; a run that has not ended has no `result`."""
+
+    settings: dict[str, Any]
+    decided: dict[str, str | bool | int | float | list[Any] | dict[str, Any] | None]
+    ranks: _Ranks
+    data: list[_File]
+    working_folder: _Text
+    versions: dict[str, str]
+    machines: list[_Machine]
+    git: _Git | None = None
+    started: str = ""
+    ended: str = ""
+    command_line: list[str] = []
+    used: dict[str, int | float] = {}
+    result: _Result | None = None
+    run: str | None = None
+    """The run's identity; records of earlier versions have none."""
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return a record as plain values. Raises UserError where there is none, or it lacks what a record holds."""
+    config = path.with_name("config.yaml")
+    if not path.is_file() and config.is_file():
+        raise UserError(
+            f"{path}: is missing, such as in a run that was trained inside of a model: its data and ranks are not "
+            f"known; train it on the collected file: mpitrain train {config}"
+        )
+    try:
+        record = read_json(path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no record"
+        raise UserError(f"{path}: cannot be read ({why}); runs have one since it is written") from error
+    found = record.get("format") if isinstance(record, dict) else None
+    if isinstance(found, int) and found != FORMAT:
+        raise UserError(f"{path}: written in format {found}, this mpitrain reads {FORMAT}; use that one")
+    try:
+        return StoredRecord.model_validate(record).model_dump()
+    except (ValidationError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read (it is no record{_place(error)}); train the run again") from error
+
+
+def _place(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return ""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f": {place[:60]}" if place else ""

@@ -1,0 +1,45 @@
+"""The data files of a run: those that its settings name, else a synthetic history in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpitrain.comm.ranks import Ranks
+from mpitrain.config import DataSection
+from mpitrain.data.formats.open import load_libraries_for
+from mpitrain.errors import writing
+from mpitrain.synthetic.history import write_synthetic_history
+from mpitrain.train.folder.made_here import MadeHere
+from mpitrain.train.run_folder import RunFolder
+
+# The synthetic history has somewhat more at each of its poles and times.
+SAMPLES_A_TIME = 6000
+
+
+def find_or_make(
+    ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool
+) -> list[str]:  # fmt: skip
+    """Return the files and patterns of a run; the root writes a synthetic history where there are none. Collective.
+
+    `is_resumed`: the history of the run before is taken if it is there. Raises OutputError, on all ranks, where it
+    cannot be written.
+    """
+    if not ranks.is_root:  # which reads the files first, and may have to make them
+        load_libraries_for(folder.data_files(data.entries))
+    return ranks.on_root(lambda: _found_or_made(data, seed, folder, made, is_resumed))
+
+
+def write_stand_in(path: Path, num_samples: int | None, seed: int) -> None:
+    """Write a history of at least so many samples, None: of one time. Raises OutputError."""
+    write_synthetic_history(path, seed=seed, num_times=-(-(num_samples or 1) // SAMPLES_A_TIME))
+
+
+def _found_or_made(data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool) -> list[str]:
+    if data.entries:
+        return data.entries
+    if not (is_resumed and folder.synthetic_history.exists()):
+        with writing(folder.path, "choose another output.model_dir"):
+            made.make_folder(folder.logs)
+        folder.create()
+        made.write(folder.synthetic_history, lambda path: write_stand_in(path, data.num_samples, seed))
+    return [str(folder.synthetic_history)]

@@ -1,0 +1,96 @@
+"""The compiled step of networks of fields: for which it serves, and what its source needs to be told.
+
+H, W  rows and columns of a field
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mpitrain.models.convolutional.graph import FieldGraph
+from mpitrain.train.needs import EngineRequest
+
+# Beyond these, torch's libraries are at their best, and the tiles of a step no longer are.
+LARGEST_FIELD_CHANNELS = 128
+LARGEST_FIELD_KERNEL = 7
+LARGEST_FIELD_BYTES = 2 * 2**30
+_BYTES = {"float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class FieldNetwork:
+    """A cnn or unet on fields of `shape` (H, W), with activations and loss by their names in the kernel.
+
+    `dtype` is float32 or float64.
+    """
+
+    source: ClassVar[str] = "field_network"
+
+    graph: FieldGraph
+    shape: tuple[int, int]
+    loss: str
+    dtype: str
+
+    @property
+    def num_points(self) -> int:
+        """Points of a sample."""
+        return self.shape[0] * self.shape[1]
+
+    def macros(self) -> list[str]:
+        """Return what the kernel's source needs to be told."""
+        graph = self.graph
+        values = ",".join(f"{{{value.level},{value.channels},{value.parts}}}" for value in graph.values)
+        layers = ",".join(
+            f"{{{layer.kind},{layer.source},{layer.target},{layer.part},{layer.parameters}}}" for layer in graph.layers
+        )
+        named = {
+            "REAL": "float" if self.dtype == "float32" else "double",
+            "FIELD_SIZE": f"{self.shape[0]},{self.shape[1]}",
+            "LEVELS": graph.num_levels,
+            "KERNEL_SIZE": graph.kernel_size,
+            "PERIODIC": int(graph.is_periodic),
+            "OUTPUTS": graph.num_outputs,
+            "PARAMETERS": graph.num_parameters,
+            "VALUES": values,
+            "LAYERS": layers,
+            "HIDDEN": graph.hidden_activation.replace("none", "identity"),
+            "OUTPUT": graph.output_activation.replace("none", "identity"),
+            "LOSS": self.loss,
+        }
+        macros = [f"-D{name}={value}" for name, value in named.items()]
+        macros += [f"-DDROPOUT={graph.dropout!r}"] if graph.dropout else []
+        return macros + (["-DBATCH_NORM=1"] if graph.norm_channels else [])
+
+
+def what_cannot_be_convolved(
+    request: EngineRequest, graph: FieldGraph, inputs: Sequence[int], dtype: str
+) -> str | None:
+    """Say what the compiled step of fields lacks for microbatches of `inputs` (b, F, H, W); None where it serves."""
+    if len(inputs) != 4:
+        return "the samples are no fields of rows and columns"
+    if graph.widest > LARGEST_FIELD_CHANNELS:
+        return f"a layer has more than {LARGEST_FIELD_CHANNELS} channels, where PyTorch is fast"
+    if graph.kernel_size > LARGEST_FIELD_KERNEL:
+        return f"convolutions are wider than {LARGEST_FIELD_KERNEL}"
+    if _bytes_of(graph, inputs[2] * inputs[3], dtype) > LARGEST_FIELD_BYTES:
+        return f"the step would need more than {LARGEST_FIELD_BYTES >> 30} GiB of memory on each rank"
+    return _what_norm_needs(request, inputs[0]) if graph.norm_channels else None
+
+
+def _what_norm_needs(request: EngineRequest, num_samples: int) -> str | None:
+    """Say which batch norm needs more than one field at a time."""
+    if request.distributed.sync_batch_norm:
+        return "distributed.sync_batch_norm=true needs autograd"
+    if request.training.gradient_accumulation_steps > 1:
+        return "batch norm of training.gradient_accumulation_steps needs autograd"
+    if num_samples > 1 or request.training.reduction == "any":
+        return "batch norm over several fields needs autograd"
+    return None
+
+
+def _bytes_of(graph: FieldGraph, num_points: int, dtype: str) -> int:
+    """Return about what values, the derivatives by them and the sums before them take."""
+    numbers = (value.parts * max(value.channels, 16) * num_points >> 2 * value.level for value in graph.values)
+    return 3 * sum(numbers) * _BYTES[dtype]

@@ -1,0 +1,145 @@
+// Convolutions of rows of a field, in tiles whose sums stay in registers. A vector runs over output channels, so that
+// each sum has an order of its own, which neither the tiles nor the width of the registers change.
+//
+//   K width of the kernel      T columns of a tile      C, O channels of source and target, O padded to whole vectors
+//
+// A source's number of channel c and column x is source[x * pixel + c * channel]: channels lie side by side, or, with
+// pixel = 1, in planes. Weights and their gradients are [K rows][C][K columns][O].
+#pragma once
+
+#include "activations.hpp"
+
+namespace {
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int num_registers = 32;
+#else
+constexpr int num_registers = 16;
+#endif
+
+template <typename Body, int... i>
+__attribute__((always_inline)) inline void call_for_each(const Body& body, std::integer_sequence<int, i...>) {
+    (body(std::integral_constant<int, i>{}), ...);
+}
+
+/// Calls body(i), i a constant, for i from 0 to count - 1: a compiler keeps what they index in registers.
+template <int count, typename Body>
+__attribute__((always_inline)) inline void unrolled(const Body& body) {
+    call_for_each(body, std::make_integer_sequence<int, count>());
+}
+
+/// The least number of parts of at most `most` that make `whole`, all of one size: that size.
+constexpr int even_part(int whole, int most) {
+    const int parts = (whole + most - 1) / most;
+    return (whole + parts - 1) / parts;
+}
+
+/// How many columns of a row of `columns` a tile has: as many sums as there are registers beside K weights and a
+/// factor.
+constexpr int columns_of_tile(int columns, int K) {
+    const int free = num_registers - K - 1, most = free > 24 ? 24 : free;
+    return even_part(columns, most < 1 ? 1 : most);
+}
+/// How many channels of a source a tile of the gradient has: K sums each.
+constexpr int channels_of_tile(int channels, int K) {
+    const int fitting = (num_registers - K - 1) / K, most = fitting > 16 ? 16 : fitting;
+    return even_part(channels, most < 1 ? 1 : most);
+}
+
+/// What becomes of a sum: it is stored, rectified before that, or added to what is there.
+enum class Store { as_it_is, rectified, added };
+
+/// K rows of a source, `row` numbers apart, the first number that of column -K / 2; the weights have `weight_channels`.
+struct SourceRows {
+    const Real* first;
+    std::ptrdiff_t row, channel;
+    int channels, weight_channels;
+};
+
+/// Where a row of sums goes: the first column, and how far apart columns are.
+struct TargetRow {
+    Real* first;
+    std::ptrdiff_t pixel;
+};
+
+/// Adds to sum[t] the products of row `source` with its K weights: for each channel in order, columns in order.
+template <int T, int K, int pixel>
+__attribute__((always_inline)) inline void add_products(Vector (&sum)[T], const Real* source, std::ptrdiff_t channel,
+                                                        int channels, const Real* weights, int O) {
+    for (int c = 0; c < channels; ++c, source += channel, weights += K * O) {
+        Vector weight[K];
+        unrolled<K>([&](auto k) __attribute__((always_inline)) { weight[k] = load(weights + k * O); });
+        unrolled<T + K - 1>([&](auto column) __attribute__((always_inline)) {
+            const Vector factor = spread(source[column * pixel]);
+            unrolled<K>([&](auto k) __attribute__((always_inline)) {
+                constexpr int t = decltype(column)::value - decltype(k)::value;
+                if constexpr (t >= 0 && t < T) sum[t] = fused(factor, weight[k], sum[t]);
+            });
+        });
+    }
+}
+
+/// A row of `num_tiles` tiles of a convolution: bias (0 without one) plus the sums over rows, channels and columns.
+template <int T, int K, int pixel, Store store_kind>
+__attribute__((noinline)) void convolve_row(SourceRows source, const Real* weights, int O, const Real* bias,
+                                            TargetRow target, int num_tiles) {
+    for (int o = 0; o < O; o += register_lanes)
+        for (int tile = 0; tile < num_tiles; ++tile) {
+            Vector sum[T];
+            const Vector start = bias ? load(bias + o) : Vector{};
+            unrolled<T>([&](auto t) __attribute__((always_inline)) { sum[t] = start; });
+            const Real* row = source.first + tile * T * pixel;
+            const Real* of_row = weights + o;
+            for (int k = 0; k < K; ++k, row += source.row, of_row += source.weight_channels * K * O)
+                add_products<T, K, pixel>(sum, row, source.channel, source.channels, of_row, O);
+            Real* to = target.first + tile * T * target.pixel + o;
+            unrolled<T>([&](auto t) __attribute__((always_inline)) {
+                Real* place = to + t * target.pixel;
+                if constexpr (store_kind == Store::added) {
+                    store(place, load(place) + sum[t]);
+                } else {
+                    store(place, store_kind == Store::rectified ? rectified(sum[t]) : sum[t]);
+                }
+            });
+        }
+}
+
+/// The gradient by the weights of `C` channels, a vector of outputs: adds to total [C][K][O] the sum over the columns
+/// of a row, each of which is taken from 0. `delta` [columns + 2 (K - 1)][O] has K - 1 zeros on either side.
+template <int C, int K, int pixel>
+__attribute__((always_inline)) inline void add_gradient_tile(const Real* source, std::ptrdiff_t channel,
+                                                             const Real* delta, int O, int columns, Real* total) {
+    Vector sum[K][C];
+    unrolled<K>([&](auto k) __attribute__((always_inline)) {
+        unrolled<C>([&](auto c) __attribute__((always_inline)) { sum[k][c] = Vector{}; });
+    });
+    const Real* last = delta + (K - 1) * O;
+    for (int column = 0; column < columns + K - 1; ++column, source += pixel, last += O) {
+        Vector along[K];
+        unrolled<K>([&](auto k) __attribute__((always_inline)) { along[k] = load(last - k * O); });
+        unrolled<C>([&](auto c) __attribute__((always_inline)) {
+            const Vector factor = spread(source[c * channel]);
+            unrolled<K>([&](auto k) __attribute__((always_inline)) { sum[k][c] = fused(factor, along[k], sum[k][c]); });
+        });
+    }
+    unrolled<C>([&](auto c) __attribute__((always_inline)) {
+        unrolled<K>([&](auto k) __attribute__((always_inline)) {
+            Real* place = total + (c * K + k) * O;
+            store(place, load(place) + sum[k][c]);
+        });
+    });
+}
+
+/// Adds a row's part of the gradient to totals [K rows][num_tiles * C channels][K][O].
+template <int C, int K, int pixel>
+__attribute__((noinline)) void add_gradient_row(SourceRows source, const Real* delta, int O, int columns, int num_tiles,
+                                                Real* totals) {
+    for (int k = 0; k < K; ++k)
+        for (int tile = 0; tile < num_tiles; ++tile)
+            for (int o = 0; o < O; o += register_lanes)
+                add_gradient_tile<C, K, pixel>(source.first + k * source.row + tile * C * source.channel,
+                                               source.channel, delta + o, O, columns,
+                                               totals + ((k * num_tiles + tile) * C * K) * O + o);
+}
+
+}  // namespace

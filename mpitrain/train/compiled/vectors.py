@@ -1,0 +1,81 @@
+"""Flat vectors that the compiled step updates: parameters, optimiser state, batch norm's running statistics.
+
+n  parameters      C  units of a layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.models.dense import DenseModel
+from mpitrain.train.optimizers.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from mpitrain.models.convolutional.field_model import FieldModel
+
+Vector = npt.NDArray[Any]
+
+
+class KernelOptimizer:
+    """Flat vectors (n,): the parameters, their first and second moments, and the step count (), float32.
+
+    The parameters of the model become views of the vector.
+    """
+
+    def __init__(self, model: DenseModel | FieldModel, settings: Optimizer) -> None:
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self.weights = np.concatenate([parameter.reshape(-1) for _, parameter in model.named_parameters()])
+        self.first_moment, self.second_moment = np.zeros_like(self.weights), np.zeros_like(self.weights)
+        self.step_count = np.zeros((), np.float32)
+        model.parameters.update(self._views(self.weights))
+        self._moments = dict(zip(settings.moments, (self.first_moment, self.second_moment), strict=False))
+        self._counts_steps = settings.counts_steps
+
+    def named_state(self) -> dict[str, Vector]:
+        """Return the state of each parameter by its name and torch's, as `fc1.weight.exp_avg`; views, not copies."""
+        of_vectors = {kind: self._views(vector) for kind, vector in self._moments.items()}
+        found: dict[str, Vector] = {}
+        for name in self._shapes:
+            found |= {f"{name}.{kind}": views[name] for kind, views in of_vectors.items()}
+            found |= {f"{name}.step": self.step_count} if self._counts_steps else {}
+        return found
+
+    def set_state(self, values: Mapping[str, Vector]) -> None:
+        """Set what `named_state` gave."""
+        for name, own in self.named_state().items():
+            if name in values:
+                own[...] = values[name]
+
+    def forget(self) -> None:
+        """Reset the state to that of a new optimiser; the parameters stay."""
+        for vector in (self.first_moment, self.second_moment, self.step_count):
+            vector[...] = 0
+
+    def _views(self, flat: Vector) -> dict[str, Vector]:
+        ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])[:-1]
+        pieces = zip(self._shapes.items(), np.split(flat, ends), strict=True)
+        return {name: piece.reshape(shape) for (name, shape), piece in pieces}
+
+
+class KernelRunningStatistics:
+    """`flat`: running mean and variance (2 C,) of each layer with batch norm, one after the other.
+
+    The model's buffers become views of it.
+    """
+
+    def __init__(self, model: DenseModel | FieldModel) -> None:
+        names = model.running_statistics()
+        parts = [model.buffers[name] for name in names]
+        self.flat = np.concatenate(parts) if parts else np.zeros(0)
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        model.buffers.update(zip(names, np.split(self.flat, ends) if parts else (), strict=True))
+        self._counts = [buffer for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")]
+
+    def count(self, num_steps: int) -> None:
+        """Count the steps that the kernel has taken, as torch's layers do."""
+        for count in self._counts:
+            count += num_steps

@@ -1,0 +1,157 @@
+"""The watch for ranks that have drifted apart: when it looks, and what it says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from mpitrain.comm.agreement import mark_agreed
+from mpitrain.comm.arrays import Array
+from mpitrain.comm.ranks import Ranks
+from mpitrain.errors import TrainingError
+from mpitrain.models.dense import DenseModel
+from mpitrain.models.files.named_tensors import tensor_sha256
+from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.optimizers.state import optimizer_tensors
+from mpitrain.train.state import NORMALIZATION_BUFFERS
+
+# So seldom that a message of its own costs nothing, where an epoch is long.
+STEPS_BETWEEN_MESSAGES = 1024
+
+
+class DriftWatch:
+    """Ends a run whose ranks no longer hold the same weights and optimiser state, before anything of it is saved.
+
+    Weights are compared at the end of each epoch, in the message of its loss, and within long epochs; before each
+    checkpoint all that it will hold. Every method is collective, and raises TrainingError on all ranks together.
+    """
+
+    def __init__(self, ranks: Ranks, model: Any, engine: StepEngine) -> None:
+        self._ranks, self._model, self._engine = ranks, model, engine
+        self._is_on = ranks.world_size > 1
+        # The steps after which weights, and all of the state, were last seen to be the same.
+        self._same_weights, self._same_state = 0, 0
+        self._own_buffers = _buffers_of_each_rank(model, engine) if self._is_on else frozenset()
+
+    def begin(self, step: int) -> None:
+        """Start from a checkpoint of `step`, the same on all ranks. Not collective."""
+        self._same_weights = self._same_state = step
+
+    def after_steps(self, step: int) -> None:
+        """Compare the weights from time to time within a long epoch."""
+        if not self._is_on or (not self._engine.has_drifted and step - self._same_weights < STEPS_BETWEEN_MESSAGES):
+            return
+        if len(set(self._ranks.gather_object(self._engine.weights_digest.value))) > 1:
+            self._fail(self._state(), self._same_weights, step)
+        self._same_weights = step
+
+    def after_epoch(self, step: int) -> None:
+        """Check the result of the comparison in the epoch's last message."""
+        if self._is_on and self._engine.has_drifted:
+            self._fail(self._state(), self._same_weights, step)
+        self._same_weights = step
+
+    def before_saving(self, tensors: Mapping[str, Array], step: int) -> None:
+        """Compare what a checkpoint will hold."""
+        if not self._is_on:
+            return
+        compared = {name: tensor for name, tensor in tensors.items() if self._is_shared(name)}
+        if self._differs(compared):
+            self._fail(compared, self._same_state, step)
+        self._same_weights = self._same_state = step
+
+    def on_failed_loss(self, step: int) -> None:
+        """Check whether a rank that has drifted causes a loss that is not finite."""
+        if self._is_on and self._differs(self._state()):
+            self._fail(self._state(), self._same_weights, step)
+
+    def _state(self) -> dict[str, Array]:
+        names = [name for name, _ in self._model.named_parameters()]
+        tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
+        tensors |= optimizer_tensors(self._engine.optimizer, names)
+        return {name: tensor for name, tensor in tensors.items() if self._is_shared(name)}
+
+    def _is_shared(self, name: str) -> bool:
+        kind, _, rest = name.partition(".")
+        # What an engine gathers for a checkpoint is the same on all ranks by the message that gathers it.
+        return kind != "engine" and rest not in self._own_buffers
+
+    def _differs(self, tensors: Mapping[str, Array]) -> bool:
+        mine = (self._engine.weights_digest.value, _hash_of(_hashes_of(tensors)))
+        return len(set(self._ranks.gather_object(mine))) > 1
+
+    def _fail(self, tensors: Mapping[str, Array], same_step: int, step: int) -> NoReturn:
+        ranks, hashes = self._ranks, _hashes_of(tensors)
+        state = RankState(ranks.rank, ranks.host, (self._engine.weights_digest.value, _hash_of(hashes)), hashes)
+        where = f"in steps {same_step + 1} to {step}" if step > same_step else f"after step {step}"
+        raise mark_agreed(TrainingError(describe_drift(ranks.gather_object(state), where)))
+
+
+@dataclass(frozen=True)
+class RankState:
+    """What one rank tells of itself: `digest` of everything, and a hash of each tensor."""
+
+    rank: int
+    host: str
+    digest: tuple[int, str]
+    hashes: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+def describe_drift(states: Sequence[RankState], where: str) -> str:
+    """Say which ranks differ from most of the others, and in what."""
+    (digest, count), *_ = Counter(state.digest for state in states).most_common()
+    usual = next(state for state in states if state.digest == digest)
+    odd = [state for state in states if state.digest != digest]
+    if 2 * count <= len(states):  # two ranks, or no majority
+        odd = [state for state in states if state is not usual]
+        who = f"{usual} and {_listed(odd)} have drifted apart, and one of {_number(len(states))} is wrong"
+    else:
+        have = "have" if len(odd) > 1 else "has"
+        who = f"{_listed(odd)} {have} drifted apart from the other {count} ranks"
+    return (
+        f"{who}: {_what(usual, odd)}, {where}; a node's memory or processor may be at fault, or nodes of several kinds "
+        "compute differently: continue on other nodes from the last checkpoint with --resume"
+    )
+
+
+def _what(usual: RankState, odd: Sequence[RankState]) -> str:
+    names = [name for name, known in usual.hashes.items() if any(state.hashes.get(name) != known for state in odd)]
+    if not names:
+        return "the weights that steps began with differed, those of now do not"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more} differ{'' if more else 's'}"
+
+
+def _listed(states: Sequence[RankState]) -> str:
+    return ", ".join(map(str, states))
+
+
+def _number(count: int) -> str:
+    return "the two" if count == 2 else f"these {count}"
+
+
+def _hashes_of(tensors: Mapping[str, Array]) -> dict[str, str]:
+    return {name: tensor_sha256(tensor) for name, tensor in tensors.items()}
+
+
+def _hash_of(hashes: Mapping[str, str]) -> str:
+    return hashlib.sha256("\n".join(hashes.values()).encode()).hexdigest()
+
+
+def _buffers_of_each_rank(model: Any, engine: StepEngine) -> frozenset[str]:
+    """Return the names of buffers that no message keeps the same on all ranks."""
+    if isinstance(model, DenseModel):
+        return frozenset()  # the compiled step keeps its running statistics the same
+    from mpitrain.models.batch_norm import batch_norm_layers
+
+    layers: list[Any] = list(batch_norm_layers(model)) if engine.shares_running_statistics else []
+    shared = {id(buffer) for layer in layers for buffer in layer.buffers()}
+    return frozenset(
+        name for name, buffer in model.named_buffers() if name not in NORMALIZATION_BUFFERS and id(buffer) not in shared
+    )

@@ -1,1 +1,0 @@
-"""Ranks that no longer hold the same weights: noticed, named, and ended before anything of them is saved."""

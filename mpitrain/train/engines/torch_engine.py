@@ -1,0 +1,52 @@
+"""What the engines that compute with torch have in common: parameters, optimiser, loss, validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpitrain.data.dataset.batches import EvaluationSource
+from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
+from mpitrain.train.losses.weighted import WeightedLoss, loss_of
+
+
+class TorchEngine(StandardEngine):
+    """A `StandardEngine` of one of torch's modules, whose sources give tensors on the device of the ranks."""
+
+    def __init__(self, inputs: EngineInputs) -> None:
+        self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
+        super().__init__(inputs)
+        self.loss = loss_of(self.training.loss_function, inputs.model, inputs.target_weights)
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        """See `StandardEngine.zeros`."""
+        return torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
+
+    def make_optimizer(self) -> Any:
+        """See `StandardEngine.make_optimizer`: one of torch's, unless the engine has its own."""
+        # Fused is several times faster, and other in the last bits than the plain formula.
+        arithmetic = "fused" if self.ranks.reduction == "any" else "plain"
+        return self.training.optimizer.build(self.inputs.model.parameters(), arithmetic)
+
+    def make_weights_digest(self) -> WeightsDigest:
+        """See `StandardEngine.make_weights_digest`."""
+        return CrcOfWeights(self.parameters if self.ranks.world_size > 1 else ())
+
+    def sum_validation_losses(self) -> torch.Tensor:
+        """See `StandardEngine.sum_validation_losses`."""
+        self.inputs.model.eval()
+        sums = torch.stack([sum_losses(self.inputs.model, self.loss, own) for own in self.inputs.validation])
+        self.inputs.model.train()
+        return sums.to(self.ranks.device)
+
+
+@torch.no_grad()
+def sum_losses(model: nn.Module, loss: WeightedLoss, own: EvaluationSource) -> torch.Tensor:
+    """Return one virtual rank's sums (2,) of losses and weights, float64, block by block."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for block in own.blocks():
+        total = total.to(block.targets.device) + loss.double_sums(model(block.inputs), block)
+    return total

@@ -1,0 +1,157 @@
+"""The only loader of settings from a run folder: they are resolved first, then checked for what they name.
+
+A run folder may come from anywhere. Its settings may name code (`model.name: package.module:callable`), which building
+the network would import, and files to write. Both are taken from the user alone: from the command line, or from a
+settings file that the user passes and that is not a run folder's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpitrain.config import LoadedConfig, RunConfig, load_run_config, load_settings_tree, overridden_keys
+from mpitrain.config.yaml import quoted, show_value
+from mpitrain.errors import ConfigError, UserError
+from mpitrain.train.run_folder import RunFolder, refuse_link
+from mpitrain.train.torchs_own import is_torchs_own
+
+_CALLABLE = re.compile(r"\s*[\w.]+\s*:\s*[\w.]+\s*")
+# Settings that name a file or folder to write; null writes into the run folder.
+_OUTPUT_KEYS = ("output.model_file", "prediction.output_filename", "tracking.mlflow_uri")
+
+
+def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Return the settings of the run in `folder`, changed by the user's `overrides`.
+
+    Raises ConfigError where they are invalid, UserError where they name code, unless `trust_code` or the user's own
+    overrides name it.
+    """
+    loaded = load_run_config(folder.config, overrides)
+    refuse_code(folder.config, loaded.config, trust_code, overrides)
+    return loaded
+
+
+def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Return the settings of the run in `folder` for a command that writes into that folder.
+
+    `output.model_dir` is the folder itself, unless the overrides name another one. Raises as `load_folder_settings`,
+    and UserError where the folder's own settings would have a file written elsewhere.
+    """
+    if "output.model_dir" not in overridden_keys(overrides):
+        overrides = (*overrides, f"output.model_dir={quoted(str(folder.path))}")  # it may have been moved
+    loaded = load_folder_settings(folder, trust_code, overrides)
+    refuse_outputs_elsewhere(folder.config, loaded.config, overrides)
+    return loaded
+
+
+def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Return the settings of the file that the user passes, changed by the overrides; no file: of these alone.
+
+    A run folder's own file is judged as the folder is. Raises as `load_settings_to_go_on`, and OutputError where that
+    is a pipe, at which reading would wait for ever; a shell's `<(...)` is none of a folder.
+    """
+    if path is not None and path.is_fifo() and path == RunFolder(path.parent).config:
+        refuse_link(path)
+    loaded = load_run_config(path, overrides)
+    if path is None or not _is_of_a_run(path.resolve()):
+        return loaded
+    refuse_code(path, loaded.config, trust_code, overrides)
+    refuse_outputs_elsewhere(path, loaded.config, overrides)
+    is_here = Path(loaded.config.output.model_dir).resolve() == path.resolve().parent
+    if not is_here and "output.model_dir" not in overridden_keys(overrides):
+        raise UserError(
+            f"{path}: output.model_dir={show_value(loaded.config.output.model_dir)} is not the folder of this file, "
+            f"which is a run's own; give --output FOLDER: {path.parent} if the run was moved there"
+        )
+    return loaded
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Tell whether the settings file is the one that a run or an ensemble wrote into its folder."""
+    folder = RunFolder(path.parent)
+    if path != folder.config:
+        return False
+    has_run = any(
+        one.exists() for one in (folder.record, folder.checkpoints, folder.own_model, path.parent / "members")
+    )
+    return has_run or Path(load_run_config(path).config.output.model_dir).resolve() == path.parent
+
+
+def settings_of_record(path: Path, tree: Mapping[str, Any], trust_code: bool) -> RunConfig:
+    """Return the settings that the record at `path` holds as a tree. Raises as `load_folder_settings`."""
+    config = load_settings_tree(tree, str(path)).config
+    refuse_code(path, config, trust_code)
+    return config
+
+
+def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Sequence[str] = ()) -> None:
+    """Raise UserError where resolved settings of `source` name code that neither the user's overrides do.
+
+    Nothing is refused with `trust_code`.
+    """
+    if trust_code:
+        return
+    given = overridden_keys(overrides)
+    for key, value in code_in(config):
+        if not _is_given(key, given) and not is_torchs_own(value):
+            raise UserError(
+                f"{source}: {key}={show_value(value)} names code, which would be run; give --trust-code if you trust "
+                "its source"
+            )
+
+
+def refuse_outputs_elsewhere(source: Path, config: RunConfig, overrides: Sequence[str] = ()) -> None:
+    """Raise UserError where settings of `source` name an output that is no plain file name in the run folder."""
+    values, given = _flat(config.model_dump()), overridden_keys(overrides)
+    for key in _OUTPUT_KEYS:
+        value = values[key]
+        is_inside = value is None or (key == "output.model_file" and is_plain_name(value))
+        if not is_inside and key not in given:
+            raise UserError(
+                f"{source}: {key}={show_value(value)} would be written outside of the run folder; if you want that, "
+                f"give {key}=... on the command line"
+            )
+
+
+def code_in(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield key and value of each resolved setting that names code; of an ensemble's varied settings too."""
+    yield from config.code_names.items()
+    varied = {} if config.ensemble is None else config.ensemble.model_dump()
+    for kind in ("grid", "random"):
+        for key, value in varied.get(kind, {}).items():
+            yield from ((f"ensemble.{kind}.{key}", text) for text in _texts(value) if _CALLABLE.fullmatch(text))
+
+
+def is_plain_name(text: str) -> bool:
+    """Whether a text names a file in a folder and nothing outside of it."""
+    return text not in ("", ".", "..") and "/" not in text and "\\" not in text and "\0" not in text
+
+
+def plain_name(text: object, source: Path) -> str:
+    """Return a name that `source` gives for a file or folder beside it. Raises ConfigError where it is a path."""
+    if not isinstance(text, str) or not is_plain_name(text):
+        raise ConfigError(f"{source}: {show_value(text)} is not a plain name; the file is damaged, write it again")
+    return text
+
+
+def _is_given(key: str, given: frozenset[str]) -> bool:
+    # A component that is a name is given by its `type` too.
+    return any(one in (key, f"{key}.type") or key.startswith(f"{one}.") for one in given)
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)

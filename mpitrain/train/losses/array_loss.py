@@ -1,0 +1,62 @@
+"""Sums of weighted losses of numpy arrays, for the summary of a run.
+
+b  samples      O  targets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.comm.arrays import host_array
+from mpitrain.config import TrainingSection
+from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.train.losses.loss import Loss
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ArrayLoss:
+    """A loss summed with weights; errors are measured in `output_std` (O,), or as they are where that is None.
+
+    `target_weights` (O,) multiply the samples' own; (): all 1.
+    """
+
+    loss: Loss
+    output_std: Array | None = None
+    target_weights: Sequence[float] = ()
+
+    def sums_by_target(self, outputs: Array, piece: Microbatch) -> Array:
+        """Return the sums of weight * loss and of the weights, of each target (O, 2), in float64.
+
+        `outputs` (b, O, ...) must have the shape of `piece.targets`; each loss is computed in their type.
+        """
+        targets, axes = host_array(piece.targets), [-1, *[1] * (np.ndim(piece.targets) - 2)]
+        std = None if self.output_std is None else self.output_std.reshape(axes)
+        scaled = (outputs, targets) if std is None else (outputs / std, targets / std)
+        losses = self.loss.of_arrays(*scaled).astype(np.float64)
+        weights = host_array(piece.weights).astype(np.float64)
+        if self.target_weights:
+            weights = weights * np.asarray(self.target_weights).reshape(axes)
+        weights = np.broadcast_to(weights, losses.shape)
+        others = tuple(axis for axis in range(losses.ndim) if axis != 1)
+        return np.stack([(losses * weights).sum(others), weights.sum(others)], axis=1)
+
+
+def array_loss_of(loss: Loss, model: Any, target_weights: Sequence[float] = ()) -> ArrayLoss:
+    """Return `loss` for `model`: measured in the deviations that its outputs are normalised by, if any."""
+    std = dict(model.named_buffers()).get("output_std")
+    std = None if std is None else host_array(std)
+    return ArrayLoss(loss, None if std is None or bool((std == 1).all()) else std, tuple(target_weights))
+
+
+def target_weights_of(training: TrainingSection, target_names: Sequence[str]) -> tuple[float, ...]:
+    """Return `training.loss_weights` in the order of the targets; () where all count 1."""
+    given = training.loss_weights or {}
+    weights = tuple(float(given.get(name, 1.0)) for name in target_names)
+    return weights if any(one != 1 for one in weights) else ()

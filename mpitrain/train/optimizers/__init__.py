@@ -1,0 +1,9 @@
+"""Optimisers: one file each, named in this table alone."""
+
+DEFAULT = "adam"
+TABLE = {
+    "adam": "mpitrain.train.optimizers.adam:Adam",
+    "adamw": "mpitrain.train.optimizers.adamw:AdamW",
+    "sgd": "mpitrain.train.optimizers.sgd:StochasticGradientDescent",
+}
+CODE = "mpitrain.train.optimizers.code:CodeOptimizer"

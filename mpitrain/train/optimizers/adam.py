@@ -1,0 +1,73 @@
+"""Adam (Kingma and Ba, 2015). libtorch's and Python torch's are the same formula in different orders of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from mpitrain.config.section import Momentum, NumberOrZero, PositiveNumber
+from mpitrain.train.optimizers.optimizer import Arithmetic, Optimizer, OptimizerKind
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Adam(Optimizer):
+    """Adam, with its weight decay added to the gradient."""
+
+    kernel = OptimizerKind.adam
+    moments = ("exp_avg", "exp_avg_sq")
+    counts_steps = True
+    graph_flag = "capturable"
+    in_reference: ClassVar[frozenset[str] | None] = frozenset({"learning_rate", "beta1", "beta2", "epsilon"})
+
+    type: Literal["adam"] = "adam"
+    """Which optimiser."""
+    weight_decay: NumberOrZero = 0.0
+    """L2 penalty on the weights."""
+    beta1: Momentum = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Momentum = 0.999
+    """Decay of the mean of squared gradients."""
+    epsilon: PositiveNumber = 1e-8
+    """Added to the denominator."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "Adam"
+
+    def kernel_numbers(self) -> Mapping[str, float]:
+        """See `Optimizer.kernel_numbers`."""
+        return self.model_dump(include={"beta1", "beta2", "epsilon", "weight_decay"})
+
+    def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
+        """See `Optimizer.fused_step`."""
+        import torch
+
+        flat.step_count.add_(1)
+        self._update(torch)(
+            [flat.weights], [gradient], [flat.first_moment], [flat.second_moment], [],
+            [flat.step_count], lr=learning_rate, beta1=self.beta1, beta2=self.beta2,
+            weight_decay=self.weight_decay, eps=self.epsilon, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    def _update(self, torch: Any) -> Any:
+        return torch._fused_adam_
+
+    def _class(self, torch: Any) -> Any:
+        return torch.optim.Adam
+
+    def build(self, parameters: Iterable[torch.Tensor], arithmetic: Arithmetic = "plain") -> torch.optim.Optimizer:
+        """See `Optimizer.build`."""
+        import torch
+
+        betas = (self.beta1, self.beta2)
+        if arithmetic == "reference":
+            from mpitrain.train.optimizers.libtorch_adam import LibtorchAdam
+
+            return LibtorchAdam(parameters, self.learning_rate, betas, self.epsilon)
+        optimizer: torch.optim.Optimizer = self._class(torch)(
+            parameters, self.learning_rate, betas, self.epsilon, self.weight_decay,
+            foreach=False, fused=arithmetic == "fused",
+        )  # fmt: skip
+        return optimizer

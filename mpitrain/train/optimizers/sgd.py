@@ -1,0 +1,54 @@
+"""Stochastic gradient descent, with momentum if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from mpitrain.config.section import Momentum, NumberOrZero
+from mpitrain.train.optimizers.optimizer import Arithmetic, Optimizer, OptimizerKind
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StochasticGradientDescent(Optimizer):
+    """Stochastic gradient descent."""
+
+    kernel = OptimizerKind.descent
+    moments = ("momentum_buffer",)
+    graph_flag = "fused"
+
+    type: Literal["sgd"] = "sgd"
+    """Which optimiser."""
+    weight_decay: NumberOrZero = 0.0
+    """L2 penalty on the weights."""
+    momentum: Momentum = 0.0
+    """Decay of the sum of gradients that each step follows."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "Stochastic gradient descent"
+
+    def kernel_numbers(self) -> Mapping[str, float]:
+        """See `Optimizer.kernel_numbers`."""
+        return self.model_dump(include={"weight_decay", "momentum"})
+
+    def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
+        """See `Optimizer.fused_step`."""
+        import torch
+
+        torch._fused_sgd_(
+            [flat.weights], [gradient], [flat.first_moment] if self.momentum else [],
+            weight_decay=self.weight_decay, momentum=self.momentum, lr=learning_rate, dampening=0.0, nesterov=False,
+            maximize=False, is_first_step=False,
+        )  # fmt: skip
+
+    def build(self, parameters: Iterable[torch.Tensor], arithmetic: Arithmetic = "plain") -> torch.optim.Optimizer:
+        """See `Optimizer.build`."""
+        import torch
+
+        return torch.optim.SGD(
+            parameters, self.learning_rate, self.momentum, weight_decay=self.weight_decay,
+            foreach=False, fused=arithmetic == "fused",
+        )  # fmt: skip

@@ -1,0 +1,103 @@
+"""A schedule of torch, of another library or of the user, by its name: an `LRScheduler`, or a function of the epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mpitrain.config.component import CodeName
+from mpitrain.config.named_code import CodeComponent, options_of
+from mpitrain.train.schedules.schedule import Rates, Schedule
+
+_MOMENTUM = 0.5  # any: some schedules change it
+
+
+class CodeSchedule(CodeComponent, Schedule):
+    """A schedule by the name of its class, or of a function of the epoch that returns a factor of the learning rate.
+
+    A class is one of `torch.optim.lr_scheduler`, whose steps are epochs.
+    """
+
+    setting = "training.scheduler.type"
+    kind = Schedule
+
+    type: CodeName
+    """Which schedule; it must be named."""
+
+    def _shared(self) -> Mapping[str, Any]:
+        return {"warmup_epochs": self.warmup_epochs}
+
+    def given(self, target: Any) -> Sequence[str]:
+        """See `CodeComponent.given`."""
+        first = list(options_of(target) or ())[:1]  # the optimiser, or the epoch
+        return [*first, "last_epoch"] if isinstance(target, type) else first
+
+    def check(self) -> None:
+        """Import the code. Raises ConfigError where it gives no learning rate, or lacks an option."""
+        self.build(1.0, 1)(0, 0)
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return f"the schedule {self.type}"
+
+    @property
+    def plateau_patience(self) -> int | None:
+        """See `Schedule.plateau_patience`."""
+        own = self.own()
+        return None if own is None else own.plateau_patience
+
+    def build(self, base: float, num_epochs: int) -> Rates:
+        """See `Schedule.build`."""
+        own = self.own()
+        if own is not None:
+            made = self.code.run(lambda: own.build(base, num_epochs), "its build failed", "see its options")
+            return lambda epoch, num_plateaus: self._checked(made(epoch, num_plateaus), epoch)
+        target = self.code.load()
+        if not isinstance(target, type):
+            self.check_options()
+            return lambda epoch, num_plateaus: self._checked(base * self._factor(target, epoch), epoch)
+        rates = self._rates(target, base)
+        known: list[float] = []
+
+        def rate(epoch: int, num_plateaus: int) -> float:
+            # From the first epoch on, also in a resumed run: nothing of it needs to be saved.
+            while len(known) <= epoch:
+                known.append(self._checked(next(rates), len(known)))
+            return known[epoch]
+
+        return rate
+
+    def _factor(self, target: Any, epoch: int) -> Any:
+        return self.code.call(target, epoch, **self.options)
+
+    def _rates(self, target: Any, base: float) -> Iterator[float]:
+        """Yield the rates that torch's scheduler `target` gives an optimiser, epoch by epoch."""
+        import torch
+
+        if not issubclass(target, torch.optim.lr_scheduler.LRScheduler):
+            raise self.code.error("is no torch.optim.lr_scheduler.LRScheduler, and no function of the epoch")
+        if issubclass(target, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise self.code.error("needs the loss of each epoch; give training.scheduler.type=plateau")
+        self.check_options()
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], base, momentum=_MOMENTUM)
+        scheduler = self.code.call(target, optimizer, **self.options)
+        return self._steps(optimizer, scheduler)
+
+    def _steps(self, optimizer: Any, scheduler: Any) -> Iterator[float]:
+        (group,) = optimizer.param_groups
+        while True:
+            if group["momentum"] != _MOMENTUM:
+                raise self.code.error(
+                    "changes the momentum too, which stays constant here; give options: {cycle_momentum: false}"
+                )
+            yield float(group["lr"])
+            optimizer.step()
+            self.code.run(scheduler.step, "its step failed", "its steps are epochs")
+
+    def _checked(self, rate: Any, epoch: int) -> float:
+        if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            raise self.code.error(
+                f"gives {rate!r} for the learning rate of epoch {epoch + 1}; give a number, 0 or above"
+            )
+        return float(rate)

@@ -1,0 +1,28 @@
+"""Which classes that settings name are PyTorch's own, and so need no trust besides that in PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def is_torchs_own(name: str) -> bool:
+    """Tell whether `package.module:name` is an optimiser, a schedule or a loss that torch's own modules define.
+
+    It is judged by the class and by the file that defines it. Nothing is imported by this name: a module beside the
+    settings may be called as torch's are.
+    """
+    try:
+        import torch
+        from torch.nn.modules.loss import _Loss
+    except ImportError:
+        return False
+
+    module_name, _, attribute = name.partition(":")
+    found: Any = getattr(sys.modules.get(module_name), attribute, None)
+    kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, _Loss)
+    if not (isinstance(found, type) and issubclass(found, kinds)):
+        return False
+    home = getattr(sys.modules.get(found.__module__), "__file__", None)
+    return home is not None and Path(home).resolve().is_relative_to(Path(torch.__file__).resolve().parent)

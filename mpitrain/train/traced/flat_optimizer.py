@@ -1,0 +1,41 @@
+"""Flat vectors that torch's kernels of one pass update, which checkpoints see as an optimiser's own state.
+
+n  parameters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mpitrain.train.optimizers.optimizer import Optimizer
+
+
+class FlatOptimizer:
+    """`OptimizerState` over flat vectors (n,): the parameters, their first and second moments, and the step count ().
+
+    Parameters and state become views of the vectors. No optimiser of torch's is made: the first one loads a second or
+    two of torch that such a run needs nowhere else.
+    """
+
+    def __init__(self, parameters: Sequence[Any], settings: Optimizer) -> None:
+        self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.first_moment, self.second_moment = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.step_count = torch.zeros(())
+        for parameter, view in zip(parameters, _views(self.weights, parameters), strict=True):
+            parameter.data = view
+        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
+        self.state: dict[torch.Tensor, dict[str, Any]] = {parameter: {} for parameter in parameters}
+        for name, vector in zip(settings.moments, (self.first_moment, self.second_moment), strict=False):
+            for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
+                self.state[parameter][name] = view
+        if settings.counts_steps:
+            for parameter in parameters:
+                self.state[parameter]["step"] = self.step_count
+
+
+def _views(flat: torch.Tensor, parameters: Sequence[Any]) -> list[torch.Tensor]:
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]

@@ -1,0 +1,90 @@
+"""What a trace keeps of a run: its samples, the ranks' shares, and losses, gradients and weights of its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpitrain.comm.arrays import Array, host_array
+from mpitrain.comm.ranks import Ranks
+from mpitrain.data.dataset.batches import BatchPlan
+from mpitrain.data.samples import Samples, valid_rows
+from mpitrain.train.callbacks import Callback
+from mpitrain.train.state import TrainingState, named_weights
+from mpitrain.verify.stages import HeldDataset
+from mpitrain.verify.trace import Trace
+
+
+class TraceRecorder(Callback):
+    """A callback that keeps losses, gradients and weights of the traced steps, and each step's time."""
+
+    def __init__(self, model: torch.nn.Module, trace: Trace, trace_steps: Sequence[int]) -> None:
+        self._model, self._trace, self._trace_steps = model, trace, frozenset(trace_steps)
+        self._losses: list[float] = []
+        self._ends_s = [time.perf_counter()]
+
+    def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
+        """See `Callback.on_steps`: one step."""
+        self._ends_s.append(time.perf_counter())
+        self._losses.extend(losses)
+        if state.global_step in self._trace_steps:
+            for name, parameter in self._model.named_parameters():
+                if parameter.grad is not None:
+                    self._trace.arrays[f"gradient_step{state.global_step}.{name}"] = trace_array(parameter.grad)
+            add_weights(self._trace, f"weights_step{state.global_step}", self._model)
+
+    def losses(self) -> np.ndarray[Any, Any]:
+        """Return every step's loss."""
+        return np.array(self._losses)
+
+    def median_step_us(self) -> float:
+        """Return the median time of a step in microseconds, recording included."""
+        return float(np.median(np.diff(self._ends_s)) * 1e6)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run's trace, whole on the root, and what the C++ program needs to repeat it."""
+
+    trace: Trace
+    selected: Samples
+    plan: BatchPlan
+
+
+def without_missing(selected: Samples) -> Samples:
+    """Return the samples that hold no NaN."""
+    return selected.take(np.flatnonzero(valid_rows(selected)))
+
+
+def add_partition(trace: Trace, ranks: Ranks, dataset: HeldDataset) -> None:
+    """Add which samples each rank trains on, and the inputs' statistics. Collective."""
+    own = np.concatenate([share.grid_index for share in dataset.training])
+    gathered = ranks.gather_object(own)
+    trace.arrays["partition_count"] = np.array([len(part) for part in gathered])
+    trace.arrays["partition_index"] = np.concatenate(gathered)
+    trace.arrays["input_mean"] = trace_array(dataset.summary.normalization.mean)
+    trace.arrays["input_std"] = trace_array(dataset.summary.normalization.std)
+
+
+@torch.no_grad()
+def add_forward(trace: Trace, ranks: Ranks, dataset: HeldDataset, model: torch.nn.Module) -> None:
+    """Add the model's outputs for all training samples. Collective."""
+    outputs = [trace_array(model(share.inputs).view(-1)) for share in dataset.training if len(share.targets)]
+    own = np.concatenate(outputs) if outputs else np.empty(0, trace_array(dataset.summary.normalization.mean).dtype)
+    trace.arrays["forward_step1"] = np.concatenate(ranks.gather_object(own))
+
+
+def add_weights(trace: Trace, prefix: str, model: torch.nn.Module) -> None:
+    """Add the model's weights by their names, each behind `prefix`."""
+    for name, values in named_weights(model).items():
+        trace.arrays[f"{prefix}.{name}"] = host_array(values)
+
+
+def trace_array(tensor: Array) -> np.ndarray[Any, Any]:
+    """Return a copy of the tensor in numpy, of the same shape and dtype."""
+    return np.array(host_array(tensor))

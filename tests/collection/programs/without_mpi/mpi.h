@@ -1,0 +1,1 @@
+/* Nothing: parts.c needs no MPI. */

@@ -1,0 +1,67 @@
+"""What members of a group share is only what is the same for them: descriptions of models, samples in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from networks import build_icenet
+from played_ranks import on_played_ranks, played_ranks_of
+
+from mpitrain.config import load_run_config
+from mpitrain.data.streaming.dataset import StreamedDataset
+from mpitrain.ensemble.plan.members import plan_members
+from mpitrain.ensemble.training.member_data import read_for_members
+from mpitrain.ensemble.training.member_files import ModelFiles
+from mpitrain.models.files.stored_network import read_description
+from mpitrain.models.files.torchscript import ModelDescription
+from mpitrain.runs.layout import LayoutRule
+
+NAMES = tuple("abcdefg")
+
+
+@pytest.mark.parametrize("is_same_network", [True, False])
+def test_each_model_has_its_own_description(tmp_path: Path, is_same_network: bool) -> None:
+    files, network = ModelFiles(), build_icenet(7, 4, "tanh", 0)
+    for number, target in enumerate(("hs", "hi")):
+        description = ModelDescription(NAMES, (target,), ("1",) * 7, ("m",))
+        files.write(network, tmp_path / f"{number}.pt", description, waits_for_disk=False)
+        network = network if is_same_network else build_icenet(7, 4, "tanh", number + 1)
+    assert [read_description(tmp_path / f"{number}.pt").target_names for number in (0, 1)] == [("hs",), ("hi",)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_streamed_samples_are_not_held_in_memory(tmp_path: Path, small_history: Path, streaming: bool) -> None:
+    words = [f"data.data_path={small_history}", "ensemble.members=2", f"data.streaming={str(streaming).lower()}"]
+    plan = plan_members(load_run_config(None, words).config, None, words, tmp_path)
+
+    def body(communicator):
+        ranks = played_ranks_of(communicator)
+        data = read_for_members(plan.members, ranks, ranks)
+        held = len(data.shared)
+        config = plan.members[0].config
+        assert config is not None
+        first, second = (data.dataset(config, LayoutRule(config, "points", 1, 0, None, False), ranks) for _ in "ab")
+        data.close()
+        assert isinstance(first, StreamedDataset) == streaming
+        return held, len(data.sources), first is second
+
+    # Members that stream read for themselves: a dataset that is kept would keep its chunks.
+    assert on_played_ranks(1, body) == [(0 if streaming else 1, 1, not streaming)]
+
+
+@pytest.mark.parametrize("values", ["[true,false]", "[false,true]"])
+def test_members_that_stream_leave_others_their_shared_samples(
+    tmp_path: Path, small_history: Path, values: str
+) -> None:
+    words = [f"data.data_path={small_history}", f"ensemble.grid.data.streaming={values}"]
+    plan = plan_members(load_run_config(None, words).config, None, words, tmp_path)
+
+    def body(communicator):
+        ranks = played_ranks_of(communicator)
+        data = read_for_members(plan.members, ranks, ranks)
+        held = len(data.shared), len(data.sources)
+        data.close()
+        return held
+
+    assert on_played_ranks(1, body) == [(1, 2)]

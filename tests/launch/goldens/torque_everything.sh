@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Torque job script (qsub FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
+# Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
+# (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
+#PBS -N every_field
+# hosts, and of each: cores, GPUs
+#PBS -l nodes=1:ppn=6:gpus=4+1:ppn=2:gpus=4
+# memory of all hosts together
+#PBS -l mem=128gb
+#PBS -l walltime=26:00:00
+# one file for output and errors
+#PBS -j oe
+#PBS -r n
+#PBS -q short,long
+#PBS -A proj_1
+#PBS -M me@site.org
+#PBS -m ae
+
+module load gcc/13 || exit 3
+module load netcdf/4.9 || exit 3
+set -euo pipefail
+cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
+export OMP_NUM_THREADS=2  # one thread a core of the rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export NCCL_DEBUG=INFO  # how much NCCL tells of the network that it found
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank whose peer is gone ends, and does not wait for it
+export NCCL_IB_DISABLE=0  # InfiniBand was asked for: a site's default must not forbid it
+export NCCL_IB_TIMEOUT=22  # a busy network: 17 s for an answer, and not 4, before it fails
+export NCCL_IB_HCA=mlx5_0,mlx5_1  # the adapters that carry gradients between nodes
+export NCCL_SOCKET_IFNAME=ib0  # NCCL's first choice may be a management network
+export GLOO_SOCKET_IFNAME=ib0  # gloo would take the interface that the host's name has
+export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: a gradient leaves at once; by default not above 4 KB
+export OMPI_MCA_btl_tcp_if_include=ib0  # Open MPI: messages over this interface
+export FI_TCP_IFACE=ib0  # MPICH over libfabric: messages over this interface
+export UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1  # MPI over UCX: messages over these adapters
+
+python=/opt/venv/bin/python
+if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder
+    [[ $CONDA_ENV == */* ]] || CONDA_ENV=$(conda info --base 2>/dev/null)/envs/$CONDA_ENV || {
+        echo "CONDA_ENV: no conda on the PATH of $(hostname); load its module, or give the environment's folder" >&2
+        exit 3
+    }
+    python=$CONDA_ENV/bin/python PATH=$CONDA_ENV/bin:$PATH
+fi
+python=${PYTHON:-$python}
+if ! command -v "$python" >/dev/null; then
+    echo "$python: not found on $(hostname); set PYTHON, or load its module" >&2
+    exit 3
+fi
+exec "$python" -P -m mpitrain launch --inside-job --scheduler=torque --python="$python" --run=train --tasks-per-node=3 \
+    --log-level=debug --env=OMP_PROC_BIND=close '--env=NOTE=it'"'"'s; here' '--run-folder=my run'"'"'s folder' \
+    --cpus-per-task=2 --walltime=1-02:00:00 --signal-seconds=300 'my runs/run.yaml' training.epochs=3 \
+    'model.initial_weights=it'"'"'s; here'

@@ -1,0 +1,226 @@
+"""Whole commands in this process: one rank of the real MPI library, from the settings to the files of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import torch
+from history_samples import read_samples
+from safetensors.numpy import load_file
+
+from mpitrain.cli.main import main
+from mpitrain.comm import start
+from mpitrain.ensemble.training.member_files import MemberWatcher
+from mpitrain.models.files.stored_network import read_description
+from mpitrain.runs.reproduction import record
+from mpitrain.synthetic.history import write_synthetic_history
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
+
+# A dense network that the C++ program does not know: checking with that would start it.
+SMALL = ("model.name=mlp", "model.hidden_layers=1", "model.hidden_size=3", "training.virtual_ranks=2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_rank_in_this_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A fast test starts no program: no agent watches the one rank, and nobody asks git."""
+    num_threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "run_on_all_ranks", lambda body, watch: body(start.start_ranks(os.environ, watch)))
+        patch.setattr(record, "git_state", lambda folder: None)
+        patch.chdir(tmp_path_factory.mktemp("commands"))
+        for name, value in (
+            ("MPITRAIN_STARTING_AFTER_S", "600"),
+            ("TORCH_CPP_LOG_LEVEL", ""),
+            ("KINETO_LOG_LEVEL", ""),
+        ):
+            patch.setenv(name, value)  # what a command sets for its own process stays within these tests
+        yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="module")
+def settings(small_history: Path) -> list[str]:
+    return [f"data.data_path={small_history}", *SMALL]
+
+
+@pytest.fixture(scope="module")
+def run(settings: list[str]) -> Path:
+    assert main(["train", *settings, "training.epochs=2", "output.model_dir=deep/run"]) == 0
+    return Path("deep/run")
+
+
+@pytest.fixture(scope="module")
+def ensemble(settings: list[str]) -> Path:
+    """Two settings with two seeds each, of which halving trains one setting to the end."""
+    assert main(["ensemble", *settings, *HALVED]) == 0
+    return Path("ens")
+
+
+HALVED = (
+    "ensemble={grid: {model.hidden_size: [2, 3]}, members: 2, halving: 2, first_epochs: 1}", "training.epochs=4",
+    "output.model_dir=ens",
+)  # fmt: skip
+
+
+def test_what_predict_writes_is_what_the_exported_model_answers(
+    run: Path, small_history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(run), "--layout", "rows", "--output", "p.nc"]) == 0
+    assert main(["export", str(run), "--output", "exported.pt"]) == 0
+    assert "checked: jac gives the same bits for" in capsys.readouterr().out
+    samples = read_samples(small_history, pole="north", is_clean=True)
+    with netCDF4.Dataset("p.nc") as file:
+        predicted = np.asarray(file["aice_h_predicted"][:])
+        assert "share_of_inputs_outside_of_trained_range" in file.ncattrs()
+    assert predicted.std() > 0
+    np.testing.assert_allclose(answers_of(Path("exported.pt"), samples.inputs)[:, 0], predicted, rtol=1e-5, atol=1e-6)
+
+
+def test_where_nothing_is_held_out_the_final_weights_are_exported_and_reported(
+    settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As few fields hold none out: the settings ask for the best weights, and there are none."""
+    words = ["training.epochs=1", "data.validation_split=0.000001", "output.model_dir=few"]
+    assert main(["train", *settings, *words]) == 0
+    assert main(["export", "few", "--output", "final.pt"]) == 0
+    assert "final weights of few/checkpoints/" in capsys.readouterr().out
+    assert main(["report", "few"]) == 0
+    assert "Prediction against truth" in Path("few/report.html").read_text()
+    assert main(["export", "few", "--weights", "best", "--output", "best.pt"]) == 2
+    assert "holds no best weights (the run has no validation); give --weights final" in capsys.readouterr().err
+
+
+def answers_of(path: Path, inputs: Any) -> Any:
+    with torch.no_grad():
+        return torch.jit.load(str(path))(torch.from_numpy(inputs.astype(np.float32))).numpy()
+
+
+def test_members_are_runs_and_halving_goes_on_with_the_better_setting(ensemble: Path) -> None:
+    table = (ensemble / "ensemble.csv").read_text().splitlines()
+    epochs = [line.split(",")[table[0].split(",").index("epochs")] for line in table[1:]]
+    assert sorted(epochs) == ["1", "1", "4", "4"]
+    for number in [number for number, count in enumerate(epochs) if count == "4"]:
+        member = ensemble / "members" / f"{number:04d}"
+        ended = json.loads((member / "run_record.json").read_text())
+        assert (ended["result"]["epochs"], ended["result"]["steps"]) == (4, 28)
+        assert json.loads((member / "statistics.json").read_text())["variables"]
+        assert (member / "logs" / "rank-0000.log").is_file()
+
+
+def test_a_search_that_is_stopped_within_a_rung_goes_on_to_the_same_table(
+    settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that a signal stops is trained to the end of its rung by --resume, and is no shorter for it."""
+    grid = "ensemble={grid: {model.hidden_size: [2, 3]}, members: 2, halving: 2, first_epochs: 2}"
+    words = ["ensemble", *settings, grid, "training.epochs=4"]
+    assert main([*words, "output.model_dir=whole"]) == 0
+    note_epoch = MemberWatcher.on_epoch
+
+    def note_and_signal(self: MemberWatcher, state: Any, *of_epoch: float) -> None:
+        note_epoch(self, state, *of_epoch)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemberWatcher, "on_epoch", note_and_signal)
+        assert main([*words, "output.model_dir=halves"]) == 5
+    assert main(["ensemble", "--resume", "output.model_dir=halves"]) == 0
+    assert Path("halves/ensemble.csv").read_text() == Path("whole/ensemble.csv").read_text()
+
+
+def test_a_dry_run_says_what_the_members_then_are(
+    ensemble: Path, settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ensemble", *settings, *HALVED, "--dry-run"]) == 0
+    rows = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines() if re.match(r"\d{4} ", line)]
+    assert [row[0] for row in rows] == sorted(path.name for path in (ensemble / "members").iterdir())
+    for row in rows:
+        member = ensemble / "members" / row[0]
+        kept = json.loads((member / "run_record.json").read_text())["settings"]
+        assert [int(row[1]), int(row[2])] == [kept["seed"], kept["model"]["hidden_size"]]
+        held = load_file(member / "checkpoints" / "latest" / "tensors.safetensors")
+        own_bytes = sum(array.nbytes for name, array in held.items() if "network." in name)
+        assert int(row[-4]) == sum(array.size for name, array in held.items() if name.startswith("model.network."))
+        num_samples = json.loads((member / "statistics.json").read_text())["samples"]["valid"]
+        assert int(row[-3]) >= num_samples
+        # The checkpoint's numbers, and an order of the samples and their places, are held at once.
+        assert float(row[-1]) * 1e6 > own_bytes + 16 * num_samples
+
+
+@pytest.mark.parametrize("varied", ["seed", "data"])
+def test_the_files_of_a_member_say_whose_they_are(varied: str, settings: list[str], small_history: Path) -> None:
+    """A member begins in what the one before it has left: its seed, data and statistics are its own."""
+    files, folder = [small_history], Path(f"of_{varied}")
+    if varied == "data":
+        files.append(Path("other.nc").absolute())
+        write_synthetic_history(files[1], seed=4, num_latitudes=48, num_longitudes=72)
+    section = "members: 2" if varied == "seed" else f"grid: {{data.data_path: [{files[0]}, {files[1]}]}}"
+    words = [f"ensemble={{{section}}}", "training.epochs=1", "output.hash_data=true", f"output.model_dir={folder}"]
+    assert main(["ensemble", *settings, *words]) == 0
+    for number in range(2):
+        member, file = folder / "members" / f"{number:04d}", files[-1 if number else 0]
+        kept = json.loads((member / "run_record.json").read_text())
+        seed = number if varied == "seed" else 0
+        assert (kept["settings"]["seed"], kept["decided"]["seed"]) == (seed, seed)
+        assert kept["settings"]["output"]["model_dir"] == str(member)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        assert kept["data"] == [{"path": str(file), "bytes": file.stat().st_size, "sha256": digest}]
+        of_model: dict[str, Any] = {"mpitrain.json": ""}
+        model = torch.jit.load(str(member / "model.pt"), _extra_files=of_model)
+        assert json.loads(of_model["mpitrain.json"])["run"] == kept["run"]
+        seen = json.loads((member / "statistics.json").read_text())["variables"]
+        limits = {one["name"]: (one["minimum"], one["maximum"]) for one in seen if one["role"] == "input"}
+        assert read_description(member / "model.pt").ranges == limits
+        beside = dict(torch.jit.load(str(member / "normalization.model.pt")).named_buffers())
+        assert torch.equal(beside["0"], model.input_mean)
+        assert torch.equal(beside["1"], model.input_std)
+
+
+def test_an_ensemble_is_exported_as_mean_and_spread(
+    ensemble: Path, small_history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(ensemble), "--output", "mean.pt"]) == 0
+    assert "mean and spread" in capsys.readouterr().out
+    inputs = read_samples(small_history, pole="north", is_clean=True).inputs
+    of_members = [answers_of(path, inputs) for path in sorted((ensemble / "members").glob("*/model.pt"))]
+    assert len(of_members) == 2
+    np.testing.assert_allclose(answers_of(Path("mean.pt"), inputs), np.mean(of_members, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_value_of_the_transform_is_counted_in_the_file_that_has_it(
+    small_history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"data.data_path={small_history}", *SMALL, "variables.input_variables=[sst_h, sss_h]"]
+    words += [
+        "variables.output_variables=[Tair_h]",
+        "model.output_transforms={Tair_h: log}",
+        "output.model_dir=refused",
+    ]
+    assert main(["train", *words]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpitrain: error: ")]
+    outside, selected = re.search(r"target 'Tair_h' must be .*; (\d+) values of (\d+) selected samples", line).groups()
+    assert 0 < int(outside) <= int(selected)
+
+
+def test_a_network_for_saber_answers_with_the_names_given(
+    run: Path, small_history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(run), "--format", "saber", "--output", "saber.pt"]) == 2
+    assert "'Tair_h' has no standard_name in the run's data" in capsys.readouterr().err
+    samples = read_samples(small_history, pole="north", is_clean=True)
+    names = [word for name in (*samples.input_names, "aice_h") for word in ("--name", f"{name}=model_{name}")]
+    assert main(["export", str(run), "--format", "saber", "--output", "saber.pt", *names]) == 0
+    emulator = torch.jit.load("saber.pt")
+    assert emulator.input_names == [f"model_{name}" for name in samples.input_names]
+    expected = answers_of(run / "model.pt", samples.inputs)
+    np.testing.assert_allclose(answers_of(Path("saber.pt"), samples.inputs), expected, rtol=1e-5, atol=1e-6)
