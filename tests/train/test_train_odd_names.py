@@ -40,7 +40,7 @@ def commands(folder: Path, history: Path) -> dict[str, list[str]]:
     in_run, in_members, in_out = (of("output.model_dir", one) for one in (run, members, out / "run"))
     predict, onto = ["--data", str(data), "--output"], f"{out}/{ODD}"
     return {
-        "train": [*train, in_run, of("output.model_file", f"{ODD}.pt"), "tracking.tensorboard=true"],
+        "train": [*train, in_run, of("output.model_file", f"{ODD}.pt")],
         "train again": [*train, in_run],
         "train on nothing": ["train", of("data.data_path", none), *SMALL, in_out],
         "train on damage": ["train", of("data.data_path", damaged), *SMALL, in_out],
