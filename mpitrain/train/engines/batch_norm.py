@@ -169,7 +169,9 @@ class _Pass:
         self._may_run.acquire()
         try:
             if not self._is_given_up:
-                body()
+                # In this thread also on a GPU, whose backward passes otherwise share one: the first would wait there.
+                with torch.autograd.set_multithreading_enabled(False):
+                    body()
         except _GivenUpError:
             pass
         except BaseException as error:
