@@ -26,7 +26,6 @@ PORTS_OF_NO_CONNECTION = (15000, 32000)  # Linux gives those from 32768 on
 KINDS = ("SIGKILL", "SIGSTOP", "hang", "hang with lock", "exception", "sys.exit(0)", "sys.exit(3)", "os._exit(0)")
 PHASES = ("before", "import torch", "import mpi4py", "MPI_Init", "meeting", "settings", "transport")
 LAUNCHERS = ("mpirun", "by hand", "torchrun")
-SECONDS_TO_END = 6.0  # after the time limit: grace, signals, the launcher's own end
 # How each kind shows: the rank that stays is named after the limit, the others at once.
 STAYS = ("SIGSTOP", "hang", "hang with lock")
 
@@ -52,11 +51,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a launch: exit codes (the launcher's, or each rank's), all error output, how long it took."""
+    """What became of a launch: exit codes (the launcher's, or each rank's) and all error output."""
 
     codes: list[int]
     stderr: str
-    seconds: float
 
     @property
     def our_lines(self) -> list[str]:
@@ -90,7 +88,6 @@ def run_cell(
     if cell.launcher == "by hand":
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(NUM_RANKS)}
         environs = [{**environ, **meeting, "RANK": str(rank)} for rank in range(NUM_RANKS)]
-    started_s = time.monotonic()
     command = command_of(cell, arguments, python, mpirun)
     running = [_start(command, environ) for environ in environs]
     try:
@@ -105,7 +102,7 @@ def run_cell(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return Ended([process.returncode for process in running], "".join(texts), time.monotonic() - started_s)
+    return Ended([process.returncode for process in running], "".join(texts))
 
 
 def _start(command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[str]:

@@ -32,7 +32,6 @@ from mpitrain.errors import LaunchError
 
 AT_ONCE = 3
 START_LIMIT_S = 30.0
-START_S = 15.0  # imports of all ranks at once
 # One of each way to fail, of each phase and of each launcher; the others are drawn, or all of them with --full.
 ALWAYS = (
     Cell("SIGSTOP", "MPI_Init", "mpirun"),
@@ -70,10 +69,10 @@ def problems_of(cell: Cell, history: Path, folder: Path, python: str, limit_s: f
         ended = run_cell(cell, arguments, environ, python, find_mpirun(python), limit_s)
     except subprocess.TimeoutExpired:
         return ["did not end"]
-    return [*problems_of_output(cell, ended, limit_s), *problems_of_processes(mark)]
+    return [*problems_of_output(cell, ended), *problems_of_processes(mark)]
 
 
-def problems_of_output(cell: Cell, ended: Ended, limit_s: float) -> list[str]:
+def problems_of_output(cell: Cell, ended: Ended) -> list[str]:
     problems = []
     if not is_named_by_launcher(cell) and not (
         len(ended.our_lines) == 1 and re.search(expected_words(cell), ended.our_lines[0])
