@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from conftest import TIMEOUT_S
 
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.agent.position import CollectiveNotes
@@ -16,7 +17,6 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tcp.plain_data import decode, encode
 
 Result = TypeVar("Result")
-_PATIENCE_S = 60.0
 
 
 def copied(array):
@@ -42,9 +42,9 @@ class PlayedCommunicator:
 
     def _share(self, value: Any) -> list[Any]:
         self._board[self.rank] = value
-        self._barrier.wait(_PATIENCE_S)
+        self._barrier.wait(TIMEOUT_S)
         values = list(self._board)
-        self._barrier.wait(_PATIENCE_S)
+        self._barrier.wait(TIMEOUT_S)
         return values
 
     def all_reduce(self, tensor: torch.Tensor, operation: str = "sum") -> None:

@@ -203,6 +203,13 @@ def test_each_promise_is_held_by_a_test_of_the_default_tier() -> None:
         assert "@pytest.mark.lab" not in decorators
 
 
+def test_tests_that_help_topics_name_are_there() -> None:
+    texts = [path.read_text() for path in (PROJECT / "mpitrain" / "help").glob("*.md")]
+    named = {name for text in texts for name in re.findall(r"[\w/]*test_\w+\.py", text)}
+    assert len(named) > 10
+    assert [name for name in named if not (TESTS / name.removeprefix("tests/")).exists()] == []
+
+
 def test_first_and_second_command_are_what_ci_runs() -> None:
     bash = [block.text.strip() for block in blocks() if block.language == "bash"]
     assert tuple(bash[:2]) == RUN_BY_CI

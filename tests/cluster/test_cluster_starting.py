@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+from conftest import TIMEOUT_S
+
 from mpitrain.cluster.starting import SAID_AFTER_S, Starting, said_after_s
 
 
 def wait_for(lines: list[str], count: int) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + TIMEOUT_S
     while len(lines) < count and time.monotonic() < deadline_s:
         time.sleep(0.005)
 

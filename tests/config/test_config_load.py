@@ -14,7 +14,6 @@ from mpitrain.config import LoadedConfig, RunConfig, load_run_config, render_yam
 from mpitrain.errors import ConfigError
 
 OLDER_CONFIGS = Path(__file__).parents[1] / "data" / "older_configs"
-SHARED_OLDER_CONFIGS = Path(__file__).parents[3] / "shared" / "older_configs"
 OLDER_NAMES = ["distributed", "emulator_large", "ffnn_cpp", "icenet_hpc", "icenet_quick"]
 
 
@@ -37,12 +36,6 @@ def test_an_empty_file_or_section_means_defaults(tmp_path: Path, text: str) -> N
 
 def test_every_older_file_is_here() -> None:
     assert sorted(path.stem for path in OLDER_CONFIGS.iterdir()) == OLDER_NAMES
-
-
-@pytest.mark.skipif(not SHARED_OLDER_CONFIGS.is_dir(), reason="no folder of older configurations beside the project")
-def test_the_older_files_are_unchanged_copies() -> None:
-    copies = {path.name: path.read_bytes() for path in OLDER_CONFIGS.iterdir()}
-    assert copies == {path.name: path.read_bytes() for path in SHARED_OLDER_CONFIGS.iterdir()}
 
 
 @pytest.mark.parametrize("name", OLDER_NAMES)

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import find_mpirun, launcher_environment
+from conftest import TIMEOUT_S, find_mpirun, launcher_environment
 
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 from mpitrain.native.program import run_under_mpi
-
-TIMEOUT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +22,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def run(code: str, num_ranks: int = 2, timeout_s: float = 30.0) -> str:
+def run(code: str, num_ranks: int = 2, timeout_s: float = TIMEOUT_S) -> str:
     return run_under_mpi(find_mpirun(), num_ranks, [sys.executable, "-c", code], timeout_s)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import losses_of, train
+from conftest import TIMEOUT_S, losses_of, train
 
 from mpitrain.config import load_run_config
 from mpitrain.ensemble.beginning import EnsembleRequest, load_settings
@@ -224,14 +224,14 @@ class Played:
         raise RuntimeError("not heard")
 
 
-def lines_of(make: Callable[[], Tracker]) -> list[str]:
+def lines_of(make: Callable[[], Tracker], limit_s: float = TIMEOUT_S) -> list[str]:
     lines: list[str] = []
-    tracker, started_s = BackgroundTracker("wandb", lambda: make, lines.append), time.monotonic()
-    tracker.wait_until_open(started_s + 0.2)
+    tracker = BackgroundTracker("wandb", lambda: make, lines.append)
+    tracker.wait_until_open(time.monotonic() + limit_s)
     for step in range(4):
         tracker.log(step, {})
     tracker.finish(4, {})
-    tracker.close("finished", time.monotonic() + 0.2)
+    tracker.close("finished", time.monotonic() + limit_s)
     return lines
 
 
@@ -239,9 +239,9 @@ def lines_of(make: Callable[[], Tracker]) -> list[str]:
 def test_a_tracker_that_hangs_is_waited_for_no_longer_than_asked() -> None:
     inner = Played(lambda: time.sleep(3600))
     expected = "tracking.wandb: failed and is left out from now on (it is not done yet and is waited for no longer)"
-    assert lines_of(lambda: inner) == [f"{expected}; the run goes on"]
+    assert lines_of(lambda: inner, 0.2) == [f"{expected}; the run goes on"]
     assert inner.calls == ["log"]
-    assert lines_of(lambda: Played(time.sleep(3600) or print)) == [f"{expected}; the run goes on"]  # type: ignore[func-returns-value]
+    assert lines_of(lambda: Played(time.sleep(3600) or print), 0.2) == [f"{expected}; the run goes on"]  # type: ignore[func-returns-value]
 
 
 def test_a_tracker_that_cannot_be_opened_says_so_before_the_training() -> None:
@@ -250,7 +250,7 @@ def test_a_tracker_that_cannot_be_opened_says_so_before_the_training() -> None:
 
     for load in (refuse, lambda: refuse):
         lines: list[str] = []
-        BackgroundTracker("mlflow", load, lines.append).wait_until_open(time.monotonic() + 60)
+        BackgroundTracker("mlflow", load, lines.append).wait_until_open(time.monotonic() + TIMEOUT_S)
         (line,) = lines
         assert "left out from now on (PermissionError: no folder); the run goes on" in line
 

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from conftest import TIMEOUT_S
+
 Result = TypeVar("Result")
-_PATIENCE_S = 60.0
 
 
 class Turns:
@@ -26,7 +27,7 @@ class Turns:
             return
         with self._changed:
             self._give_up(own)
-            assert self._changed.wait_for(lambda: self._current is None and self._next() == own, _PATIENCE_S)
+            assert self._changed.wait_for(lambda: self._current is None and self._next() == own, TIMEOUT_S)
             self._current = own
             if self._order:
                 self._order.pop(0)

@@ -54,6 +54,7 @@ def test_a_stop_asked_on_one_rank_is_heard_by_all_after_one_step(alone, several)
         assert seen["weights"] == alone["stopped"][0]["weights"]
 
 
+@pytest.mark.lab
 def test_ranks_sleep_until_a_late_one_has_come(several):
     """Where each has a core too: they look for 100 us or so before they go to sleep."""
     for seen in several["waiting"]:

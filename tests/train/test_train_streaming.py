@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, launch, losses_of, train
+from conftest import PROJECT, TIMEOUT_S, launch, losses_of, train
 from read_rate import BIG, SMALL, measure_reading, measure_training, write_set
 
 from mpitrain.datatools.statistics import digest_of
@@ -61,8 +61,8 @@ def test_a_file_that_changes_ends_all_ranks_with_one_line(tmp_path, histories):
     times = os.stat(path)
 
     def change():
-        metrics = tmp_path / "run" / "metrics.jsonl"
-        while not (metrics.exists() and metrics.read_text()):
+        metrics, deadline_s = tmp_path / "run" / "metrics.jsonl", time.monotonic() + TIMEOUT_S
+        while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline_s:
             time.sleep(0.05)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
 

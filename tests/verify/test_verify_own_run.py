@@ -16,7 +16,6 @@ from networks import build_icenet
 from mpitrain.cli.main import main
 from mpitrain.models.files.torchscript import save_model
 
-VERIFY_TIMEOUT_S = 300.0
 HISTORY = REFERENCE_CASE / "cice_history.nc"
 
 
@@ -39,7 +38,7 @@ def cases_of(folder: Path) -> list[dict]:
 def test_own_reference_run(tmp_path: Path) -> None:
     cpp_program()
     flags = ["--config", str(reference_yaml(tmp_path)), "--ranks", "1,2", "--output", str(tmp_path / "out")]
-    done = launch(["-m", "mpitrain", "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
+    done = launch(["-m", "mpitrain", "verify", *flags])
     assert done.returncode == 0, done.stderr
     cases = cases_of(tmp_path / "out")
     assert [(case["case"], case["ranks"], case["claim"]) for case in cases] == [
@@ -64,10 +63,7 @@ def test_own_standard_run_with_many_settings(tmp_path: Path, small_history: Path
         "training.optimizer.beta1=0.8", "training.optimizer.epsilon=1e-6", "model.hidden_size=9",
         "model.hidden_activation=relu", "domain.pole=south",
     ]  # fmt: skip
-    done = launch(
-        ["-m", "mpitrain", "verify", *settings, "--ranks", "3", "--output", str(tmp_path / "out")],
-        timeout_s=VERIFY_TIMEOUT_S,
-    )
+    done = launch(["-m", "mpitrain", "verify", *settings, "--ranks", "3", "--output", str(tmp_path / "out")])
     assert done.returncode == 0, done.stderr + done.stdout
     exact, close = cases_of(tmp_path / "out")
     assert (exact["case"], exact["passed"], close["case"], close["passed"]) == (
@@ -86,7 +82,7 @@ def test_own_run_from_the_weights_of_a_model_file(tmp_path: Path) -> None:
     (tmp_path / "model.pt").rename(tmp_path / name)
     settings = [f"model.initial_weights={tmp_path / name}", "training.epochs=20"]
     flags = [f"data.data_path={HISTORY}", *settings, "--ranks", "2", "--output", str(tmp_path / "out")]
-    done = launch(["-m", "mpitrain", "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
+    done = launch(["-m", "mpitrain", "verify", *flags])
     assert done.returncode == 0, done.stderr
     assert all(case["passed"] for case in cases_of(tmp_path / "out"))
     for side in ("python", "torch", "plain"):
@@ -104,7 +100,7 @@ def test_a_model_file_keeps_all_its_digits(tmp_path: Path) -> None:
     save_model(model, tmp_path / "model.pt")
     settings = [f"model.initial_weights={tmp_path / 'model.pt'}", "training.dtype=float64", "training.epochs=2"]
     flags = [f"data.data_path={HISTORY}", *settings, "--ranks", "1", "--output", str(tmp_path / "out")]
-    launch(["-m", "mpitrain", "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
+    launch(["-m", "mpitrain", "verify", *flags])
     assert {case["case"]: case["passed"] for case in cases_of(tmp_path / "out")}["your run/plain"]
     for side in ("python", "torch", "plain"):
         assert read_arrays(tmp_path / "out" / "traces" / f"your_run_np1.{side}.nc")["initial.fc2.bias"] == 1 / 3, side
@@ -126,7 +122,7 @@ with mock.patch.object(_Workbench, "_job", lambda *arguments: {**job(*arguments)
 def test_a_difference_is_exit_code_1(tmp_path: Path) -> None:
     cpp_program()
     flags = ["--config", str(reference_yaml(tmp_path)), "--ranks", "2", "--output", str(tmp_path / "out")]
-    done = launch(["-c", WITH_FAULT, "verify", *flags], timeout_s=VERIFY_TIMEOUT_S)
+    done = launch(["-c", WITH_FAULT, "verify", *flags])
     assert done.returncode == 1, done.stderr
     exact, close = cases_of(tmp_path / "out")
     assert exact["passed"] is False
