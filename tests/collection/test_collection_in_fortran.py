@@ -10,7 +10,7 @@ import netCDF4
 import pytest
 from conftest import TIMEOUT_S, find_mpirun
 from export_cases import FLANG, OF_OLDER_FLANG, OLDER_FLANG
-from settings_files import VARIABLES
+from settings_files import VARIABLES, netcdf_flags
 
 from mpitrain.datatools.collection import write_collection
 from mpitrain.native.toolchain import find_next_to_python
@@ -26,9 +26,7 @@ def build(folder: Path, compiler: str, *flags: str) -> None:
     in_c = ["mpitrain_collection.c", str(PROGRAMS / "fortran_main.c")]
     subprocess.run([str(find_next_to_python("mpicc")), "-std=c99", "-O2", "-c", *in_c], check=True, cwd=folder)
     objects = sorted(str(path) for path in folder.glob("*.o"))
-    libraries = subprocess.run(
-        ["pkg-config", "--libs", "netcdf"], check=True, text=True, stdout=subprocess.PIPE
-    ).stdout.split()
+    libraries = netcdf_flags("--libs")
     mpi = subprocess.run(
         [str(find_next_to_python("mpicc")), "-show"], check=True, text=True, stdout=subprocess.PIPE
     ).stdout.split()[1:]

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cpp_program import cpp_program
+from cpp_program import cpp_program, need_cpp_toolchain
 
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native import build, toolchain
@@ -30,6 +30,7 @@ SOUND = "int main() { return 0; }\n"
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toolchain:
     """The real tools, a small project, and a cache of its own."""
+    need_cpp_toolchain()
     monkeypatch.setenv("MPITRAIN_CACHE", str(tmp_path / "cache"))
     sources = tmp_path / "sources"
     sources.mkdir()
@@ -169,4 +170,5 @@ def test_without_libtorch_the_plain_engine_is_built(tmp_path: Path, request: pyt
 
 
 def test_python_runs_this() -> None:
+    need_cpp_toolchain()
     assert find_toolchain().python == sys.executable

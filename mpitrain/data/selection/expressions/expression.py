@@ -111,7 +111,9 @@ def _parse(text: str, key: str, wanted: str) -> ast.expr:
         raise ConfigError(
             f"{key}: column {error.offset or len(text.strip()) + 1}: {error.msg}; allowed are {ALLOWED}"
         ) from None
-    except (ValueError, RecursionError, MemoryError):
+    except ValueError as error:  # of Python before 3.11.4, for a null byte
+        raise ConfigError(f"{key}: {error}; allowed are {ALLOWED}") from None
+    except (RecursionError, MemoryError):
         raise ConfigError(f"{key}: cannot be parsed; allowed are {ALLOWED}") from None
     if kind != wanted:
         advice = "is a number; compare it, as in 'umask == 1'" if wanted == _CONDITION else "is a condition, no number"
