@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, add_trust_flag, split_settings
+from mpitrain.cli.settings import add_settings, add_take_over_flag, add_trust_flag, split_settings
 
 _FLAGS = {
     "members": ("ensemble.members", "N", "number of seeds"),
@@ -41,6 +41,7 @@ def add_ensemble_command(commands: Any) -> None:
         "--resume", action="store_true", help="train the members that are missing in the folder, also additional ones"
     )
     existing.add_argument("--overwrite", action="store_true", help="replace the ensemble in the folder")
+    add_take_over_flag(ensemble)
     add_trust_flag(ensemble)
     ensemble.set_defaults(handler=_run_ensemble)
 
@@ -57,6 +58,12 @@ def _run_ensemble(options: argparse.Namespace) -> int:
         from mpitrain.ensemble.beginning import EnsembleRequest
         from mpitrain.ensemble.run_ensemble import run_ensemble
     request = EnsembleRequest(
-        path, tuple(overrides), options.resume, options.overwrite, options.dry_run, options.trust_code
+        path,
+        tuple(overrides),
+        options.resume,
+        options.overwrite,
+        options.take_over,
+        options.dry_run,
+        options.trust_code,
     )
     return run_on_all_ranks(lambda ranks: run_ensemble(ranks, request), watch)

@@ -31,6 +31,16 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_take_over_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--take-over`, for commands that claim a folder."""
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="use the folder although another launch has claimed it: you know that it is over, as after the loss of a "
+        "node, and this computer cannot tell; a launch that runs on this computer keeps it",
+    )
+
+
 def is_of_rank_0_alone(options: argparse.Namespace) -> bool:
     """Return whether this process is a rank other than 0 of a command that runs in one process."""
     from mpitrain.cluster.launchers import claimed_rank

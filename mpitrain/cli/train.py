@@ -11,6 +11,7 @@ from mpitrain.cli.loading import begin_starting
 from mpitrain.cli.older_flags import QUICK_RUN, unread_variables
 from mpitrain.cli.settings import (
     add_settings,
+    add_take_over_flag,
     add_trust_flag,
     as_setting,
     in_order,
@@ -70,6 +71,7 @@ def add_train_command(commands: Any) -> None:
         "checkpoint, continue from that one",
     )
     existing.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
+    add_take_over_flag(train)
     add_trust_flag(train)
     train.set_defaults(handler=_run_train)
 
@@ -119,6 +121,7 @@ def _run_train(options: argparse.Namespace) -> int:
         resume=resumed is not None,
         resume_from=Path(resumed) if resumed else None,
         overwrite=options.overwrite,
+        takes_over=options.take_over,
         log_level=log_level,
         trust_code=options.trust_code,
         quick_run=QUICK_RUN if options.debug and resumed is None else (),

@@ -38,6 +38,8 @@ class EnsembleRequest:
     overrides: tuple[str, ...] = ()
     resume: bool = False
     overwrite: bool = False
+    takes_over: bool = False
+    """Use the folder although another launch has claimed it, unless that one is known to run."""
     dry_run: bool = False
     trust_code: bool = False
     """Train networks that are code where a run folder's own settings name it."""
@@ -117,7 +119,7 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
     refuse_link(plan.folder / "members")
     for member in (plan.folder / "members").glob("*"):
         refuse_link(member)
-        refuse_if_used(member)  # by a run of its own
+        refuse_if_used(member, request.takes_over)  # by a run of its own
         RunFolder(member, plan.config.output.model_file).refuse_links()
     if request.resume:
         _check_members(plan)

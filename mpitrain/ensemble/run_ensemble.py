@@ -43,7 +43,7 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
         return 0
     settle_tensors(ranks, loaded.config.semantics, loaded.config.compute, loaded.config.training)
     ranks.note(*loaded.notices, *ranks.notices, *of_defaults)
-    with claimed(ranks, RunFolder(plan.folder)) as claim:
+    with claimed(ranks, RunFolder(plan.folder), request.takes_over) as claim:
         ranks.on_root(lambda: prepare_folder(plan, request))
         _train_and_finish(ranks, plan, claim, started_s)
     return 0

@@ -22,7 +22,8 @@ DEFAULT_FOLDERS = {"train": "mpitrain_run", "ensemble": "mpitrain_ensemble"}
 def train(
     data: Any = None, *, inputs: Sequence[str] | None = None, targets: Sequence[str] | None = None,
     settings: Settings | None = None, output: str | os.PathLike[str] | None = None, epochs: int | None = None,
-    ranks: int | None = None, resume: bool = False, overwrite: bool = False, quiet: bool = False, **more: Any,
+    ranks: int | None = None, resume: bool = False, overwrite: bool = False, take_over: bool = False,
+    quiet: bool = False, **more: Any,
 ) -> Run:  # fmt: skip
     """Train one network and return its run.
 
@@ -43,6 +44,8 @@ def train(
         Number of ranks that mpirun starts on this machine. Default: one process without mpirun.
     resume, overwrite : bool
         Continue the run in the folder, or replace it. By default a folder that holds a run is refused.
+    take_over : bool
+        Use the folder although another launch has claimed it, of which this computer cannot tell whether it is over.
     quiet : bool
         Print nothing.
     **more
@@ -74,7 +77,7 @@ def train(
     >>> run = mpitrain.train(ds, inputs=["sst", "u10"], targets=["flux"], epochs=20, output="run", ranks=4)
     >>> run.skill["flux"]["rmse"]
     """
-    flags = [*(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
+    flags = _flags(resume=resume, overwrite=overwrite, take_over=take_over)
     named = {"inputs": inputs, "targets": targets, "output": output, "epochs": epochs, **more}
     return _run("train", data, settings, named, flags, ranks, quiet)
 
@@ -83,7 +86,7 @@ def ensemble(
     data: Any = None, *, members: int | None = None, inputs: Sequence[str] | None = None,
     targets: Sequence[str] | None = None, settings: Settings | None = None,
     output: str | os.PathLike[str] | None = None, epochs: int | None = None, ranks: int | None = None,
-    resume: bool = False, overwrite: bool = False, quiet: bool = False, **more: Any,
+    resume: bool = False, overwrite: bool = False, take_over: bool = False, quiet: bool = False, **more: Any,
 ) -> Run:  # fmt: skip
     """Train many networks and return the ensemble in its folder.
 
@@ -93,7 +96,7 @@ def ensemble(
         Number of networks, which differ in their seeds. Default: what the section ``ensemble`` of the settings says.
     output : path, optional
         The folder of the ensemble. Default: ``mpitrain_ensemble``.
-    data, inputs, targets, settings, epochs, ranks, resume, overwrite, quiet, **more
+    data, inputs, targets, settings, epochs, ranks, resume, overwrite, take_over, quiet, **more
         As for `train`, as are the errors.
 
     Returns
@@ -105,11 +108,15 @@ def ensemble(
     --------
     >>> mpitrain.ensemble(ds, inputs=["sst"], targets=["flux"], members=16, output="members").predict(ds)
     """
-    flags = [*(["--resume"] if resume else []), *(["--overwrite"] if overwrite else [])]
+    flags = _flags(resume=resume, overwrite=overwrite, take_over=take_over)
     named = {"inputs": inputs, "targets": targets, "output": output, "epochs": epochs, **more}
     if members is not None:
         named["ensemble.members"] = members
     return _run("ensemble", data, settings, named, flags, ranks, quiet)
+
+
+def _flags(**given: bool) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
 
 
 def open(run: str | os.PathLike[str]) -> Run:

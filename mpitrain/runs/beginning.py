@@ -35,6 +35,8 @@ class TrainRequest:
     resume_from: Path | None = None
     """With `resume`: a run folder, or one of its checkpoints; None: the run in the run folder."""
     overwrite: bool = False
+    takes_over: bool = False
+    """Use the folder although another launch has claimed it, unless that one is known to run."""
     log_level: str = "info"
     trust_code: bool = False
     """Run a network that is code where a run folder's own settings name it."""
@@ -121,7 +123,7 @@ def claimed_folder(ranks: Ranks, loaded: LoadedConfig, request: TrainRequest) ->
 
     Raises OutputError, on all ranks, where another launch uses it, or has ended in it since `load_settings`.
     """
-    with claimed(ranks, RunFolder.of(loaded.config.output)) as folder:
+    with claimed(ranks, RunFolder.of(loaded.config.output), request.takes_over) as folder:
         ranks.on_root(lambda: _check_free(folder, request))
         yield folder
 

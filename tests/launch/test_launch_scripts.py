@@ -118,9 +118,10 @@ def test_what_is_left_of_a_run_starts_again(two_hosts, code, attempts):
     assert done.returncode == (0 if attempts == 2 else code)
     if attempts == 2:
         assert {"--nodelist=n1", "--nodes=1", "--ntasks=2"} <= set(two_hosts.arguments_of("srun"))
-        assert two_hosts.arguments_of("python")[-1] == "--resume"
+        assert two_hosts.arguments_of("python")[-2:] == ["--resume", "--take-over"]
         said = (
-            f"the run ended with exit code {code}; 1 of 2 hosts answer: again with --resume and 2 ranks on n1, 2 times"
+            f"the run ended with exit code {code}; 1 of 2 hosts answer: again with --resume --take-over and "
+            "2 ranks on n1, 2 times"
         )
         assert said in done.stdout
 
@@ -134,7 +135,7 @@ def test_restarts_are_bounded(two_hosts):
     (two_hosts.records / "attempts").unlink()
     done = two_hosts.run(local, environ)
     assert (done.returncode, (two_hosts.records / "attempts").read_text()) == (137, "\n" * 2)
-    assert "the run ended with exit code 137: again with --overwrite, 0 times more at most" in done.stdout
+    assert "the run ended with exit code 137: again with --overwrite --take-over, 0 times more at most" in done.stdout
 
 
 @pytest.mark.lab
@@ -275,9 +276,9 @@ def test_an_ensemble_that_has_begun_goes_on_and_takes_its_settings_from_the_envi
     words = stage.arguments_of("python")
     assert words[:3] == ["-m", "mpitrain", "ensemble"]
     assert {"ensemble.members=8", "training.global_batch_size=64", f"output.model_dir='{ENSEMBLE}'"} <= set(words)
-    assert words[-1] == "--resume", "the second start goes on"
+    assert words[-2:] == ["--resume", "--take-over"], "the second start goes on"
     assert stage.run(script, {"PLAY": "exit 3", "OUTPUT": "other"}).returncode == 3
-    assert stage.arguments_of("python")[-1] != "--resume", "nothing had begun: not started again"
+    assert "--resume" not in stage.arguments_of("python"), "nothing had begun: not started again"
 
 
 @pytest.mark.lab

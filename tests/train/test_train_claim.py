@@ -19,13 +19,12 @@ from mpitrain.errors import OutputError
 from mpitrain.runs import beginning
 from mpitrain.runs.beginning import TrainRequest
 from mpitrain.train.folder import claim
-from mpitrain.train.folder.claim import HEARTBEAT_S, NUM_MISSED, ClaimedFolder, claim_folder, release
+from mpitrain.train.folder.claim import ClaimedFolder, claim_folder, release
 from mpitrain.train.folder.launch import Launch, describe_launch, read_launch
 from mpitrain.train.folder.made_here import MadeHere
 from mpitrain.train.run_folder import RunFolder
 
 NUM_INTERLEAVINGS = 200
-QUICK_S = 0.02
 
 
 @pytest.fixture
@@ -35,11 +34,10 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(path)
 
 
-def put(folder: RunFolder, launch: Launch, number: int = 1, age_s: float = 0.0) -> Path:
-    """Leave a claim of another launch, renewed so many seconds ago."""
+def put(folder: RunFolder, launch: Launch, number: int = 1) -> Path:
+    """Leave a claim of another launch."""
     path = folder.path / f".claim-{number:06d}.json"
     path.write_bytes(launch.to_json())
-    os.utime(path, (time.time() - age_s,) * 2)
     return path
 
 
@@ -48,7 +46,7 @@ def own(folder: RunFolder) -> Launch:
 
 
 def elsewhere(folder: RunFolder, **changed: str) -> Launch:
-    """A launch on another host, of which only time can tell whether it is over."""
+    """A launch on another host, of which nobody here can tell whether it is over."""
     return replace(own(folder), host="node7", system="another boot", **changed)
 
 
@@ -86,51 +84,40 @@ def test_a_plain_start_names_the_launch_rather_than_the_run(
         beginning._choose_folder(folder.path, False, TrainRequest(overrides=overrides))
 
 
-@pytest.mark.lab
-@pytest.mark.parametrize(
-    "over",
-    [
-        gone,
-        lambda folder: elsewhere(folder, job="4711", attempt="0"),
-    ],
-    ids=["gone", "requeued"],
-)
-def test_a_launch_that_is_over_is_followed_at_once(folder: RunFolder, over: Callable[[RunFolder], Launch]) -> None:
-    put(folder, over(folder))
+OVER: dict[str, Callable[[RunFolder], Launch]] = {
+    "gone": gone,
+    "requeued": lambda folder: elsewhere(folder, job="4711", attempt="0"),
+}
+
+
+@pytest.mark.parametrize("kind", OVER)
+def test_a_launch_that_is_over_is_followed(folder: RunFolder, kind: str) -> None:
+    put(folder, OVER[kind](folder))
     launch = describe_launch(folder.path, {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"})
-    started_s = time.monotonic()
-    found = claim_folder(folder, launch)
-    assert found.number == 2
-    assert time.monotonic() - started_s < HEARTBEAT_S / 2
+    assert claim_folder(folder, launch=launch).number == 2
 
 
-def test_a_launch_elsewhere_that_missed_its_heartbeats_is_followed_at_once(folder: RunFolder) -> None:
-    put(folder, elsewhere(folder), age_s=NUM_MISSED * HEARTBEAT_S + 1)
-    assert claim_folder(folder).number == 2
-
-
-@pytest.mark.lab
-def test_a_launch_elsewhere_is_given_time_for_its_heartbeats(folder: RunFolder) -> None:
-    put(folder, elsewhere(folder))
-    started_s = time.monotonic()
-    assert claim_folder(folder, heartbeat_s=QUICK_S).number == 2
-    assert time.monotonic() - started_s > 0.9 * NUM_MISSED * QUICK_S
-
-
-def test_a_launch_elsewhere_that_renews_its_claim_keeps_it(folder: RunFolder) -> None:
+def test_a_launch_elsewhere_is_taken_over_by_hand_alone(folder: RunFolder) -> None:
     other = elsewhere(folder)
     put(folder, other)
-    with (
-        claim.heartbeats(ClaimedFolder(folder.path, number=1, run=other.run), QUICK_S),
-        pytest.raises(OutputError, match=rf"in use by process {other.process} on node7 since "),
-    ):
-        claim_folder(folder, heartbeat_s=50 * QUICK_S)
+    with pytest.raises(OutputError) as refused:
+        claim_folder(folder)
+    assert re.search(
+        rf"in use by process {other.process} on node7 since .*; if it is over, add --take-over$", str(refused.value)
+    )
+    assert claim_folder(folder, takes_over=True).number == 2
+
+
+def test_a_launch_that_runs_here_is_not_taken_over_by_hand(folder: RunFolder) -> None:
+    held = claim_folder(folder)
+    with pytest.raises(OutputError, match=rf"in use by process {os.getpid()} on .* another output.model_dir$"):
+        claim_folder(folder, takes_over=True)
+    held.check_claim()
 
 
 def test_who_was_taken_for_gone_writes_nothing_more(folder: RunFolder) -> None:
-    held = claim_folder(folder, elsewhere(folder))
-    os.utime(held.claim, (0, 0))  # as one that was stopped for a while
-    follower = claim_folder(folder)
+    held = claim_folder(folder, launch=elsewhere(folder))
+    follower = claim_folder(folder, takes_over=True)
     with pytest.raises(OutputError, match=rf"taken over by process {os.getpid()} on .* it writes nothing more here"):
         held.check_claim()
     release(held)
@@ -161,7 +148,7 @@ def test_a_copied_folder_is_not_the_one_in_use(folder: RunFolder, tmp_path: Path
     copy = RunFolder(tmp_path / "copy")
     copy.path.mkdir()
     (copy.path / held.claim.name).write_bytes(held.claim.read_bytes())
-    assert claim_folder(copy, heartbeat_s=QUICK_S).number == 2
+    assert claim_folder(copy, takes_over=True).number == 2
 
 
 def test_a_file_system_without_links(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,19 +173,19 @@ HOSTILE: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-@pytest.mark.lab
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_claim_delays_and_touches_nothing(folder: RunFolder, tmp_path: Path, kind: str) -> None:
+def test_a_hostile_claim_touches_nothing_and_is_taken_over_by_hand(
+    folder: RunFolder, tmp_path: Path, kind: str
+) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     os.utime(victim, (1, 1))
-    path = folder.path / ".claim-000007.json"
-    HOSTILE[kind](path, victim)
-    os.utime(path, (2e9,) * 2, follow_symlinks=False)  # in the future
-    held = claim_folder(folder, heartbeat_s=QUICK_S)
+    HOSTILE[kind](folder.path / ".claim-000007.json", victim)
+    with pytest.raises(OutputError, match=r"in use by another run \(\.claim-000007\.json\); .* add --take-over$"):
+        claim_folder(folder)
+    held = claim_folder(folder, takes_over=True)
     assert held.number == 8
-    with claim.heartbeats(held, QUICK_S):
-        time.sleep(3 * QUICK_S)
+    held.check_claim()
     release(held)
     assert victim.read_text() == "mine"
     assert victim.stat().st_mtime == 1
@@ -294,7 +281,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Turns], None]
 BEFORE: dict[str, Callable[[RunFolder], object]] = {
     "nothing": lambda _: None,
     "a process that is gone": lambda folder: put(folder, gone(folder)),
-    "one that missed its heartbeats": lambda folder: put(folder, elsewhere(folder), age_s=3600),
+    "one that is taken over by hand": lambda folder: put(folder, elsewhere(folder)),
 }
 
 
@@ -309,7 +296,7 @@ def test_of_two_launches_one_succeeds_in_every_order(
         BEFORE[before](folder)
         turns = Turns([generator.randrange(2) for _ in range(16)], 2)
         planned(turns)
-        ends = in_turns(turns, [lambda folder=folder: claim_folder(folder)] * 2)
+        ends = in_turns(turns, [lambda folder=folder: claim_folder(folder, takes_over=True)] * 2)
         (held,) = [one for one in ends if isinstance(one, ClaimedFolder)]
         (refused,) = [one for one in ends if not isinstance(one, ClaimedFolder)]
         assert isinstance(refused, OutputError), refused

@@ -48,11 +48,10 @@ class RunFolder:
 
     def words_to_go_on(self) -> list[str]:
         """Return what the next start adds to its command."""
-        if self.resumes:
-            return ["--resume"]
         if not self._is_of_this_job():
-            return []
-        return ["--resume" if self.has_begun else "--overwrite"]
+            return ["--resume"] if self.resumes else []
+        # What this job has started before is over, which the next one's host may not be able to tell.
+        return ["--resume" if self.resumes or self.has_begun else "--overwrite", "--take-over"]
 
     def claim(self) -> None:
         """Write this job's name into the folder, unless it holds the run of another job. Raises OSError."""

@@ -47,7 +47,7 @@ class Launch:
         return f"process {self.process} on {host} since {started}"
 
     def is_over(self, other: Launch) -> bool | None:
-        """Tell whether the launch is over, as seen by `other`, this process; None where only time can tell."""
+        """Tell whether the launch is over, as seen by `other`, this process; None where it cannot tell."""
         if self.system and (self.system, self.folder) == (other.system, other.folder):
             return has_ended(self.process, self.born)
         if self.job and self.job == other.job and self.attempt != other.attempt:
