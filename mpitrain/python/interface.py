@@ -42,10 +42,9 @@ def train(
         Number of passes over the training samples.
     ranks : int, optional
         Number of ranks that mpirun starts on this machine. Default: one process without mpirun.
-    resume, overwrite : bool
-        Continue the run in the folder, or replace it. By default a folder that holds a run is refused.
-    take_over : bool
-        Use the folder although another launch has claimed it, of which this computer cannot tell whether it is over.
+    resume, overwrite, take_over : bool
+        Continue the run in the folder, or replace it; use the folder of a launch elsewhere that is over. By default a
+        folder that holds a run, or that another launch has claimed, is refused.
     quiet : bool
         Print nothing.
     **more
