@@ -54,6 +54,7 @@ def convert(selection: Selection, output: Path, ranks: Ranks, gzip: int = 0, par
     cannot be read, OutputError where the target is there already or cannot be written; then nothing is left.
     """
     source = open_source_on_root(selection, ranks)
+    ranks.note(*source.notices)
     ranks.on_root(lambda: _check_target(output))
     before = _selected_before(source, ranks)
     if output.suffix in (".npz", ".h5", ".hdf5"):

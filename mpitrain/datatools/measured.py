@@ -6,19 +6,20 @@ N  positions that are looked at
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import read, read_column
+from mpitrain.data.files.first_part import first_part
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
+from mpitrain.data.selection.names import setting_name
 
 Array = npt.NDArray[np.floating]
-_MOST_VALUES, _MOST_LEVELS = 1_000_000, 100
+_MOST_LEVELS = 100
 # An input that leaves fewer of the samples that have a target is not worth what it takes.
 _FEWEST_COMPLETE = 0.5
 
@@ -43,7 +44,7 @@ def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
     levels = itertools.product(*(range(info.shape[axis]) for axis in further))
     for positions in itertools.islice(levels, _MOST_LEVELS):
         fixed = dict(zip(further, positions, strict=True))
-        found = Measured(_named(info, fixed, file), info, read(file, info.name, _first_part(info, fixed)).reshape(-1))
+        found = Measured(_named(info, fixed, file), info, read(file, info.name, first_part(info, fixed)).reshape(-1))
         if found.differs:
             return found
     return None
@@ -79,32 +80,8 @@ def _named(info: VariableInfo, fixed: Mapping[int, int], file: FieldFile) -> str
     return f"{setting_name(info)}[{levels}]" if levels else info.name
 
 
-def setting_name(info: VariableInfo) -> str:
-    """Return how a setting calls a variable inside of an expression, or with a level."""
-    return info.name if info.name.isidentifier() else f'var("{info.name}")'
-
-
-def first_values(info: VariableInfo, file: FieldFile) -> Array:
-    """Return the first values (N,) of a variable."""
-    return np.asarray(read(file, info.name, _first_part(info, {})).reshape(-1))
-
-
 def _level(info: VariableInfo, axis: int, position: int, file: FieldFile) -> str:
     coordinate = coordinate_of(info, info.dimensions[axis], file.variables)
     if coordinate is None or not coordinate.is_numeric:
         return str(position)
     return f"{read_column(file, coordinate)[position]:.7g}"
-
-
-def _first_part(info: VariableInfo, fixed: Mapping[int, int]) -> tuple[slice, ...]:
-    """Return the slices of a first part of a level: the same of all variables along the same dimensions."""
-    return tuple(
-        slice(fixed[axis], fixed[axis] + 1) if axis in fixed else slice(0, length)
-        for axis, length in zip(range(len(info.shape)), _lengths(info, fixed), strict=True)
-    )
-
-
-def _lengths(info: VariableInfo, fixed: Mapping[int, int]) -> Iterator[int]:
-    for axis, size in enumerate(info.shape):
-        inside = prod(one for other, one in enumerate(info.shape) if other > axis and other not in fixed)
-        yield min(size, max(1, _MOST_VALUES // inside))

@@ -38,6 +38,7 @@ def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
     alone fix: the same record for any number of ranks. Raises the errors of `make_first_pass`, on all ranks.
     """
     source = open_source_on_root(replace(selection_of(config), dtype="float64"), ranks)
+    ranks.note(*source.notices)
     first_pass = make_first_pass(source, ranks, ranks.on_root(lambda: plan_split(config.split_data, source)))
     counts = {name: int(found.sum()) for name, found in vars(first_pass.counts).items()}
     return statistics_record(

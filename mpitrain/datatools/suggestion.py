@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
 from mpitrain.data.selection.cf import axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
 from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.cyclic import DAYS_A_YEAR, cosine_and_sine, goes_around, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values, dates_of, read_times
 from mpitrain.data.selection.names import (
     CICE_INPUTS,
     CICE_TARGET,
     LATITUDE,
     LONGITUDE,
+    as_list,
     is_absent,
     is_cice_history,
     quantity_of,
+    setting_name,
 )
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.table import INPUTS, TARGETS
-from mpitrain.data.selection.variable_access import in_radians, is_longitude_of
-from mpitrain.datatools.measured import Measured, complete_together, first_values, measured, setting_name
+from mpitrain.datatools.measured import Measured, complete_together, measured
 from mpitrain.errors import DataError
 
 _MOST_INPUTS = 12
 # What says that a variable is of a mesh (UGRID) or of the places of reports (CF, chapter 9), not of what was measured.
 _STRUCTURE = ("cf_role", "sample_dimension", "instance_dimension")
 _HEIGHTS = ("altitude", "elevation", "surface_altitude", "station elevation")
-_WIDEST_GAP = 1 / 6
 _SAME_DAYS = 1.5  # a date is a day later in leap years
 
 
@@ -49,8 +49,8 @@ class Suggestion:
     def command(self, files: Sequence[str]) -> str:
         """Return the command that trains with these names, for a shell."""
         names = (
-            f"variables.input_variables=[{_listed(self.inputs)}]",
-            f"variables.output_variables=[{_listed(self.targets)}]",
+            f"variables.input_variables=[{as_list(self.inputs)}]",
+            f"variables.output_variables=[{as_list(self.targets)}]",
         )
         start = shlex.join(["mpitrain", "train", "--data", *files, "--output", "RUN"])
         # Names are in single quotes where they need any; a shell would read more into these.
@@ -192,22 +192,12 @@ def _where_and_when(info: VariableInfo, file: FieldFile, usable: Mapping[str, bo
 
 def _as_place(info: VariableInfo, file: FieldFile) -> list[str]:
     """Return what of a place is an input: of longitudes around the globe cosine and sine, which have no seam."""
-    turn = 2 * np.pi if in_radians(info) else 360.0
-    if not is_longitude_of(info.name, file) or _widest_gap(first_values(info, file), turn) > _WIDEST_GAP * turn:
-        return [info.name]
-    name = setting_name(info)
-    angle = name if in_radians(info) else f"{np.pi / 180:.6f}*{name}"
-    return [f"cos({angle})", f"sin({angle})"]
-
-
-def _widest_gap(values: npt.NDArray[np.floating], turn: float) -> float:
-    """Return the widest part of a circle of length `turn` without a value."""
-    around = np.unique(values[np.isfinite(values)] % turn)
-    return float(np.diff(around, append=around[0] + turn).max()) if around.size else turn
+    turn = turn_of(info.name, file)
+    return [info.name] if turn is None else cosine_and_sine(setting_name(info), turn)
 
 
 def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
-    """Return the name by which times are an input: the day of the year, or the time where that is always the same."""
+    """Return what of times is an input: the day of the year, or the time where that is always the same."""
     times = [one for one in own if is_time(one) and one.shape[0] > 1]
     if not times:
         return []
@@ -215,8 +205,6 @@ def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
         days = clock_values("day_of_year", *read_times(times[0], file))
     except DataError:
         return []
-    return ["day_of_year" if np.nanmax(days) - np.nanmin(days) > _SAME_DAYS else "time"]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" if set(name) & set("[]:,\"'() ") else name for name in names)
+    if np.nanmax(days) - np.nanmin(days) <= _SAME_DAYS:
+        return ["time"]
+    return cosine_and_sine("day_of_year", DAYS_A_YEAR) if goes_around(days, DAYS_A_YEAR) else ["day_of_year"]

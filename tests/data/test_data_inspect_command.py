@@ -247,7 +247,9 @@ def test_a_series_is_suggested_to_be_learnt_from_its_past(tmp_path, capsys):
     for name in ("n", "when"):
         variables = {"soi": series, name: (("n",), 30.0 * np.arange(60))}
         path = write_netcdf(tmp_path / f"{name}.nc", variables, "", None, **{name: monthly})
-        assert suggested(path, capsys) == "variables.input_variables=['soi[time-1]', day_of_year]"
+        assert suggested(path, capsys) == (
+            "variables.input_variables=['soi[time-1]', 'cos(0.017202*day_of_year)', 'sin(0.017202*day_of_year)']"
+        )
 
 
 def test_heights_are_a_target_where_nothing_else_was_measured(tmp_path, capsys):

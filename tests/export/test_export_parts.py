@@ -20,7 +20,7 @@ from mpitrain.config import load_run_config
 from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.export import cpp_check
 from mpitrain.export.saber_emulators import SaberNames, VerticalEmulator
-from mpitrain.export.source.emulator import Variable
+from mpitrain.export.source.emulator import Variable, _printable
 from mpitrain.export.source.fortran_kinds import _fields
 from mpitrain.export.source.words import _table
 from mpitrain.export.sources import _variables
@@ -50,6 +50,17 @@ def test_names_that_are_one_in_fortran_are_numbered() -> None:
     expected = [("sst_top", 1), ("sst_top_2", 1), ("t_2", 2), ("f_2m", 1), ("sst_top_3", 1)]
     assert _fields(variables, taken) == expected
     assert taken == {"t", *(name for name, _ in expected)}
+
+
+def test_names_that_are_cut_keep_their_ends_and_stay_apart() -> None:
+    long = "tendency_of_atmosphere_mass_content_of_secondary_particulate_organic_matter_due_to_"
+    ends = ["net_chemical_production", "dry_deposition", "x[lev=0]", "x[lev=1]"]
+    same = [f"{'a' * 40}{middle}{'b' * 40}" for middle in "12"]
+    names = [*(long + end for end in ends), *same, "short\nname", "µ" * 61]
+    found = [one.name for one in _printable([Variable(name, "", 0.0, 1.0, 0.0, 1.0) for name in names])]
+    assert len(set(found)) == len(names)
+    assert max(len(name.encode()) for name in found) <= 60
+    assert all(name.endswith(end) for name, end in zip(found, [*ends, "#5", "#6", "short name"], strict=False))
 
 
 def compile_sources(folder: Path, language: str, *words: str) -> None:

@@ -101,6 +101,19 @@ def test_threads_are_free_only_without_a_promise_of_bits():
     assert check_fits(checkpoint_with(free), settings_of(reduction="any")) == []
 
 
+@pytest.mark.parametrize(
+    ("schedule", "is_said"), [({"type": "cosine"}, True), ({"type": "step"}, False), (None, False)]
+)
+def test_a_schedule_that_more_epochs_stretch_is_said(schedule, is_said):
+    short, longer = (config_with(scheduler=schedule, epochs=epochs) for epochs in (6, 8))
+    before = json.loads(json.dumps(settings_of(short)))
+    assert check_fits(checkpoint_with(before), settings_of(short)) == []
+    expected = (
+        "run/checkpoints/step-00000010: goes on with training.epochs=8 (was 6): the result is that of neither alone"
+    )
+    assert check_fits(checkpoint_with(before), settings_of(longer)) == [expected] * is_said
+
+
 def test_a_setting_changed_in_mid_run_is_said_and_allowed():
     changed = config_with(optimizer={"learning_rate": 0.01, "weight_decay": 0.5}, gradient_clip_norm=1.0)
     before = json.loads(json.dumps(settings_of()))

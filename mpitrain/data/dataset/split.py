@@ -20,6 +20,11 @@ _OF_SERIES = (
     "held out for validation: single times of a series, between times that are trained on; for skill at times to come "
     "set data.split=time, which holds out stretches"
 )
+_OF_GRID = (
+    "held out for validation: single points, between others of the same times and places that are trained on; for "
+    "skill at times to come set data.split=time, for skill elsewhere data.split=region; data.split=random says that "
+    "this is meant"
+)
 IndexArray = npt.NDArray[np.int64]
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
 # Held-out shares that deviate further from the one asked for are worth a notice.
@@ -51,7 +56,7 @@ class SplitRule:
 
     Folds are intervals that meet, so that each sample is held out by exactly one of them. With `places`, samples are
     held out for where or when they are instead. `forced` is the number of one that is held out where so few samples
-    would leave none. `words` tell a user of places. `parts_series`: samples are the times of a series at one place.
+    would leave none. `words` tell a user of places. `notice`: what chance holds out has its like in training.
     """
 
     start: float
@@ -60,7 +65,7 @@ class SplitRule:
     places: HeldOutPlaces | None = None
     forced: int | None = None
     words: str = ""
-    parts_series: bool = False
+    notice: str = ""
 
     def flags(self, grid_index: IndexArray, first: int) -> npt.NDArray[np.bool_]:
         """Tell which usable samples (N,) are held out: their positions in the source, and the first one's number."""
@@ -96,7 +101,8 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     elif split == "random":
         if source.kind == "fields":
             return _with_one(rule, num_levels)
-        return replace(rule, parts_series=_is_series(source, num_levels))
+        is_meant = "split" in data.model_fields_set
+        return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant))
     elif split == "time":
         blocks = np.arange(num_levels) * _count(data, DEFAULT_TIME_BLOCKS, num_levels) // max(1, num_levels)
         held, words = _held_blocks(blocks, rule)
@@ -130,7 +136,14 @@ def split_notices(rule: SplitRule, num_held_out: int, num_samples: int) -> tuple
     held_out = describe_held_out(rule, num_held_out, num_samples)
     if held_out is not None:
         return (f"held out for validation: {held_out}",)
-    return (_OF_SERIES,) if rule.parts_series else ()
+    return (rule.notice,) if rule.notice else ()
+
+
+def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> str:
+    if _is_series(source, num_levels):
+        return _OF_SERIES
+    has_both = source.layout.is_grid and source.grid_shape != (1, 1) and num_levels > 1
+    return _OF_GRID if has_both and not is_meant else ""
 
 
 def _is_series(source: SampleSource, num_levels: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ _HEADER_BYTES = 2**20
 _SEPARATORS, _MOST_SHOWN, _MOST_LETTERS = (b",", b";", b"\t"), 4, 20
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 _WIDEST_VALUE_BYTES = 8
+_AS_FLOATS = ("bool", "decimal")  # numpy has no missing value of the first, and nothing of the second
+_NOT_READ = ("list", "large_list", "fixed_size", "struct", "map", "duration", "time32", "time64", "binary", "month_day")
 _DATES, _DAY_MS = ("timestamp", "date32", "date64"), 86_400_000.0
 
 
@@ -32,8 +34,9 @@ def open_csv(path: Path) -> ArrayFile:
     separator = _separator(path)
     table = _read(path, "CSV", lambda: csv.read_csv(str(path), parse_options=csv.ParseOptions(delimiter=separator)))
     names = _names(path, _read(path, "CSV", lambda: table.column_names))
-    infos = [_info(name, len(table), kind) for name, kind in zip(names, table.schema.types, strict=True)]
-    return ArrayFile(path, infos, lambda number: _read(path, "CSV", lambda: _numbers(table.column(number))))
+    return _columns(
+        path, names, table.schema.types, len(table), lambda number: _read(path, "CSV", lambda: table.column(number))
+    )
 
 
 def open_parquet(path: Path) -> ArrayFile:
@@ -46,9 +49,24 @@ def open_parquet(path: Path) -> ArrayFile:
     )
     if reason := why_not_there(num_rows * _WIDEST_VALUE_BYTES, lambda: path.stat().st_size):
         raise DataError(f"{path}: a column is not read: {reason}")
-    infos = [_info(name, num_rows, kind) for name, kind in zip(_names(path, columns), kinds, strict=True)]
-    read = lambda number: _read(path, "Parquet", lambda: file.read(columns=[columns[number]]))  # noqa: E731
-    return ArrayFile(path, infos, lambda number: _numbers(read(number).column(0)))
+    read = lambda number: _read(path, "Parquet", lambda: file.read(columns=[columns[number]]).column(0))  # noqa: E731
+    return _columns(path, _names(path, columns), kinds, num_rows, read)
+
+
+def _columns(
+    path: Path, names: Sequence[str], kinds: Sequence[Any], num_rows: int, read: Callable[[int], Any]
+) -> ArrayFile:
+    """Return the file of columns that `read` gives by number; those that are neither numbers nor text are refused."""
+    refused = {
+        name: f"it holds {one_line(str(kind))}, expected numbers"
+        for name, kind in zip(names, kinds, strict=True)
+        if str(kind).startswith(_NOT_READ)
+    }
+    kept = [number for number, name in enumerate(names) if name not in refused]
+    infos = [_info(names[number], num_rows, kinds[number]) for number in kept]
+    file = ArrayFile(path, infos, lambda number: _numbers(read(kept[number])))
+    file.refused = refused
+    return file
 
 
 def _pyarrow(path: Path, module: str) -> Any:
@@ -111,6 +129,8 @@ def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
     if str(kind).startswith(_DATES):
         attributes = {"units": DAYS, "calendar": "proleptic_gregorian"}
         return VariableInfo(name, ("",), (num_rows,), "<f8", attributes)
+    if str(kind).startswith(_AS_FLOATS):
+        return VariableInfo(name, ("",), (num_rows,), "<f8")
     dtype = np.dtype(object)
     with suppress(NotImplementedError, TypeError):  # lists, structures and other types that numpy does not have
         # A column without any value has no type: all of it is missing.
@@ -120,7 +140,9 @@ def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
 
 def _numbers(column: Any) -> npt.NDArray[Any]:
     """Return a column (N,), NaN where it has nothing, dates as days; text stays text, which no variable may be."""
-    values: npt.NDArray[Any] = column.to_numpy()
+    values: npt.NDArray[Any] = (
+        column.cast("float64") if str(column.type).startswith(_AS_FLOATS) else column
+    ).to_numpy()
     if values.dtype.kind == "M":
         return np.where(np.isnat(values), np.nan, values.astype("datetime64[ms]").astype(np.float64) / _DAY_MS)
     return values.astype(np.float64) if values.dtype == object and column.null_count == len(column) else values

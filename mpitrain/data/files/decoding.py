@@ -7,6 +7,11 @@ conventions").
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +25,11 @@ from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
 LARGEST_VALID = 1e29
 
 Array = npt.NDArray[Any]
+_OF_NUMBERS = ("_FillValue", "missing_value", "scale_factor", "add_offset", "valid_min", "valid_max", "valid_range")
+_SEPARATOR = re.compile(r"[\s,;]+")
+# As people and ncdump write them: -999, -999., 1.e20f, 7s.
+_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan)[fFdDlLsSbB]?", re.IGNORECASE)
+_WHOLE = re.compile(r"[-+]?\d+")
 # Integers of up to two bytes are exact in float32; wider ones need float64.
 _EXACT_IN_FLOAT32_BYTES = 2
 
@@ -172,9 +182,36 @@ def _in_type(marker: float, dtype: np.dtype[Any]) -> Any:
 
 def _numbers(info: VariableInfo, name: str) -> list[float]:
     value = info.attributes.get(name)
-    if value is None or isinstance(value, str):
+    if value is None:
         return []
+    if isinstance(value, str):
+        return _numbers_of_text(value, name) or []
     return list(value) if isinstance(value, tuple) else [value]
+
+
+def _numbers_of_text(text: str, name: str) -> list[float] | None:
+    """Return the numbers that an attribute holds as text; None where it holds none."""
+    words = [_NUMBER.fullmatch(word) for word in _SEPARATOR.split(text.strip(" \t[](){},;"))]
+    if all(words):
+        found = [match[1] for match in words if match]
+        return [int(word) if _WHOLE.fullmatch(word) else float(word) for word in found]
+    return _coded_fill(text) if name == "_FillValue" else None
+
+
+def _coded_fill(text: str) -> list[float] | None:
+    """Return the fill value that xarray writes into Zarr 3 for floats: base64 of a double, little-endian."""
+    try:
+        return list(struct.unpack("<d", base64.b64decode(text, validate=True)))
+    except (binascii.Error, struct.error, ValueError):
+        return None
+
+
+def unread_attributes(info: VariableInfo) -> Iterator[str]:
+    """Yield the names of attributes that should be numbers, and are text that holds none: they are not applied."""
+    for name in _OF_NUMBERS if info.is_numeric else ():
+        value = info.attributes.get(name)
+        if isinstance(value, str) and _numbers_of_text(value, name) is None:
+            yield name
 
 
 def read(file: FieldFile, name: str, slices: Slices) -> Array:

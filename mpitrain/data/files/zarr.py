@@ -44,7 +44,6 @@ class ZarrStore:
             raise DataError(
                 f"{path}: cannot be read as Zarr ({reason_of(error)}); is it a complete store of a group?"
             ) from error
-        self._complete: set[str] = set()
 
     def _describe(self, found: dict[str, Any]) -> Iterable[tuple[str, VariableInfo]]:
         for name, array in found.items():
@@ -57,9 +56,8 @@ class ZarrStore:
                 self.refused[name] = reason
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored. Raises DataError where a chunk of it is missing or damaged."""
+        """Return a part of a variable as stored, the fill value where a chunk is not. Raises DataError for damage."""
         try:
-            self._check_complete(name)
             return np.asarray(self._arrays[name][slices])
         except DataError:
             raise
@@ -72,19 +70,16 @@ class ZarrStore:
         """Forget the arrays."""
         self._arrays = {}
 
-    def _check_complete(self, name: str) -> None:
-        """Refuse missing chunks where what is read in their place would pass for measurements."""
-        if name in self._complete:
-            return
-        array, marker = self._arrays[name], self.variables[name].attributes.get("_FillValue")
-        is_marked = marker is not None or (array.dtype.kind == "f" and np.isnan(array.fill_value or 0.0))
+    def note_of(self, name: str) -> str | None:
+        """Return what a reader of a variable should know: how many chunks are not stored and read as a value."""
+        array, own = self._arrays.get(name), self.variables.get(name)
+        if array is None or own is None or own.attributes.get("_FillValue") == array.fill_value:
+            return None
+        is_marked = array.dtype.kind == "f" and np.isnan(array.fill_value or 0.0)
         missing = 0 if is_marked else _num_missing(array, self.path)
-        if missing:
-            raise DataError(
-                f"{self.path}: variable '{name}': {missing} of its {_num_stored(array)} chunks are missing, and would "
-                f"be read as {array.fill_value}; write them, or give it a _FillValue that marks what is missing"
-            )
-        self._complete.add(name)
+        if not missing:
+            return None
+        return f"{missing} of its {_num_stored(array)} chunks are not stored, and are read as {array.fill_value}"
 
 
 class _Guard:

@@ -5,8 +5,9 @@ T  time levels      J  rows      I  columns; arrays are arranged as (T, J, I), 1
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -25,28 +26,35 @@ from mpitrain.data.selection.cf import (
 )
 from mpitrain.errors import DataError
 
-_KINDS = (TIME, ROWS, COLUMNS)
+KINDS = (TIME, ROWS, COLUMNS)
+CELLS = "cells"
 _NAMES = {
     TIME: "time t times nt ntime date day month year record step ocean_time time_counter valid_time",
     ROWS: "nj j y ny lat lats latitude nlat row rows yc yh yq jm south_north grid_yt yt_ocean yu_ocean nlats",
     COLUMNS: "ni i x nx lon lons longitude nlon column columns col cols xc xh xq im west_east grid_xt xt_ocean "
-    "xu_ocean nlons ncell ncells cell cells node nodes point points",
+    "xu_ocean nlons",
+    CELLS: "ncell ncells cell cells node nodes point points ncol nedges nele nface nfaces nmesh2_face "
+    "nschism_hgrid_node nschism_hgrid_face nschism_hgrid_side lndgrid landunit gridcell pft grid_size nod2 elem",
     OTHER: "z lev level levels depth height plev nz zl ncat nc nkice nks category member ensemble bnds nv nvertices",
 }
-_KIND_OF_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_CELL_NAMES = frozenset(_NAMES[CELLS].split())
+_NO_NAME = re.compile(r"(phony_)?dim_?\d+|")  # what libraries call a dimension that has none
+_KIND_OF_NAME = {name: COLUMNS if kind == CELLS else kind for kind, names in _NAMES.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
 class Axes:
     """Which axis of a variable is time, rows, columns; None for one that it lacks.
 
-    `fixed` are further axes and the position taken along each; all others have size 1.
+    `fixed` are further axes and the position taken along each; all others have size 1. `guessed` are those of the
+    three that neither the file nor a usual name tells: only their place among the others.
     """
 
     time: int | None
     rows: int | None
     columns: int | None
     fixed: tuple[tuple[int, int], ...] = ()
+    guessed: tuple[int, ...] = ()
 
     @property
     def order(self) -> tuple[int | None, int | None, int | None]:
@@ -109,13 +117,15 @@ def find_axes(
     if TIME not in kinds and scalar_time(info, variables) is None:
         growing = [axis for axis in sorted(info.unlimited) if kinds[axis] is None]
         kinds = [TIME if axis in growing[:1] else kind for axis, kind in enumerate(kinds)]
-    return _axes(info, _assign_rest(info, kinds, only_axis), fixed or {})
+    kinds = _with_levels_beside_cells(info, kinds, variables)
+    found = _axes(info, _assign_rest(info, list(kinds), only_axis), fixed or {})
+    return replace(found, guessed=_guessed(info, kinds, found))
 
 
 def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
     """Return the axes that are neither time nor rows nor columns, whatever their sizes."""
-    kinds = _kinds_of(info, variables)
-    num_unknown = max(0, kinds.count(None) - sum(kind not in kinds for kind in _KINDS))
+    kinds = _with_levels_beside_cells(info, _kinds_of(info, variables), variables)
+    num_unknown = max(0, kinds.count(None) - sum(kind not in kinds for kind in KINDS))
     unknown = [axis for axis, kind in enumerate(kinds) if kind is None]
     return [axis for axis, kind in enumerate(kinds) if kind == OTHER or axis in unknown[:num_unknown]]
 
@@ -142,6 +152,34 @@ def _with_places(info: VariableInfo, kinds: list[str | None], variables: Variabl
     return [named.get(axis, kind) for axis, kind in enumerate(kinds)]
 
 
+def _with_levels_beside_cells(
+    info: VariableInfo, kinds: list[str | None], variables: Variables
+) -> list[str | None]:  # fmt: skip
+    """Take unknown axes for levels or the like where the others are cells in no order, which have no rows."""
+    if None not in kinds or not _has_cells(info, kinds, variables):
+        return kinds
+    may_be_time = info.unlimited if TIME not in kinds else frozenset()
+    named = [axis for axis, name in enumerate(info.dimensions) if name and axis not in may_be_time]
+    return [OTHER if kind is None and axis in named else kind for axis, kind in enumerate(kinds)]
+
+
+def _has_cells(info: VariableInfo, kinds: list[str | None], variables: Variables) -> bool:
+    if any(name.lower() in _CELL_NAMES and kinds[axis] == COLUMNS for axis, name in enumerate(info.dimensions)):
+        return True
+    places = find_places(info, variables)
+    return places is not None and len(places[0].dimensions) == 1 and kinds.count(COLUMNS) == 1 and ROWS not in kinds
+
+
+def _guessed(info: VariableInfo, kinds: list[str | None], found: Axes) -> tuple[int, ...]:
+    """Return the axes whose place alone tells what they are, where there is more than one that it could be."""
+    of_space = [axis for axis in (found.rows, found.columns) if axis is not None and info.shape[axis] > 1]
+    return tuple(
+        axis for axis in found.order
+        if axis is not None and kinds[axis] is None and len(of_space) > 1 and info.shape[axis] > 1
+        and not _NO_NAME.fullmatch(info.dimensions[axis].lower())
+    )  # fmt: skip
+
+
 def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo]) -> str | None:
     name = info.dimensions[axis]
     if not name:
@@ -164,7 +202,7 @@ def coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, Variabl
 
 
 def _refuse_doubles(info: VariableInfo, kinds: list[str | None]) -> None:
-    for kind in _KINDS:
+    for kind in KINDS:
         if kinds.count(kind) > 1:
             names = [info.dimensions[axis] for axis, found in enumerate(kinds) if found == kind]
             raise DataError(
@@ -175,7 +213,7 @@ def _refuse_doubles(info: VariableInfo, kinds: list[str | None]) -> None:
 
 def _assign_rest(info: VariableInfo, kinds: list[str | None], only_axis: str) -> list[str | None]:
     unknown = [axis for axis, kind in enumerate(kinds) if kind is None]
-    free = [kind for kind in _KINDS if kind not in kinds]
+    free = [kind for kind in KINDS if kind not in kinds]
     if len(unknown) > len(free):
         unknown = [axis for axis in unknown if info.shape[axis] != 1]
     if len(unknown) == 1 and all(kind == OTHER for kind in kinds if kind is not None):
@@ -188,7 +226,7 @@ def _assign_rest(info: VariableInfo, kinds: list[str | None], only_axis: str) ->
 
 def _axes(info: VariableInfo, kinds: list[str | None], fixed: Mapping[int, int]) -> Axes:
     for axis, kind in enumerate(kinds):
-        if kind not in _KINDS and info.shape[axis] != 1 and axis not in fixed:
+        if kind not in KINDS and info.shape[axis] != 1 and axis not in fixed:
             name = info.dimensions[axis]
             shown_name = name or f"number {axis}"
             example = f"{name}=" if name else ":, "
@@ -197,5 +235,5 @@ def _axes(info: VariableInfo, kinds: list[str | None], fixed: Mapping[int, int])
                 f"time nor rows nor columns; take one level, as in {info.short_name}[{example}0], or all as in "
                 f"{info.short_name}[{example}:]"
             )
-    time, rows, columns = (kinds.index(kind) if kind in kinds else None for kind in _KINDS)
+    time, rows, columns = (kinds.index(kind) if kind in kinds else None for kind in KINDS)
     return Axes(time, rows, columns, tuple(sorted(fixed.items())))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.expressions.clock import dates_of, numbers_of
+from mpitrain.data.selection.expressions.clock import dates_of, in_calendar, numbers_of, plain_calendar
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part, time_variable
@@ -148,8 +148,13 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
         values = read_column(file, info)
         own, name = _time_attributes(info), name or info.name
         attributes = attributes or own
-        parts.append(values if own["units"] == attributes["units"] else _converted(values, own, attributes, record))
+        parts.append(values if _same_times(own, attributes) else _converted(values, own, attributes, record))
     return np.concatenate(parts), attributes, name
+
+
+def _same_times(own: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    same_calendar = plain_calendar(own["calendar"]) == plain_calendar(others["calendar"])
+    return own["units"] == others["units"] and same_calendar
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:
@@ -165,9 +170,10 @@ def _converted(
     values: npt.NDArray[np.float64], own: Mapping[str, str], wanted: Mapping[str, str], record: SourceFile
 ) -> npt.NDArray[np.float64]:
     try:
-        return numbers_of(dates_of(values, own["units"], own["calendar"]), wanted["units"], wanted["calendar"])
+        dates = in_calendar(dates_of(values, own["units"], own["calendar"]), wanted["calendar"])
+        return numbers_of(dates, wanted["units"], wanted["calendar"])
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{record.path}: its times, '{own['units']}', cannot be put into '{wanted['units']}' ({error}); give files "
-            "with times of one kind"
+            f"{record.path}: its times, '{own['units']}', calendar '{own['calendar']}', cannot be put into "
+            f"'{wanted['units']}', calendar '{wanted['calendar']}' ({error}); give files with times of one kind"
         ) from error

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.variable import FieldFile, check_claims
-from mpitrain.data.selection.expressions.clock import read_times
+from mpitrain.data.selection.expressions.clock import ends_of_means, read_times
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.names import odd_units
 from mpitrain.data.selection.rule import PointRule
@@ -78,6 +78,11 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     if not grids.naming.clocks and (info is None or " since " not in info.units):
         return None  # lags count levels
     times, calendar = read_times(info, file)
+    if info is not None and not grids.calendar and grids.naming.clocks and ends_of_means(info, file) is not None:
+        grids.notices.append(
+            f"{file.path}: {info.name} stamps means at an end of their intervals: months, days and times of conditions "
+            f"are those of the middles, as {info.text('bounds')} says"
+        )
     grids.calendar = grids.calendar or calendar
     if calendar != grids.calendar:
         raise DataError(

@@ -201,3 +201,13 @@ def _standard_name(info: VariableInfo) -> str:
 
 def _plain(name: str) -> str:
     return CICE_SUFFIX.sub("", name.lower())
+
+
+def setting_name(info: VariableInfo) -> str:
+    """Return how a setting calls a variable inside of an expression, or with a level."""
+    return info.name if info.name.isidentifier() else f'var("{info.name}")'
+
+
+def as_list(names: Iterable[str]) -> str:
+    """Return names as the items of a list in a setting, quoted where YAML needs it."""
+    return ", ".join(f"'{name}'" if set(name) & set("[]:,\"'() ") else name for name in names)

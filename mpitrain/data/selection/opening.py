@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from mpitrain.data.selection.names import (
     is_cice_history,
     list_names,
 )
+from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
 from mpitrain.data.selection.settings import Selection, expand_paths
 from mpitrain.data.selection.source import SampleSource, SourceFile
@@ -113,9 +114,9 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
             "predict for files with and without targets one after the other"
         )
     access = _find_all(grids, file, grids.names)
-    grids.notices += convert_units(grids, file, access)
+    grids.notices += [*notes_of_file(file, access), *convert_units(grids, file, access)]
     if is_first:
-        grids.notices += _targets_among_inputs(grids, access)
+        grids.notices += notes_of_first_file(grids, file, access)
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)
     check_statics(grids, file, access)
@@ -125,17 +126,6 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
         file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times, grids.selection.reader
     )
     grids.records.append(record)
-
-
-def _targets_among_inputs(grids: Grids, access: Mapping[str, VariableAccess]) -> Iterator[str]:
-    """Yield a notice for each target that is an input too, under whatever names, at the same time level."""
-    place = lambda name: (access[name].info.name, access[name].axes.fixed, access[name].lag)  # noqa: E731
-    inputs = {place(name): name for name in grids.input_names if name in access}
-    for target in grids.target_names if grids.has_targets else ():
-        same = inputs.get(place(target)) if target in access else (target if target in grids.input_names else None)
-        if same is not None:
-            own = "" if same == target else f" ({same})"
-            yield f"variables.output_variables: {target} is an input too{own}: the network need only copy it"
 
 
 def _find_all(grids: Grids, file: FieldFile, names: Sequence[str]) -> dict[str, VariableAccess]:

@@ -6,6 +6,7 @@ K  samples      F  input features      O  outputs      M  networks of an ensembl
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ CONVERSIONS = (
     (0.5144444444, 0.0), (1.9438444924, 0.0), (57.295779513, 0.0), (0.01745329252, 0.0),
 )  # fmt: skip
 _NUM_CANDIDATES = 64
+_CUT = ".."
 _MOST_BYTES = 60  # of a name or unit: with quotes doubled it must fit into one line of Fortran
 # What the sources' own names, or a language's, would collide with.
 _TAKEN = (
@@ -129,16 +131,31 @@ def make_emulator(
         raise UserError("the runs have networks of different sizes or activations; an ensemble needs one architecture")
     probe, tolerance = _probe(samples, inputs)
     return Emulator(
-        name, tuple(networks), tuple(map(_printable, inputs)), tuple(map(_printable, outputs)), tuple(origin),
+        name, tuple(networks), tuple(_printable(inputs)), tuple(_printable(outputs)), tuple(origin),
         _expected(networks, samples), probe, tolerance,
     )  # fmt: skip
 
 
-def _printable(variable: Variable) -> Variable:
-    """Return the variable with name and units in one short line each."""
-    words = (" ".join(text.split()) for text in (variable.name, variable.units))
-    name, units = (text.encode()[:_MOST_BYTES].decode(errors="ignore") for text in words)
-    return replace(variable, name=name, units=units)
+def _printable(variables: Sequence[Variable]) -> list[Variable]:
+    """Return the variables with name and units in one short line each, and names that differ where theirs do."""
+    names = [_short(one.name) for one in variables]
+    counts = Counter(names)
+    names = [name if counts[name] == 1 else _short(one.name, f"#{number}")
+             for number, (name, one) in enumerate(zip(names, variables, strict=True), 1)]  # fmt: skip
+    return [replace(one, name=name, units=_short(one.units)) for name, one in zip(names, variables, strict=True)]
+
+
+def _short(text: str, end: str = "") -> str:
+    """Return a text on one line of at most `_MOST_BYTES`, `end` at its end; of a longer one, beginning and end.
+
+    The end of a name tells its level.
+    """
+    text, most = " ".join(text.split()), _MOST_BYTES - len(end.encode())
+    if len(text.encode()) <= most:
+        return text + end
+    half = (most - len(_CUT)) // 2
+    first = text.encode()[: most - len(_CUT) - half].decode(errors="ignore")
+    return first + _CUT + text.encode()[-half:].decode(errors="ignore") + end
 
 
 def _expected(networks: Sequence[PortableNetwork], samples: Array) -> Expected:

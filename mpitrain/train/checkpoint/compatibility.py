@@ -135,7 +135,9 @@ def _settings_that_may_change(training: TrainingSection) -> dict[str, Any]:
     """Return the settings that may change when a run is resumed, by their keys; each changes the result."""
     optimizer = training.optimizer.model_dump(exclude={"type"})
     schedule = training.scheduler.model_dump() if training.scheduler is not None else {"type": "none"}
+    follows_epochs = training.scheduler is not None and training.scheduler.follows_epochs
     return {
+        **({"training.epochs": training.epochs} if follows_epochs else {}),
         **{f"training.optimizer.{key}": value for key, value in optimizer.items()},
         **{f"training.scheduler.{key}": value for key, value in schedule.items()},
         **{f"training.{key}": getattr(training, key) for key in _CHANGEABLE},

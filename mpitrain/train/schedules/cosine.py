@@ -20,6 +20,11 @@ class CosineSchedule(Schedule):
         """See `Component.describe`."""
         return "a cosine schedule"
 
+    @property
+    def follows_epochs(self) -> bool:
+        """See `Schedule.follows_epochs`."""
+        return True
+
     def build(self, base: float, num_epochs: int) -> Rates:
         """See `Schedule.build`."""
         from mpitrain.data.portable_math import cosine_of_turns

@@ -26,6 +26,11 @@ class Schedule(TypedComponent):
         """Epochs without a better loss that make a plateau; None where plateaus do not matter."""
         return None
 
+    @property
+    def follows_epochs(self) -> bool:
+        """Whether the rates of all epochs follow from how many there are."""
+        return False
+
     def build(self, base: float, num_epochs: int) -> Rates:
         """Return the learning rates of `num_epochs` epochs after the warm-up, from `base` on.
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import read_column
+from mpitrain.data.files.decoding import read, read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.errors import ConfigError, DataError
+from mpitrain.errors import ConfigError, DataError, one_line
 
 EPOCH = "days since 1970-01-01"
 DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2})?)?\b")
@@ -23,6 +23,8 @@ CLOCK_NAMES = (TIME, "day_of_year", "hour_of_day", "month", "year")
 Times = npt.NDArray[np.float64]
 # Calendars without a year 0, and the days from 1970 to its first day where it is counted.
 _WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
+_CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap"}
+_CF_CALENDARS = ("standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day", "julian")
 _LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
 _SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-")
 # Months and years have no fixed length: whole ones are counted in the calendar. Months of 360_day are cftime's.
@@ -39,7 +41,8 @@ def is_clock(name: str, file: FieldFile) -> bool:
 def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
     """Return the days (T,) since 1970-01-01 of a file's time levels, and the calendar.
 
-    `info` is the coordinate variable of the time axis. Raises DataError where there is none that says since when.
+    `info` is the coordinate variable of the time axis. Means that are stamped at an end of their interval have its
+    middle. Raises DataError where there is none that says since when.
     """
     if info is None or " since " not in info.units:
         raise DataError(
@@ -47,10 +50,16 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
             "2000-01-01'), which time, day_of_year, hour_of_day and dates need; take these out of the settings"
         )
     calendar = plain_calendar(info.text("calendar"))
-    values = read_column(file, info)
+    if calendar not in _CF_CALENDARS:
+        raise DataError(
+            f"{file.path}: {info.name}'s calendar is '{one_line(calendar)}', which CF does not know; write one of "
+            f"{', '.join(_CF_CALENDARS)}"
+        )
+    ends = ends_of_means(info, file)
+    days = lambda values: numbers_of(dates_of(values, info.units, calendar), EPOCH, calendar).reshape(-1)  # noqa: E731
     try:
-        dates = dates_of(values, info.units, calendar)
-        return numbers_of(dates, EPOCH, calendar).reshape(-1), calendar
+        times = days(read_column(file, info)) if ends is None else (days(ends[0]) + days(ends[1])) / 2
+        return times, calendar
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units, or write days since a "
@@ -58,9 +67,24 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
         ) from error
 
 
+def ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
+    """Return start and end (T,) of the intervals (CF `bounds`) of which times are means, where times stand at an end.
+
+    None where they stand elsewhere, and for bounds that were never written: missing, empty, or without their times.
+    """
+    bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{info.text('bounds')}".lstrip("/"))
+    if bounds is None or not bounds.is_numeric or bounds.shape != (*info.shape, 2):
+        return None
+    values, both = read_column(file, info), read(file, bounds.name, (slice(None), slice(None))).astype(np.float64)
+    low, high = both.min(axis=1), both.max(axis=1)
+    known = np.isfinite(values)
+    is_sound = (low < high) & ((values == low) | (values == high))
+    return (low, high) if known.any() and is_sound[known].all() else None
+
+
 def plain_calendar(calendar: str) -> str:
-    """Return the name of a calendar as cftime spells it; "" is the standard one."""
-    return {"": "standard", "gregorian": "standard"}.get(calendar.lower(), calendar.lower())
+    """Return the name of a calendar as cftime spells it; "" is the standard one, "360" the one of so many days."""
+    return _CALENDARS.get(calendar.lower(), calendar.lower())
 
 
 def dates_of(values: Any, units: str, calendar: str) -> Any:
@@ -84,6 +108,21 @@ def dates_of(values: Any, units: str, calendar: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that CF does not have it is why it is asked for
         return cftime.num2date(values, units, calendar=calendar, has_year_zero=True)
+
+
+def in_calendar(dates: Any, calendar: str) -> Any:
+    """Return dates with the same year, month, day and time in another calendar. Raises ValueError where it has none."""
+    import cftime
+
+    calendar = plain_calendar(calendar)
+    if all(date is np.ma.masked or date.calendar == calendar for date in np.ravel(np.ma.asarray(dates))):
+        return dates
+    words = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    moved = [
+        date if date is np.ma.masked else cftime.datetime(*(getattr(date, word) for word in words), calendar=calendar)
+        for date in np.ma.asarray(dates)
+    ]
+    return np.ma.array(moved, mask=np.ma.getmaskarray(dates), dtype=object)
 
 
 def _whole(values: Any) -> Any:

@@ -1,0 +1,66 @@
+"""Inputs that go around, as longitudes and months do: a network sees a jump where the circle closes.
+
+Their cosine and sine, as derived variables, have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.first_part import first_values
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.selection.expressions.clock import is_clock
+from mpitrain.data.selection.names import as_list, setting_name
+from mpitrain.data.selection.variable_access import in_radians, is_longitude_of
+
+DAYS_A_YEAR = 365.25
+_TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR, "hour_of_day": 24.0,
+          "hour": 24.0}  # fmt: skip
+# Values that leave more of the circle free have their ends far apart on it.
+_WIDEST_GAP = 1 / 6
+
+
+def turn_of(name: str, file: FieldFile) -> float | None:
+    """Return the length of a whole turn of an input that goes around, in its own units; None of others."""
+    info = file.variables.get(name)
+    if info is None:
+        return _TURNS.get(name) if is_clock(name, file) else None
+    if not info.is_numeric:
+        return None
+    turn = 2 * np.pi if in_radians(info) else 360.0
+    found = turn if is_longitude_of(name, file) else _TURNS.get(info.short_name.lower())
+    return found if found is not None and goes_around(first_values(info, file), found) else None
+
+
+def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:
+    """Tell whether values lie all around a circle of length `turn`, within one turn."""
+    values = values[np.isfinite(values)]
+    if not values.size or np.ptp(values) > turn:
+        return False
+    around = np.unique(values % turn)
+    return bool(np.diff(around, append=around[0] + turn).max() <= _WIDEST_GAP * turn)
+
+
+def cosine_and_sine(name: str, turn: float) -> list[str]:
+    """Return the derived variables that stand for a variable, called `name` in an expression."""
+    angle = name if turn == 2 * np.pi else f"{2 * np.pi / turn:.6f}*{name}"
+    return [f"cos({angle})", f"sin({angle})"]
+
+
+def seam_notices(names: Sequence[str], file: FieldFile) -> Iterator[str]:
+    """Yield a notice that proposes cosine and sine for those of the inputs `names` that go around."""
+    turns = {name: turn for name in names if (turn := turn_of(name, file)) is not None}
+    if turns:
+        called = {name: setting_name(info) if (info := file.variables.get(name)) else name for name in turns}
+        instead = [one for name in names for one in _instead(name, called.get(name, name), turns.get(name))]
+        yield (
+            f"{', '.join(turns)}: the network sees a jump where the circle closes; cosine and sine have none: "
+            f"variables.input_variables=[{as_list(instead)}]"
+        )
+
+
+def _instead(name: str, called: str, turn: float | None) -> list[str]:
+    return [name] if turn is None else cosine_and_sine(called, turn)

@@ -1,0 +1,58 @@
+"""What a user should know of the variables that are read: nothing is guessed or left out without a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mpitrain.data.files.decoding import unread_attributes
+from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.selection.axes import KINDS
+from mpitrain.data.selection.cyclic import seam_notices
+from mpitrain.data.selection.grid_files import Grids
+from mpitrain.data.selection.variable_access import VariableAccess
+
+
+def notes_of_first_file(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> Iterator[str]:
+    """Yield what holds for all files: guessed dimensions, targets that are inputs, inputs with a seam."""
+    yield from _guesses_of_axes(access, file)
+    yield from _targets_among_inputs(grids, access)
+    yield from seam_notices(grids.input_names, file)
+
+
+def notes_of_file(file: FieldFile, access: Mapping[str, VariableAccess]) -> Iterator[str]:
+    """Yield a notice for what is not stored, and for each attribute that would be a number and is none."""
+    for info in {one.info.name: one.info for one in access.values()}.values():
+        note = getattr(file, "note_of", lambda name: None)(info.name)
+        if note is not None:
+            yield f"{file.path}: variable '{info.name}': {note}"
+        for name in unread_attributes(info):
+            yield (
+                f"{file.path}: variable '{info.name}': {name} is '{info.text(name)}', no number, and not applied; "
+                "write the number, or leave values out with domain.mask"
+            )
+
+
+def _guesses_of_axes(access: Mapping[str, VariableAccess], file: FieldFile) -> Iterator[str]:
+    """Yield a notice for each dimension that is taken for time, rows or columns by its place among the others alone."""
+    said: set[str] = set()
+    for one in access.values():
+        kinds = dict(zip(one.axes.order, KINDS, strict=True))
+        for axis in one.axes.guessed:
+            name = one.info.dimensions[axis]
+            if name not in said:
+                said.add(name)
+                yield (
+                    f"{file.path}: variable '{one.info.name}' ({one.info.sizes}): {name} is taken for {kinds[axis]} "
+                    f"by its place; if it is none, take a level, as in {one.info.short_name}[{name}=0]"
+                )
+
+
+def _targets_among_inputs(grids: Grids, access: Mapping[str, VariableAccess]) -> Iterator[str]:
+    """Yield a notice for each target that is an input too, under whatever names, at the same time level."""
+    place = lambda name: (access[name].info.name, access[name].axes.fixed, access[name].lag)  # noqa: E731
+    inputs = {place(name): name for name in grids.input_names if name in access}
+    for target in grids.target_names if grids.has_targets else ():
+        same = inputs.get(place(target)) if target in access else (target if target in grids.input_names else None)
+        if same is not None:
+            own = "" if same == target else f" ({same})"
+            yield f"variables.output_variables: {target} is an input too{own}: the network need only copy it"
