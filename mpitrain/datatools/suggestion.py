@@ -13,7 +13,7 @@ from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
 from mpitrain.data.selection.cf import axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
 from mpitrain.data.selection.coordinates import open_coordinates
-from mpitrain.data.selection.cyclic import DAYS_A_YEAR, cosine_and_sine, goes_around, turn_of
+from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values, dates_of, read_times
 from mpitrain.data.selection.names import (
     CICE_INPUTS,
@@ -207,4 +207,4 @@ def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
         return []
     if np.nanmax(days) - np.nanmin(days) <= _SAME_DAYS:
         return ["time"]
-    return cosine_and_sine("day_of_year", DAYS_A_YEAR) if goes_around(days, DAYS_A_YEAR) else ["day_of_year"]
+    return cosine_and_sine("day_of_year", DAYS_A_YEAR) if closes(days, DAYS_A_YEAR) else ["day_of_year"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -39,12 +40,23 @@ def variable_name(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name).strip("_")
+    return "".join(letter if letter.isalpha() or letter.isdecimal() else "_" for letter in name).strip("_")
+
+
+def variable_names(names: Iterable[str]) -> dict[str, str]:
+    """Return names that NetCDF variables may have, by those of inputs and targets; equal ones are numbered."""
+    found: dict[str, str] = {}
+    # What may keep its name keeps it.
+    for name in sorted(dict.fromkeys(names), key=lambda one: variable_name(one) != one):
+        own = variable_name(name)
+        numbered = (own if number == 1 else f"{own}_{number}" for number in itertools.count(1))
+        found[name] = next(one for one in numbered if one not in found.values())
+    return found
 
 
 def derivative_name(target: str, name: str) -> str:
-    """Return the name of d target / d name."""
-    return f"d{variable_name(target)}_d{variable_name(name)}"
+    """Return the name of d target / d name, both as their variables are called."""
+    return f"d{target}_d{name}"
 
 
 def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str] | None:
@@ -162,11 +174,11 @@ def _values(
     with_jacobian: bool,
     shown: Mapping[str, str] = MappingProxyType({}),
 ) -> Sequence[tuple[str, dict[str, str]]]:
-    values = []
+    values, called = [], variable_names(_names(source))
     for target in source.target_names:
         units = units_by_name[target]
         own = ({"units": units} if units else {}) | _said_of(source, target, shown)
-        variable, meaning = variable_name(target), meaning_of(source, target)
+        variable, meaning = called[target], meaning_of(source, target)
         truth = [(variable, {"long_name": f"{meaning}, from the data", **own})]
         of_difference = {key: text for key, text in own.items() if key != "standard_name"}
         error = {"long_name": f"{meaning}, predicted minus data", **of_difference}
@@ -176,7 +188,7 @@ def _values(
         for name in source.input_names if with_jacobian else ():
             per = _quotient(units, units_by_name[name])
             text = {"long_name": f"derivative of {meaning}, predicted, by {meaning_of(source, name)}"}
-            values.append((derivative_name(target, name), {**text, **({"units": per} if per else {})}))
+            values.append((derivative_name(variable, called[name]), {**text, **({"units": per} if per else {})}))
     return values
 
 
@@ -225,7 +237,8 @@ def extra_variables(network: StoredNetwork, source: SampleSource, with_jacobian:
     if not isinstance(network, StoredEnsemble):
         return {}
     units, found = units_of(network, source), dict[str, dict[str, str]]()
-    targets = [(target, variable_name(target)) for target in source.target_names]
+    called = variable_names(_names(source))
+    targets = [(target, called[target]) for target in source.target_names]
     meaning = {name: meaning_of(source, name) for name in (*source.target_names, *source.input_names)}
 
     def add(name: str, text: str, unit: str) -> None:
@@ -240,10 +253,10 @@ def extra_variables(network: StoredNetwork, source: SampleSource, with_jacobian:
     for member in network.member_names:
         for target, name in targets:
             add(f"{name}_member_{member}", f"{meaning[target]}, predicted by member {member}", units[target])
-    for target, _ in targets if with_jacobian else ():
+    for target, name in targets if with_jacobian else ():
         for one in source.input_names:
             text = f"derivative of {meaning[target]} by {meaning[one]}, standard deviation over members"
-            add(f"{derivative_name(target, one)}_spread", text, _quotient(units[target], units[one]))
+            add(f"{derivative_name(name, called[one])}_spread", text, _quotient(units[target], units[one]))
     return found
 
 

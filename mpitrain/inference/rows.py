@@ -29,7 +29,7 @@ from mpitrain.inference.cf_variables import (
     extra_variables,
     file_attributes,
     icenet_names,
-    variable_name,
+    variable_names,
     variables_of,
     written_names,
 )
@@ -121,6 +121,7 @@ class PredictionSink:
         self._sums = {name: ErrorSums() for name in source.target_names if source.has_targets}
         self._arithmetic, self._written_as = arithmetic, written_as
         self._extra = extra_variables(network, source, layout.with_jacobian)
+        self._called = variable_names((*source.input_names, *source.target_names))
         self._names = icenet_names(network, source)
         self._grid: OutputGrid | None = None
         self._file: GrowingFile | None = None
@@ -166,7 +167,7 @@ class PredictionSink:
     ) -> tuple[list[OutputVariable], dict[str, tuple[str, int]], dict[str, Array], dict[str, Array]]:
         """Return the variables with their levels, where each record of one belongs, and values of axes and scalars."""
         levels = levels_of(self._source, {*dimensions, *(one.name for one in variables)})
-        names = {variable_name(target): target for target in self._source.target_names}
+        names = {self._called[target]: target for target in self._source.target_names}
         leading = next(iter(dimensions)) if self._grid is None or self._grid.has_time_levels else ""
         merged, places = on_level_axes(variables, names, levels, leading)
         axes = {level.axis.dimension: level.axis for level in levels.values()}
@@ -207,7 +208,7 @@ class PredictionSink:
         """Return truth, prediction, error and derivatives of each target, whose errors are added up."""
         records: dict[str, Array] = {}
         for number, target in enumerate(self._source.target_names):
-            name, answer = variable_name(target), predictions[:, number]
+            name, answer = self._called[target], predictions[:, number]
             records[name + PREDICTED] = answer
             if targets is not None:
                 truth = targets[:, number]
@@ -216,7 +217,7 @@ class PredictionSink:
                 self._add_by_role(target, truth, answer - truth, roles)
                 records |= {name: truth, name + ERROR: answer - truth}
             if jacobian is not None:
-                names = (derivative_name(target, one) for one in self._source.input_names)
+                names = (derivative_name(name, self._called[one]) for one in self._source.input_names)
                 records |= dict(zip(names, jacobian[:, number].T, strict=True))
         return records
 

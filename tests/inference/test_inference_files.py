@@ -17,6 +17,7 @@ from mpitrain.data.samples import concatenate
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import OutputError
+from mpitrain.inference.cf_variables import variable_names
 from mpitrain.models.jacobian import input_jacobian
 from mpitrain.synthetic.history import Storage, write_synthetic_history
 
@@ -159,3 +160,11 @@ def test_an_error_amid_the_file_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OutputError, match="no space"):
         predict_played(model, config, tmp_path / "p.nc", chunk_bytes=100)
     assert left_behind(tmp_path) == ["a.nc", "m.pt", "normalization.m.pt"]
+
+
+def test_names_of_variables_are_one_to_one() -> None:
+    names = ["Temperature (°C)", "Temperature_C", "Temperature [C]", "x[lev=0]", "Salinity [g kg⁻¹]", "sst"]
+    found = variable_names(names)
+    assert list(found[name] for name in names) == [
+        "Temperature_C_2", "Temperature_C", "Temperature_C_3", "x_lev_0", "Salinity_g_kg", "sst"
+    ]  # fmt: skip

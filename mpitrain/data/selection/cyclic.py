@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.first_part import first_values
 from mpitrain.data.files.variable import FieldFile
-from mpitrain.data.selection.expressions.clock import is_clock
+from mpitrain.data.selection.expressions.clock import Times, clock_values, is_clock
 from mpitrain.data.selection.names import as_list, setting_name
 from mpitrain.data.selection.variable_access import in_radians, is_longitude_of
 
@@ -23,11 +23,16 @@ _TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "
 _WIDEST_GAP = 1 / 6
 
 
-def turn_of(name: str, file: FieldFile) -> float | None:
-    """Return the length of a whole turn of an input that goes around, in its own units; None of others."""
+def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: str = "standard") -> float | None:
+    """Return the length of a whole turn of an input that goes around, in its own units; None of others.
+
+    Of what is decoded from `times` (T,), days since 1970-01-01 of `calendar`, where these see its circle close.
+    """
     info = file.variables.get(name)
     if info is None:
-        return _TURNS.get(name) if is_clock(name, file) else None
+        found = _TURNS.get(name) if is_clock(name, file) else None
+        has_seam = times is not None and found is not None and closes(clock_values(name, times, calendar), found)
+        return found if has_seam else None
     if not info.is_numeric:
         return None
     turn = 2 * np.pi if in_radians(info) else 360.0
@@ -44,15 +49,20 @@ def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:
     return bool(np.diff(around, append=around[0] + turn).max() <= _WIDEST_GAP * turn)
 
 
+def closes(values: npt.NDArray[np.floating], turn: float) -> bool:
+    """Tell whether values on a circle reach over half of its length, so that its ends are near each other."""
+    return bool(np.isfinite(values).any() and np.nanmax(values) - np.nanmin(values) > turn / 2)
+
+
 def cosine_and_sine(name: str, turn: float) -> list[str]:
     """Return the derived variables that stand for a variable, called `name` in an expression."""
     angle = name if turn == 2 * np.pi else f"{2 * np.pi / turn:.6f}*{name}"
     return [f"cos({angle})", f"sin({angle})"]
 
 
-def seam_notices(names: Sequence[str], file: FieldFile) -> Iterator[str]:
-    """Yield a notice that proposes cosine and sine for those of the inputs `names` that go around."""
-    turns = {name: turn for name in names if (turn := turn_of(name, file)) is not None}
+def seam_notices(names: Sequence[str], file: FieldFile, times: Times | None, calendar: str) -> Iterator[str]:
+    """Yield a notice that proposes cosine and sine for those of the inputs `names` that go around: see `turn_of`."""
+    turns = {name: turn for name in names if (turn := turn_of(name, file, times, calendar)) is not None}
     if turns:
         called = {name: setting_name(info) if (info := file.variables.get(name)) else name for name in turns}
         instead = [one for name in names for one in _instead(name, called.get(name, name), turns.get(name))]

@@ -8,15 +8,18 @@ from mpitrain.data.files.decoding import unread_attributes
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.axes import KINDS
 from mpitrain.data.selection.cyclic import seam_notices
+from mpitrain.data.selection.expressions.clock import Times
 from mpitrain.data.selection.grid_files import Grids
 from mpitrain.data.selection.variable_access import VariableAccess
 
 
-def notes_of_first_file(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> Iterator[str]:
+def notes_of_first_file(
+    grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess], times: Times | None
+) -> Iterator[str]:
     """Yield what holds for all files: guessed dimensions, targets that are inputs, inputs with a seam."""
     yield from _guesses_of_axes(access, file)
     yield from _targets_among_inputs(grids, access)
-    yield from seam_notices(grids.input_names, file)
+    yield from seam_notices(grids.input_names, file, times, grids.calendar or "standard")
 
 
 def notes_of_file(file: FieldFile, access: Mapping[str, VariableAccess]) -> Iterator[str]:

@@ -116,12 +116,13 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
     access = _find_all(grids, file, grids.names)
     grids.notices += [*notes_of_file(file, access), *convert_units(grids, file, access)]
     if is_first:
-        grids.notices += notes_of_first_file(grids, file, access)
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
     times = read_file_times(grids, file, access)
+    if is_first:
+        grids.notices += notes_of_first_file(grids, file, access, times)
     record = SourceFile(
         file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times, grids.selection.reader
     )
