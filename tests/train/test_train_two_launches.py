@@ -27,7 +27,7 @@ def test_a_folder_in_use_is_left_alone_and_a_killed_launch_is_followed(small_his
         [*start, "--overwrite"],
         [*start, "--overwrite", "--take-over"],
         [*start, "--overwrite", "variables.input_variables=[no_such_variable]"],
-        ["train", "--resume", str(run), MORE_EPOCHS],
+        ["train", "--resume", str(run), "training.max_steps=1", MORE_EPOCHS],
         ["ensemble", *start[1:], "--members", "2"],
     ]
     for words, outcome in zip(others, run_many(tmp_path / "logs", None, others), strict=True):
