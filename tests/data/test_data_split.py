@@ -142,3 +142,25 @@ def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
             file["when"].units = units
     config = config_of(f"[{tmp_path}/a.nc, {tmp_path}/b.nc]", "domain.mask_mode=null")
     assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("grid", "single points, between others"), ("stations", "single reports of places"), ("reports", None),
+     ("places alone", None)],
+)  # fmt: skip
+def test_what_chance_holds_out_beside_its_like_is_told(tmp_path, kind, expected):
+    places = {name: (("n",), np.arange(40.0) // (10 if kind == "stations" else 1)) for name in ("lat", "lon")}
+    variables = {
+        "grid": {name: (("time", "lat", "lon"), ramp(0, (4, 2, 5))) for name in ("x", "y")},
+        "places alone": {name: (("lat", "lon"), ramp(0, (8, 5))) for name in ("x", "y")},
+    }.get(kind, {name: (("n",), ramp(0, (40,))) for name in ("x", "y")} | places)
+    units = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}
+    own = {name: one for name, one in units.items() if name in variables}
+    path = write_netcdf(tmp_path / "f.nc", variables, "", None, **own)
+    for meant in ((), ("data.split=random",)):
+        config = config_of(path, *meant)
+        source = open_source(selection_of(config))
+        told = split_notices(plan_split(config.split_data, source), 4, 40)
+        assert len(told) == int(expected is not None and not meant)
+        assert all(expected in line for line in told)

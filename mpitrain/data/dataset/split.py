@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mpitrain.config import DataSection
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
-from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.coordinates import open_coordinates, places_of_reports
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, DataError
 
@@ -25,6 +25,11 @@ _OF_GRID = (
     "skill at times to come set data.split=time, for skill elsewhere data.split=region; data.split=random says that "
     "this is meant"
 )
+_OF_REPORTS = (
+    "held out for validation: single reports of places that are trained on; for skill elsewhere give reports of other "
+    "places as data.validation_path; data.split=random says that this is meant"
+)
+_FEWEST_REPORTS_A_PLACE = 3
 IndexArray = npt.NDArray[np.int64]
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
 # Held-out shares that deviate further from the one asked for are worth a notice.
@@ -140,21 +145,21 @@ def split_notices(rule: SplitRule, num_held_out: int, num_samples: int) -> tuple
 
 
 def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> str:
-    if _is_series(source, num_levels):
-        return _OF_SERIES
-    has_both = source.layout.is_grid and source.grid_shape != (1, 1) and num_levels > 1
-    return _OF_GRID if has_both and not is_meant else ""
-
-
-def _is_series(source: SampleSource, num_levels: int) -> bool:
-    """Tell whether samples are the times of one place, one after the other: reports from several places are not."""
-    if not source.layout.is_grid or source.grid_shape != (1, 1) or num_levels < 2:
-        return False
+    """Return what the samples that chance holds out have in common with those that are trained on; "" for nothing."""
+    if not source.layout.is_grid:
+        return ""
+    if source.grid_shape != (1, 1) and num_levels > 1:
+        return "" if is_meant else _OF_GRID
     try:
         found = open_coordinates(source)
+        places = places_of_reports(found)
     except DataError:  # places or times that nothing else needs
-        return False
-    return not found.moving and (found.times is None or bool((np.diff(found.times) > 0).all()))
+        return ""
+    if places is not None:
+        num_places = len(np.unique(places, axis=0))
+        return "" if is_meant or num_places * _FEWEST_REPORTS_A_PLACE > len(places) else _OF_REPORTS
+    is_series = source.grid_shape == (1, 1) and num_levels > 1 and not found.moving
+    return _OF_SERIES if is_series and (found.times is None or (np.diff(found.times) > 0).all()) else ""
 
 
 def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:

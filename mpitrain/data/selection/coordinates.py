@@ -96,6 +96,22 @@ def open_coordinates(source: SampleSource) -> Coordinates:
     return Coordinates(source, attributes, dtypes, grids, moving, times, stored, time_name)
 
 
+def places_of_reports(found: Coordinates) -> Array | None:
+    """Return latitude and longitude (N, 2) of samples that lie one after the other, each at a place; None of others."""
+    names, source = ("lat", "lon"), found.source
+    if not set(names) <= set(found.stored):
+        return None
+    if source.grid_shape == (1, 1) and set(names) <= set(found.moving):
+        read = lambda name: np.concatenate(  # noqa: E731
+            [_whole(*one, source).reshape(-1) for one in zip(found.moving[name], source.files, strict=True)]
+        )
+        return np.stack([read(name) for name in names], axis=1)
+    is_row = source.grid_shape[0] == 1 < source.grid_shape[1] == source.num_points
+    if not is_row or found.moving:
+        return None
+    return np.stack([found.grids[name].reshape(-1) for name in names], axis=1)
+
+
 def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
     return np.broadcast_to(values[0], grid_shape)
 
