@@ -113,6 +113,14 @@ def test_levels_beside_cells_are_asked_for(make):
     assert qv[0] == pytest.approx(np.arange(1, 6) * 0.001)
 
 
+def test_places_of_mpas_are_in_radians(make):
+    make("mpas_levels_last")
+    names = "history.nc", "['theta[nVertLevels=0]']", "[surface_pressure]"
+    assert len(columns_of(*names, "domain.latitude_range=[30, 90]")[0]) == 26
+    found = open_coordinates(source_of(*names))
+    assert (found.grids["lat"].min(), found.grids["lat"].max()) == pytest.approx((-78, 78))
+
+
 @pytest.mark.parametrize(
     ("dimensions", "coordinates"),
     [
