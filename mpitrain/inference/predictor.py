@@ -197,7 +197,11 @@ def open_data(config: RunConfig, files: Sequence[str]) -> SampleSource | None:
 
 def describe_doubts(prediction: Prediction, network: StoredNetwork, source: SampleSource) -> list[str]:
     """Return a notice for each reason not to trust a part of the predictions."""
-    return [*_describe_outside(prediction, network), *_describe_beyond_data(prediction, source.layout.is_grid)]
+    return [
+        *_describe_constant(network),
+        *_describe_outside(prediction, network),
+        *_describe_beyond_data(prediction, source.layout.is_grid),
+    ]
 
 
 def _describe_beyond_data(prediction: Prediction, is_grid: bool) -> list[str]:
@@ -211,6 +215,17 @@ def _describe_beyond_data(prediction: Prediction, is_grid: bool) -> list[str]:
         f"tells how good they are{advice}"
         for (number, all_), names in targets.items()
         if 0 < number < all_
+    ]
+
+
+def _describe_constant(network: StoredNetwork) -> list[str]:
+    """Return a notice for each input that was one and the same number in all training samples."""
+    named = zip(network.description.input_names, network.description.input_ranges, strict=False)
+    return [
+        f"input '{name}': {float(text.split()[0]):.6g} in all training samples: what it does to predictions, and "
+        "derivatives by it, come from the first random weights"
+        for name, text in named
+        if len(set(map(float, text.split()))) == 1
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import netCDF4
 import numpy as np
@@ -16,7 +17,7 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.inference import maps
 from mpitrain.inference.maps import draw_prediction
-from mpitrain.inference.predictor import describe_doubts, describe_prediction, predict_to_file
+from mpitrain.inference.predictor import _describe_constant, describe_doubts, describe_prediction, predict_to_file
 from mpitrain.inference.roles import find_roles
 from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe.page.places import PlaceErrors
@@ -426,3 +427,9 @@ def test_predictions_where_the_data_has_no_value_are_told_and_pale(tmp_path: Pat
             draw_prediction(tmp_path / "o.nc", tmp_path / "maps")
         titles = [figures[number].axes[0].get_title() for number in (0, 3)]
         assert titles == ["sst, predicted; pale where the data has no value", "sst, predicted"]
+
+
+def test_an_input_that_never_varied_is_told():
+    known = SimpleNamespace(input_names=("a", "c"), input_ranges=("-1.5 2.0", "3.0 3.0"))
+    (line,) = _describe_constant(SimpleNamespace(description=known))
+    assert line.startswith("input 'c': 3 in all training samples: what it does to predictions, and derivatives by it, ")
