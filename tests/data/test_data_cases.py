@@ -94,8 +94,18 @@ def test_numbers_that_are_text(tmp_path: Path, kind: str, end: str) -> None:
             file["x"].attrs.update({name: np.bytes_(text) for name, text in attributes.items()})
     source = source_of(path, "[x]", "[y]")
     assert np.array_equal(read_all(source).inputs[:, 0], np.asarray(expected, "f4"), equal_nan=True)
-    told = [line for line in source.notices if "is 'none', no number, and not applied" in line]
+    told = [line for line in source.notices if "is the text 'none', and is not applied" in line]
     assert len(told) == int(kind == "no number")
+
+
+def test_text_limits_of_packed_values_are_not_applied_and_told(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        for name in ("x", "y"):
+            file[name] = np.array([5000, 9000], "i2")
+        file["x"].attrs.update({"scale_factor": 0.01, "valid_range": np.bytes_("0 100")})
+    source = source_of(tmp_path / "f.h5", "[x]", "[y]")
+    assert read_all(source).inputs[:, 0].tolist() == [50, 90]
+    assert any("valid_range is the text '0 100', and is not applied" in line for line in source.notices)
 
 
 # Axes that nobody knows
@@ -141,6 +151,22 @@ def test_an_unknown_axis_beside_cells_is_no_row(tmp_path: Path, dimensions, coor
         source_of(path, "[x]", "[y]")
 
 
+def test_reports_of_stations_are_read_and_said(tmp_path: Path) -> None:
+    variables = {name: (("station", "obs"), ramp(0, (3, 4))) for name in ("x", "y")}
+    variables |= {name: (("station",), np.arange(3.0)) for name in ("lat", "lon")}
+    units = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}
+    source = source_of(write_netcdf(tmp_path / "f.nc", variables, "", None, **units), "[x]", "[y]")
+    assert len(read_all(source)) == 12
+    assert any("obs is taken for" in line for line in source.notices)
+
+
+def test_a_cell_name_beside_rows_and_columns_is_a_level(tmp_path: Path) -> None:
+    along = ("time", "node", "lat", "lon")
+    path = write_netcdf(tmp_path / "f.nc", {name: (along, ramp(0, (2, 3, 4, 5))) for name in ("x", "y")}, "", None)
+    with pytest.raises(DataError, match=r"dimension node of size 3 is neither .*x\[node=0\]"):
+        source_of(path, "[x]", "[y]")
+
+
 @pytest.mark.parametrize(
     ("dimensions", "guessed"),
     [
@@ -173,6 +199,26 @@ def test_a_mean_that_is_stamped_at_the_end_of_its_month_is_of_that_month(make):
     assert (len(aice), *facts(aice)[:1], *facts(tair)[1:3]) == (48, pytest.approx(0.02), -18, pytest.approx(-17.3))
     (line,) = [one for one in source_of("iceh.2001.nc", "[month]", "[aice_h]").notices if "time_bounds" in one]
     assert "stamps means at an end of their intervals" in line
+
+
+@pytest.mark.parametrize("methods", ["time: point", ""])
+def test_times_of_what_is_no_mean_stay(make, methods: str) -> None:
+    make("cice_month_end")
+    with netCDF4.Dataset("iceh.2001.nc", "a") as file:
+        for name in ("aice_h", "Tair_h"):
+            file[name].cell_methods = methods
+    source = source_of("iceh.2001.nc", "[month]", "[aice_h]")
+    assert read_all(source).inputs[0] == 2
+    assert not any("time_bounds" in line for line in source.notices)
+
+
+def test_a_first_record_without_an_interval_keeps_its_time(make):
+    make("cice_month_end")
+    with netCDF4.Dataset("iceh.2001.nc", "a") as file:
+        file["time"][0] = 0.0
+        file["time_bounds"][0] = 0.0
+    clocks, _ = columns_of("iceh.2001.nc", "[day_of_year]", "[aice_h]")
+    assert clocks[[0, 48], 0].tolist() == [1, 46]
 
 
 @pytest.mark.parametrize("unwritten", [0.0, np.nan])
@@ -250,8 +296,18 @@ def test_a_chunk_that_is_not_stored_is_the_fill_value(make, store: str) -> None:
     samples = read_all(source)
     assert facts(samples.inputs) == (pytest.approx(7 / 6), 0, 5, 0)
     assert (facts(samples.targets)[0], len(samples)) == (282.5, 384)
-    told = [line for line in source.notices if "8 of its 12 chunks are not stored, and are read as 0.0" in line]
+    told = [line for line in source.notices if "8 of its 12 chunks are not stored, and are read as 0" in line]
     assert len(told) == int(store == "plain.zarr")
+
+
+def test_a_chunk_of_version_2_without_a_fill_value_is_told(tmp_path: Path) -> None:
+    group = zarr.open_group(str(tmp_path / "f.zarr"), mode="w", zarr_format=2)
+    for name in ("x", "y"):
+        group.create_array(name, shape=(4,), chunks=(2,), dtype="f4", fill_value=None)[:] = np.arange(4.0) + 1
+    (tmp_path / "f.zarr" / "x" / "1").unlink()
+    source = source_of(tmp_path / "f.zarr", "[x]", "[y]")
+    assert read_all(source).inputs[:, 0].tolist() == [1, 2, 0, 0]
+    assert any("'x': 1 of its 2 chunks are not stored, and are read as 0" in line for line in source.notices)
 
 
 COLUMNS = {"snowing": (5 / 9, 0, 1, 20), "depth": (1.65131579, 0.125, 3.125, 10), "count": (8, 7, 9, 8),

@@ -148,8 +148,11 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
     """Return what the samples that chance holds out have in common with those that are trained on; "" for nothing."""
     if not source.layout.is_grid:
         return ""
-    if source.grid_shape != (1, 1) and num_levels > 1:
+    is_one_place = source.grid_shape == (1, 1) and num_levels > 1
+    if not is_one_place and num_levels > 1:
         return "" if is_meant else _OF_GRID
+    if not is_one_place and (is_meant or 1 not in source.grid_shape):
+        return ""
     try:
         found = open_coordinates(source)
         places = places_of_reports(found)
@@ -158,7 +161,7 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
     if places is not None:
         num_places = len(np.unique(places, axis=0))
         return "" if is_meant or num_places * _FEWEST_REPORTS_A_PLACE > len(places) else _OF_REPORTS
-    is_series = source.grid_shape == (1, 1) and num_levels > 1 and not found.moving
+    is_series = is_one_place and not found.moving
     return _OF_SERIES if is_series and (found.times is None or (np.diff(found.times) > 0).all()) else ""
 
 

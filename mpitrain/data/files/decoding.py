@@ -12,7 +12,7 @@ import binascii
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,10 @@ class Decoder:
     def __init__(self, info: VariableInfo) -> None:
         """Read the attributes."""
         self._is_meant_unsigned = info.text("_Unsigned").lower() == "true"
-        self._markers = [*_numbers(info, "_FillValue"), *_numbers(info, "missing_value")]
-        self._default_fill = info.default_fill
+        self._markers = markers_of(info)
+        # A fill value that is text may be meant as the library's; a missing value that is text is beside it.
+        replaces = "_FillValue" in info.attributes or not isinstance(info.attributes.get("missing_value", ""), str)
+        self._default_fill = None if replaces else info.default_fill
         self._calendar = info.text("calendar") if is_absolute(info.text("units")) else None
         scale, offset = _numbers(info, "scale_factor"), _numbers(info, "add_offset")
         self._is_packed = bool(scale or offset)
@@ -140,7 +142,7 @@ class Decoder:
 
     def _markers_in(self, dtype: np.dtype[Any]) -> list[Any]:
         if dtype.kind != "f":
-            default = [] if self._markers or self._default_fill is None else [self._default_fill]
+            default = [] if self._default_fill is None else [self._default_fill]
             return [_in_type(marker, dtype) for marker in (*self._markers, *default)]
         # Huge ones are found by their size, and NaN is NaN already.
         return [_in_type(marker, dtype) for marker in self._markers if abs(marker) < LARGEST_VALID]
@@ -166,6 +168,8 @@ def _has_huge(values: Array) -> bool:
 
 
 def _valid_range(info: VariableInfo) -> tuple[float | None, float | None]:
+    if _numbers(info, "scale_factor") or _numbers(info, "add_offset"):  # text does not tell whether it is packed too
+        info = replace(info, attributes={key: one for key, one in info.attributes.items() if not isinstance(one, str)})
     both = _numbers(info, "valid_range")
     if len(both) == 2:
         return both[0], both[1]
@@ -206,11 +210,21 @@ def _coded_fill(text: str) -> list[float] | None:
         return None
 
 
+def markers_of(info: VariableInfo) -> list[float]:
+    """Return the stored numbers that mark what is missing."""
+    return [*_numbers(info, "_FillValue"), *_numbers(info, "missing_value")]
+
+
 def unread_attributes(info: VariableInfo) -> Iterator[str]:
-    """Yield the names of attributes that should be numbers, and are text that holds none: they are not applied."""
+    """Yield the names of attributes that should be numbers and are text that is not applied.
+
+    Text that holds no number; and limits of packed values, of which text does not tell whether they are packed.
+    """
+    is_packed = bool(_numbers(info, "scale_factor") or _numbers(info, "add_offset"))
     for name in _OF_NUMBERS if info.is_numeric else ():
         value = info.attributes.get(name)
-        if isinstance(value, str) and _numbers_of_text(value, name) is None:
+        is_text = isinstance(value, str) and bool(value.strip())
+        if is_text and (_numbers_of_text(str(value), name) is None or (is_packed and name.startswith("valid_"))):
             yield name
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.decoding import markers_of
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
 from mpitrain.data.files.zarr_chunks import check_chunk_size, refused_codec
@@ -73,13 +74,13 @@ class ZarrStore:
     def note_of(self, name: str) -> str | None:
         """Return what a reader of a variable should know: how many chunks are not stored and read as a value."""
         array, own = self._arrays.get(name), self.variables.get(name)
-        if array is None or own is None or own.attributes.get("_FillValue") == array.fill_value:
+        if array is None or own is None or (array.fill_value is not None and array.fill_value in markers_of(own)):
             return None
         is_marked = array.dtype.kind == "f" and np.isnan(array.fill_value or 0.0)
         missing = 0 if is_marked else _num_missing(array, self.path)
         if not missing:
             return None
-        return f"{missing} of its {_num_stored(array)} chunks are not stored, and are read as {array.fill_value}"
+        return f"{missing} of its {_num_stored(array)} chunks are not stored, and are read as {array.fill_value or 0}"
 
 
 class _Guard:

@@ -34,9 +34,10 @@ _NAMES = {
     COLUMNS: "ni i x nx lon lons longitude nlon column columns col cols xc xh xq im west_east grid_xt xt_ocean "
     "xu_ocean nlons",
     CELLS: "ncell ncells cell cells node nodes point points ncol nedges nele nface nfaces nmesh2_face "
-    "nschism_hgrid_node nschism_hgrid_face nschism_hgrid_side lndgrid landunit gridcell pft grid_size nod2 elem",
+    "nschism_hgrid_node nschism_hgrid_face nschism_hgrid_side lndgrid gridcell grid_size nod2",
     OTHER: "z lev level levels depth height plev nz zl ncat nc nkice nks category member ensemble bnds nv nvertices",
 }
+_FEWEST_WITH_LEVELS = 3  # axes: times, levels, cells
 _CELL_NAMES = frozenset(_NAMES[CELLS].split())
 _NO_NAME = re.compile(r"(phony_)?dim_?\d+|")  # what libraries call a dimension that has none
 _KIND_OF_NAME = {name: COLUMNS if kind == CELLS else kind for kind, names in _NAMES.items() for name in names.split()}
@@ -132,6 +133,9 @@ def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
 
 def _kinds_of(info: VariableInfo, variables: Variables) -> list[str | None]:
     kinds = [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+    is_cell = [name.lower() in _CELL_NAMES for name in info.dimensions]
+    if any(kind in (ROWS, COLUMNS) and not cell for kind, cell in zip(kinds, is_cell, strict=True)):
+        kinds = [OTHER if cell else kind for kind, cell in zip(kinds, is_cell, strict=True)]
     return _with_places(info, kinds, variables) if None in kinds else kinds
 
 
@@ -155,8 +159,11 @@ def _with_places(info: VariableInfo, kinds: list[str | None], variables: Variabl
 def _with_levels_beside_cells(
     info: VariableInfo, kinds: list[str | None], variables: Variables
 ) -> list[str | None]:  # fmt: skip
-    """Take unknown axes for levels or the like where the others are cells in no order, which have no rows."""
-    if None not in kinds or not _has_cells(info, kinds, variables):
+    """Take unknown axes for levels or the like where the others are cells in no order, which have no rows.
+
+    A lone one beside the cells may be of times or reports.
+    """
+    if None not in kinds or len(kinds) < _FEWEST_WITH_LEVELS or not _has_cells(info, kinds, variables):
         return kinds
     may_be_time = info.unlimited if TIME not in kinds else frozenset()
     named = [axis for axis, name in enumerate(info.dimensions) if name and axis not in may_be_time]

@@ -106,8 +106,8 @@ def places_of_reports(found: Coordinates) -> Array | None:
             [_whole(*one, source).reshape(-1) for one in zip(found.moving[name], source.files, strict=True)]
         )
         return np.stack([read(name) for name in names], axis=1)
-    is_row = source.grid_shape[0] == 1 < source.grid_shape[1] == source.num_points
-    if not is_row or found.moving:
+    is_line = 1 in source.grid_shape and max(source.grid_shape) == source.num_points
+    if not is_line or found.moving:
         return None
     return np.stack([found.grids[name].reshape(-1) for name in names], axis=1)
 

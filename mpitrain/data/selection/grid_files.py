@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.variable import FieldFile, check_claims
+from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.clock import ends_of_means, read_times
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.names import odd_units
@@ -41,6 +41,8 @@ class Grids:
     statics: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     naming: Naming = field(default_factory=Naming)
     calendar: str = ""
+    has_means: bool | None = None
+    told: set[str] = field(default_factory=set)
     units: dict[str, str] = field(default_factory=dict)
     records: list[SourceFile] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -78,11 +80,8 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     if not grids.naming.clocks and (info is None or " since " not in info.units):
         return None  # lags count levels
     times, calendar = read_times(info, file)
-    if info is not None and not grids.calendar and grids.naming.clocks and ends_of_means(info, file) is not None:
-        grids.notices.append(
-            f"{file.path}: {info.name} stamps means at an end of their intervals: months, days and times of conditions "
-            f"are those of the middles, as {info.text('bounds')} says"
-        )
+    if info is not None and grids.naming.clocks:
+        grids.notices += _notes_of_means(grids, info, file)
     grids.calendar = grids.calendar or calendar
     if calendar != grids.calendar:
         raise DataError(
@@ -99,6 +98,23 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
             "before; give the files in the order of time, each time once"
         )
     return times
+
+
+def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile) -> Iterator[str]:
+    """Yield a notice where times are those of the middles of means, and where a file differs from the first in that."""
+    has_means = ends_of_means(info, file) is not None
+    if grids.has_means is None and has_means:
+        yield (
+            f"{file.path}: {info.name} stamps means at an end of their intervals: months, days and times of conditions "
+            f"are those of the middles, as {info.text('bounds')} says"
+        )
+    elif grids.has_means not in (None, has_means):
+        own, others = ("middles", "stamps") if has_means else ("stamps", "middles")
+        yield (
+            f"{file.path}: months, days and times of conditions are those of the {own} of its intervals, and of the "
+            f"{others} in {grids.records[0].path}: see the bounds and cell_methods of both"
+        )
+    grids.has_means = has_means if grids.has_means is None else grids.has_means
 
 
 def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from mpitrain.data.files.decoding import unread_attributes
-from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import KINDS
 from mpitrain.data.selection.cyclic import seam_notices
 from mpitrain.data.selection.expressions.clock import Times
@@ -19,20 +19,24 @@ def notes_of_first_file(
     """Yield what holds for all files: guessed dimensions, targets that are inputs, inputs with a seam."""
     yield from _guesses_of_axes(access, file)
     yield from _targets_among_inputs(grids, access)
-    yield from seam_notices(grids.input_names, file, times, grids.calendar or "standard")
+    if not grids.may_lack_targets:  # a trained network has its inputs
+        yield from seam_notices(grids.input_names, file, times, grids.calendar or "standard")
 
 
-def notes_of_file(file: FieldFile, access: Mapping[str, VariableAccess]) -> Iterator[str]:
-    """Yield a notice for what is not stored, and for each attribute that would be a number and is none."""
-    for info in {one.info.name: one.info for one in access.values()}.values():
+def notes_of_file(file: FieldFile, infos: Iterable[VariableInfo], told: set[str]) -> Iterator[str]:
+    """Yield a notice for what is not stored, and for attributes that are text and not applied; not what was `told`."""
+    for info in {one.name: one for one in infos}.values():
         note = getattr(file, "note_of", lambda name: None)(info.name)
-        if note is not None:
-            yield f"{file.path}: variable '{info.name}': {note}"
-        for name in unread_attributes(info):
-            yield (
-                f"{file.path}: variable '{info.name}': {name} is '{info.text(name)}', no number, and not applied; "
-                "write the number, or leave values out with domain.mask"
-            )
+        words = [note] if note is not None else []
+        words += [
+            f"{name} is the text '{info.text(name)}', and is not applied; write a number, or leave values out with "
+            "domain.mask"
+            for name in unread_attributes(info)
+        ]
+        for one in (f"variable '{info.name}': {word}" for word in words):
+            if one not in told:
+                told.add(one)
+                yield f"{file.path}: {one}"
 
 
 def _guesses_of_axes(access: Mapping[str, VariableAccess], file: FieldFile) -> Iterator[str]:

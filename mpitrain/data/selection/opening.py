@@ -114,7 +114,10 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
             "predict for files with and without targets one after the other"
         )
     access = _find_all(grids, file, grids.names)
-    grids.notices += [*notes_of_file(file, access), *convert_units(grids, file, access)]
+    grids.notices += [
+        *notes_of_file(file, (one.info for one in access.values()), grids.told),
+        *convert_units(grids, file, access),
+    ]
     if is_first:
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)

@@ -16,6 +16,7 @@ from mpitrain.data.formats.open import OnFile, opened
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.grid import field_weights
+from mpitrain.data.selection.notes import notes_of_file
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleLayout, SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import ReadCounter
@@ -96,10 +97,14 @@ def open_table(
     """Open files of samples that are ready (see `opening.open_source`)."""
     records: list[SourceFile] = []
     chunks: list[SampleChunk] = []
+    told: list[str] = []
+    known: set[str] = set()
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
         with opened(path, on_file, selection.reader) as file:
             found = check_table(file, num_predicted is not None)
+            arrays = (file.variables[name] for name in (INPUTS, TARGETS) if name in file.variables)
+            told += notes_of_file(file, arrays, known)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
@@ -116,7 +121,7 @@ def open_table(
         num_points=sum(record.num_times for record in records),
         grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
         units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
-        notices=(*notices, *_unused_with_a_table(selection, paths[0])),
+        notices=(*notices, *told, *_unused_with_a_table(selection, paths[0])),
     )
 
 

@@ -70,16 +70,28 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
 def ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
     """Return start and end (T,) of the intervals (CF `bounds`) of which times are means, where times stand at an end.
 
-    None where they stand elsewhere, and for bounds that were never written: missing, empty, or without their times.
+    A record without an interval, as the first of many runs, keeps its time. None where times stand elsewhere, where no
+    variable is said to be a mean or the like over time (CF `cell_methods`) or one is of a point in time, and for bounds
+    that were never written: missing, or without their times.
     """
     bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{info.text('bounds')}".lstrip("/"))
-    if bounds is None or not bounds.is_numeric or bounds.shape != (*info.shape, 2):
+    if bounds is None or not bounds.is_numeric or len(info.shape) != 1 or bounds.shape != (*info.shape, 2):
+        return None
+    methods = {method for one in file.variables.values() for method in _methods_over(info, one)}
+    if not methods or "point" in methods:
         return None
     values, both = read_column(file, info), read(file, bounds.name, (slice(None), slice(None))).astype(np.float64)
     low, high = both.min(axis=1), both.max(axis=1)
-    known = np.isfinite(values)
-    is_sound = (low < high) & ((values == low) | (values == high))
-    return (low, high) if known.any() and is_sound[known].all() else None
+    is_mean = np.isfinite(values) & ~((low == high) & (low == values))
+    at_end = [bool((end[is_mean] == values[is_mean]).all()) for end in (low, high)]
+    if not is_mean.any() or not any(at_end) or not (low < high)[is_mean].all():
+        return None
+    return np.where(is_mean, low, values), np.where(is_mean, high, values)
+
+
+def _methods_over(time: VariableInfo, info: VariableInfo) -> list[str]:
+    """Return what CF's `cell_methods` of a variable say of a time: mean, sum, point and so on."""
+    return re.findall(rf"\b(?:time|{re.escape(time.short_name)})\s*:\s*(\w+)", info.text("cell_methods"))
 
 
 def plain_calendar(calendar: str) -> str:
