@@ -202,7 +202,7 @@ def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
     if not times:
         return []
     try:
-        days = clock_values("day_of_year", *read_times(times[0], file))
+        days = clock_values("day_of_year", *read_times(times[0], file)[:2])
     except DataError:
         return []
     if np.nanmax(days) - np.nanmin(days) <= _SAME_DAYS:

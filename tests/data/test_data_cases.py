@@ -310,6 +310,30 @@ def test_a_chunk_of_version_2_without_a_fill_value_is_told(tmp_path: Path) -> No
     assert any("'x': 1 of its 2 chunks are not stored, and are read as 0" in line for line in source.notices)
 
 
+def test_a_chunk_that_is_not_stored_beside_a_rotated_pole_is_told(tmp_path: Path) -> None:
+    group = zarr.open_group(str(tmp_path / "f.zarr"), mode="w", zarr_format=3)
+    axes = {"rlat": [-1.0, 0.0, 1.0], "rlon": [0.0, 1.0, 2.0, 3.0]}
+    for name, values in axes.items():
+        one = group.create_array(name, shape=(len(values),), dtype="f8", dimension_names=(name,))
+        one[:] = values
+        one.attrs.update(
+            {"standard_name": {"rlat": "grid_latitude", "rlon": "grid_longitude"}[name], "units": "degrees"}
+        )
+    pole = group.create_array("rotated_pole", shape=(), dtype="i4")
+    pole.attrs.update({"grid_mapping_name": "rotated_latitude_longitude", "grid_north_pole_latitude": 39.25,
+                       "grid_north_pole_longitude": -162.0})  # fmt: skip
+    for name in ("x", "y"):
+        one = group.create_array(
+            name, shape=(3, 4), chunks=(1, 4), dtype="f4", fill_value=0, dimension_names=tuple(axes)
+        )
+        one[:] = np.arange(12.0).reshape(3, 4) + 1
+        one.attrs["grid_mapping"] = "rotated_pole"
+    (tmp_path / "f.zarr" / "x" / "c" / "1" / "0").unlink()
+    source = source_of(tmp_path / "f.zarr", "[x, lat]", "[y]")
+    assert len(read_all(source)) == 12
+    assert any("'x': 1 of its 3 chunks are not stored, and are read as 0" in line for line in source.notices)
+
+
 COLUMNS = {"snowing": (5 / 9, 0, 1, 20), "depth": (1.65131579, 0.125, 3.125, 10), "count": (8, 7, 9, 8),
            "class": (15, 10, 20, 0)}  # fmt: skip
 

@@ -43,6 +43,10 @@ class ArrayFile:
             self.stored_sum.add_again(self._sums[name])
         return self._arrays[name][slices]
 
+    def note_of(self, name: str) -> str | None:
+        """See `FieldFile`."""
+        return None
+
     def close(self) -> None:
         """Forget the arrays."""
         self._arrays = {}

@@ -103,6 +103,10 @@ class Hdf5File:
         """Return a part of a variable as stored."""
         return self._values.read(name, slices, self.stored_sum)
 
+    def note_of(self, name: str) -> str | None:
+        """See `FieldFile`."""
+        return None
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

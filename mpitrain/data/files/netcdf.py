@@ -78,6 +78,10 @@ class NetcdfFile:
             )
         return self._values.read(name, slices, self.stored_sum)
 
+    def note_of(self, name: str) -> str | None:
+        """See `FieldFile`."""
+        return None
+
     def close(self) -> None:
         """Close the file."""
         with _library():

@@ -60,6 +60,10 @@ class WithTruePlaces:
         """See `FieldFile`."""
         return self._places[name][slices] if name in self._places else self._file.read_stored(name, slices)
 
+    def note_of(self, name: str) -> str | None:
+        """See `FieldFile`."""
+        return None if name in self._places else self._file.note_of(name)
+
     def close(self) -> None:
         """See `FieldFile`."""
         self._file.close()

@@ -117,6 +117,9 @@ class FieldFile(Protocol):
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of a variable as the file stores it; raises DataError where it cannot be read to the end."""
 
+    def note_of(self, name: str) -> str | None:
+        """Return what is to be known of a variable before its values are used: what is not stored; None for nothing."""
+
     def close(self) -> None:
         """Close the file."""
 

@@ -72,7 +72,7 @@ class ZarrStore:
         self._arrays = {}
 
     def note_of(self, name: str) -> str | None:
-        """Return what a reader of a variable should know: how many chunks are not stored and read as a value."""
+        """See `FieldFile`: how many chunks are not stored, and are read as the fill value."""
         array, own = self._arrays.get(name), self.variables.get(name)
         if array is None or own is None or (array.fill_value is not None and array.fill_value in markers_of(own)):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
-from mpitrain.data.selection.expressions.clock import ends_of_means, read_times
+from mpitrain.data.selection.expressions.clock import read_times
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.names import odd_units
 from mpitrain.data.selection.rule import PointRule
@@ -79,9 +79,9 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     info = time_variable(access, file, grids.selection.coordinates)
     if not grids.naming.clocks and (info is None or " since " not in info.units):
         return None  # lags count levels
-    times, calendar = read_times(info, file)
+    times, calendar, are_middles = read_times(info, file)
     if info is not None and grids.naming.clocks:
-        grids.notices += _notes_of_means(grids, info, file)
+        grids.notices += _notes_of_means(grids, info, file, are_middles)
     grids.calendar = grids.calendar or calendar
     if calendar != grids.calendar:
         raise DataError(
@@ -100,9 +100,8 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     return times
 
 
-def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile) -> Iterator[str]:
+def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means: bool) -> Iterator[str]:
     """Yield a notice where times are those of the middles of means, and where a file differs from the first in that."""
-    has_means = ends_of_means(info, file) is not None
     if grids.has_means is None and has_means:
         yield (
             f"{file.path}: {info.name} stamps means at an end of their intervals: months, days and times of conditions "

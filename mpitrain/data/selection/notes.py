@@ -26,7 +26,7 @@ def notes_of_first_file(
 def notes_of_file(file: FieldFile, infos: Iterable[VariableInfo], told: set[str]) -> Iterator[str]:
     """Yield a notice for what is not stored, and for attributes that are text and not applied; not what was `told`."""
     for info in {one.name: one for one in infos}.values():
-        note = getattr(file, "note_of", lambda name: None)(info.name)
+        note = file.note_of(info.name)
         words = [note] if note is not None else []
         words += [
             f"{name} is the text '{info.text(name)}', and is not applied; write a number, or leave values out with "

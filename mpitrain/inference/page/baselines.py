@@ -59,7 +59,7 @@ def _months(source: SampleSource) -> npt.NDArray[np.int64] | None:
         if info is None:
             return None
         try:
-            found = clock_values("month", *read_times(info, file))
+            found = clock_values("month", *read_times(info, file)[:2])
         except DataError:
             return None
         if len(found) != record.num_times or not np.isfinite(found).all():

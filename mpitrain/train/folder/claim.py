@@ -104,7 +104,10 @@ def _outside_of_ensembles(claim: ClaimedFolder, takes_over: bool) -> ClaimedFold
 
 
 def claim_folder(folder: RunFolder, takes_over: bool = False, launch: Launch | None = None) -> ClaimedFolder:
-    """Claim `folder`, which exists, for `launch` or this process. Raises OSError, OutputError where it is in use."""
+    """Claim `folder`, which exists, for `launch` or this process. Raises OSError, OutputError where it is in use.
+
+    With `takes_over`, also where nobody here can tell whether the launch that has claimed it is over.
+    """
     path = folder.path
     launch = launch or describe_launch(path, os.environ)
     candidate = path / f".claim-{launch.run}.partial"

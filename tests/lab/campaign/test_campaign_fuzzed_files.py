@@ -24,7 +24,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def test_a_changed_file_is_read_or_refused(
     reader: Reader, kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    count, table = (1_000 if request.config.getoption("--full") else 40), Counter[str]()
+    count, table = (10_000 if request.config.getoption("--full") else 40), Counter[str]()
     said, most_bytes, most_s = reader.read(kind, [])
     assert said == "read", "the whole file"
 

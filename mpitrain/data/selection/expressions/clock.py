@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,16 @@ def is_clock(name: str, file: FieldFile) -> bool:
     return name in CLOCK_NAMES and (info is None or (name == TIME and " since " in info.units))
 
 
-def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
-    """Return the days (T,) since 1970-01-01 of a file's time levels, and the calendar.
+class DecodedTimes(NamedTuple):
+    """Days (T,) since 1970-01-01 and their calendar; whether they are middles of means that are stamped at an end."""
+
+    days: Times
+    calendar: str
+    are_middles: bool
+
+
+def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
+    """Return the decoded times of a file's time levels.
 
     `info` is the coordinate variable of the time axis. Means that are stamped at an end of their interval have its
     middle. Raises DataError where there is none that says since when.
@@ -55,11 +63,11 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
             f"{file.path}: {info.name}'s calendar is '{one_line(calendar)}', which CF does not know; write one of "
             f"{', '.join(_CF_CALENDARS)}"
         )
-    ends = ends_of_means(info, file)
+    ends = _ends_of_means(info, file)
     days = lambda values: numbers_of(dates_of(values, info.units, calendar), EPOCH, calendar).reshape(-1)  # noqa: E731
     try:
         times = days(read_column(file, info)) if ends is None else (days(ends[0]) + days(ends[1])) / 2
-        return times, calendar
+        return DecodedTimes(times, calendar, ends is not None)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units, or write days since a "
@@ -67,7 +75,7 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> tuple[Times, str]:
         ) from error
 
 
-def ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
+def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
     """Return start and end (T,) of the intervals (CF `bounds`) of which times are means, where times stand at an end.
 
     A record without an interval, as the first of many runs, keeps its time. None where times stand elsewhere, where no
