@@ -20,7 +20,7 @@ from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.pmi import check_before_mpi_init
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
-from mpitrain.comm.agent.arrival import begin_watch, end_start, telling_failures, watch_all
+from mpitrain.comm.agent.arrival import begin_watch, end_start, remove_own_shared_memory, telling_failures, watch_all
 from mpitrain.comm.agent.rank_side import NodeWatch
 from mpitrain.comm.agent.words import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
 from mpitrain.comm.agreement import is_agreed
@@ -241,6 +241,8 @@ def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
             # mpi4py's own guess about the launcher: `reconcile` says it once, with the fix, as an error.
             warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if MPI.COMM_WORLD.Get_size() == 1:  # no other rank opens its shared memory
+        remove_own_shared_memory()
     return MPI
 
 

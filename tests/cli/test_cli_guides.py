@@ -82,6 +82,7 @@ def test_a_server_on_the_port_of_the_ranks_is_the_one_fault_that_is_named(tmp_pa
         f"mpitrain: error: rank 0 cannot listen at 127.0.0.1:{port} (Address already in use); set MASTER_ADDR to an "
         "address of rank 0's host and MASTER_PORT to a free port there"
     )
+    assert [rank.pid for rank in ranks if list(Path("/dev/shm").glob(f"mpich_shm_{rank.pid:x}_*"))] == []
     assert not (tmp_path / "run").exists()
 
 

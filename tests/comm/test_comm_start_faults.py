@@ -27,6 +27,7 @@ from start_faults import (
 from mpitrain.comm.agent import rank_side
 from mpitrain.comm.agent.arrival import start_limit_s
 from mpitrain.comm.agent.folder import SPOKEN
+from mpitrain.comm.agent.shared_memory import shared_memory_of
 from mpitrain.comm.agent.words import IMPORTING, Start, describe_end, describe_lost
 from mpitrain.errors import LaunchError
 
@@ -65,11 +66,17 @@ def problems_of(cell: Cell, history: Path, folder: Path, python: str, limit_s: f
     mark = uuid.uuid4().hex
     arguments = ["train", f"data.data_path={history}", f"output.model_dir={folder / mark}", "training.epochs=1"]
     environ = {**launcher_environment(), "MARK_OF_TEST": mark}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_cell, cell, arguments, environ, python, find_mpirun(python), limit_s)
+        memory: set[str] = set()
+        while not running.done():
+            memory |= {name for pid in processes_with(mark) for name in shared_memory_of(pid)}
+            time.sleep(0.05)
     try:
-        ended = run_cell(cell, arguments, environ, python, find_mpirun(python), limit_s)
+        ended = running.result()
     except subprocess.TimeoutExpired:
         return ["did not end"]
-    return [*problems_of_output(cell, ended), *problems_of_processes(mark)]
+    return [*problems_of_output(cell, ended), *problems_of_processes(mark), *problems_of_memory(memory)]
 
 
 def problems_of_output(cell: Cell, ended: Ended) -> list[str]:
@@ -90,6 +97,11 @@ def problems_of_processes(mark: str) -> list[str]:
             return [f"left behind: {[Path(f'/proc/{pid}/cmdline').read_bytes()[-90:] for pid in left]}"]
         time.sleep(0.05)
     return []
+
+
+def problems_of_memory(names: set[str]) -> list[str]:
+    left = [str(path) for name in names for path in Path("/dev/shm").glob(f"{name}*")]
+    return [f"left in memory: {left}"] if left else []
 
 
 def test_a_rank_that_never_comes_is_named_and_all_end(small_history: Path, tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ class NodeAgent:
             self._judge(ended)
             if self._is_over:  # a rank that comes only now would wait in vain
                 self._end_others(agent.KILL_S)
-        remove_shared_memory(set().union(*self._shared_memory.values()))
+        told = (note.get("memory", ()) for note in self._notes.values())
+        remove_shared_memory(set().union(*self._shared_memory.values(), *told))
         shutil.rmtree(self._folder, ignore_errors=True)
         self._unshare()
 
@@ -71,7 +72,10 @@ class NodeAgent:
                 self._processes[rank] = RankProcess(note["pid"], note["born"])
         for rank in self._processes:
             if rank not in self._shared_memory and self._has_met(rank):
-                self._shared_memory[rank] = shared_memory_of(self._seen[rank])
+                self._find_shared_memory(rank)
+
+    def _find_shared_memory(self, rank: int) -> None:
+        self._shared_memory[rank] = self._shared_memory.get(rank, set()) | shared_memory_of(self._seen[rank])
 
     def _stay_for_late_ranks(self) -> bool:
         """After a failed start, wait for late ranks and end them without a second message.
@@ -218,6 +222,8 @@ class NodeAgent:
     def _end_others(self, grace_s: float) -> None:
         """End the remaining ranks by END_SIGNAL, and stopped ones by SIGKILL."""
         self._is_over = True
+        for rank in self._processes:  # those that wait in MPI_Init hold some, and have not met
+            self._find_shared_memory(rank)
         for number, wait_s in ((None, grace_s), (END_SIGNAL, agent.KILL_S), (signal.SIGKILL, agent.KILL_S)):
             if number is not None:
                 for process in self._processes.values():

@@ -147,10 +147,13 @@ def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def remove_own_shared_memory() -> None:
+    """Remove the files of MPI's shared memory of a rank that no other shares them with: a kill would leave them."""
+    remove_shared_memory(shared_memory_of(os.getpid()))
+
+
 def watch_all(ranks: Ranks) -> None:
     """Register all ranks with the agents, also those that only MPI knows; else add a notice. Collective."""
-    if ranks.world_size == 1 or ranks.transport == "torch":  # MPI knows this rank alone
-        remove_shared_memory(shared_memory_of(os.getpid()))
     if ranks.world_size == 1:
         return
     if not any(ranks.gather_object(ranks.watch.is_active or bool(ranks.watch.problem))):

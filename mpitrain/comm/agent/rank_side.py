@@ -31,6 +31,7 @@ from mpitrain.comm.agent.folder import (
 )
 from mpitrain.comm.agent.position import CollectiveNotes, position_of
 from mpitrain.comm.agent.processes import has_ended, process_born
+from mpitrain.comm.agent.shared_memory import shared_memory_of
 from mpitrain.comm.agent.words import (
     AGREEING,
     IMPORTING,
@@ -162,7 +163,9 @@ class NodeWatch:
     def fail(self, exit_code: int) -> None:
         """Note that this rank ends with an error that it prints itself."""
         self.unfollow()
-        self._post(state="failed", waits=False, exit_code=exit_code)
+        # Before the ranks have met nobody else knows which memory this process leaves.
+        memory = sorted(shared_memory_of(os.getpid()))
+        self._post(state="failed", waits=False, exit_code=exit_code, memory=memory)
 
     def find_cause(self, limit_s: float) -> tuple[str, int] | None:
         """Return why another rank of this node failed, and the exit code, if that is known within the limit.
