@@ -19,7 +19,7 @@ from mpitrain.data.selection.cf import (
     ROWS,
     TIME,
     axis_along,
-    axis_of,
+    axis_of_dimension,
     find_places,
     find_time,
     scalar_time,
@@ -148,6 +148,8 @@ def _with_places(info: VariableInfo, kinds: list[str | None], variables: Variabl
     places = find_places(info, variables)
     if places is None:
         found = {name: kind for name in unknown if name and (kind := axis_along(name, variables)) is not None}
+        if len(kinds) == 1:  # samples one after the other, each at a depth of its own
+            found = {name: kind for name, kind in found.items() if kind != OTHER}
     else:
         space = [name for name in places[0].dimensions if kinds[info.dimensions.index(name)] not in (TIME, OTHER)]
         has_times = len(space) == 1 and find_time(space[0], info, variables) is not None
@@ -192,7 +194,7 @@ def _kind_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo
     if not name:
         return None
     coordinate = coordinate_of(info, name, variables)
-    kind = axis_of(coordinate) if coordinate is not None else None
+    kind = axis_of_dimension(coordinate) if coordinate is not None else None
     return kind or _KIND_OF_NAME.get(name.lower())
 
 

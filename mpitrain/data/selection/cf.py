@@ -12,29 +12,57 @@ from collections.abc import Iterator, Mapping
 from mpitrain.data.files.variable import VariableInfo, Variables
 
 TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
-_AXIS_ATTRIBUTE = {"T": TIME, "Y": ROWS, "X": COLUMNS, "Z": OTHER}
+# CF's own attribute, then those of GFDL's models, of GrADS and of netCDF-Java.
+_AXIS_ATTRIBUTES = ("axis", "cartesian_axis", "grads_dim", "_CoordinateAxisType")
+_AXIS_VALUES = {
+    "t": TIME, "time": TIME, "y": ROWS, "lat": ROWS, "geoy": ROWS, "x": COLUMNS, "lon": COLUMNS, "geox": COLUMNS,
+    "z": OTHER, "geoz": OTHER, "height": OTHER, "pressure": OTHER, "ensemble": OTHER,
+}  # fmt: skip
 _STANDARD_NAMES = {
-    "time": TIME, "forecast_reference_time": TIME,
-    "latitude": ROWS, "grid_latitude": ROWS, "projection_y_coordinate": ROWS,
-    "longitude": COLUMNS, "grid_longitude": COLUMNS, "projection_x_coordinate": COLUMNS,
-    "depth": OTHER, "height": OTHER, "altitude": OTHER, "air_pressure": OTHER, "realization": OTHER,
-    "model_level_number": OTHER,
+    **dict.fromkeys(("time", "forecast_reference_time"), TIME),
+    **dict.fromkeys(("latitude", "grid_latitude"), ROWS),
+    **dict.fromkeys(("longitude", "grid_longitude"), COLUMNS),
+    **{f"projection_{axis}{word}_coordinate": kind
+       for axis, kind in (("y", ROWS), ("x", COLUMNS)) for word in ("", "_angular")},
+    **dict.fromkeys(("depth", "height", "altitude", "air_pressure", "geopotential_height", "model_level_number",
+                     "realization", "forecast_period", "sensor_band_identifier", "radiation_wavelength"), OTHER),
+    **{f"height_above_{surface}": OTHER
+       for surface in ("geopotential_datum", "reference_ellipsoid", "mean_sea_level")},
+    # CF conventions, appendix D
+    **{f"{levels}_coordinate": OTHER for levels in (
+        "atmosphere_ln_pressure", "atmosphere_sigma", "atmosphere_hybrid_sigma_pressure", "atmosphere_hybrid_height",
+        "atmosphere_sleve", "ocean_sigma", "ocean_s", "ocean_sigma_z", "ocean_double_sigma")},
+    "ocean_s_coordinate_g1": OTHER, "ocean_s_coordinate_g2": OTHER,
 }  # fmt: skip
 _SINCE = re.compile(r"^\w+ since .+", re.IGNORECASE)
 _NORTH = re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE)
 _EAST = re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE)
+# CF conventions 4.3: what has units of pressure, or COARDS' units without a dimension, is vertical.
+_OF_LEVELS = re.compile(
+    r"^([hk]?pa|(hecto|kilo)?pascals?|(m|milli|d|deci)?bars?|mb|level|layer|sigma_level)$", re.IGNORECASE
+)
 # Attributes that name other variables of the file, whose units are those of the variable that names them.
 _NAMING_BOUNDS = ("bounds", "edges", "climatology")
 
 
 def axis_of(coordinate: VariableInfo) -> str | None:
     """Return along which axis a variable is the coordinate: time, rows, columns, or other; None: not known."""
-    kind = _AXIS_ATTRIBUTE.get(coordinate.text("axis").upper()) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
+    by_attribute = (_AXIS_VALUES.get(coordinate.text(name).lower()) for name in _AXIS_ATTRIBUTES)
+    kind = next(filter(None, by_attribute), None) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
     if kind:
         return kind
     by_units = ((_SINCE, TIME), (_NORTH, ROWS), (_EAST, COLUMNS))
     found = next((kind for pattern, kind in by_units if pattern.match(coordinate.units)), None)
     return found or (OTHER if coordinate.text("positive").lower() in ("up", "down") else None)
+
+
+def axis_of_dimension(coordinate: VariableInfo) -> str | None:
+    """Return which axis the dimension is that a variable is called as; None: not known.
+
+    Units of pressure and a `long_name` say it of no other variable: what a station measured has these as well.
+    """
+    by_long_name = _STANDARD_NAMES.get(coordinate.text("long_name").strip().lower().replace(" ", "_"))
+    return axis_of(coordinate) or (OTHER if _OF_LEVELS.match(coordinate.units) else None) or by_long_name
 
 
 def is_latitude(info: VariableInfo) -> bool:

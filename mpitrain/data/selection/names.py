@@ -69,7 +69,20 @@ QUANTITIES: dict[str, Quantity] = {
         ("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean", "clat", "lat2d", "latcell"), ("latitude",)
     ),
     LONGITUDE: Quantity(
-        ("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean", "clon", "lon2d", "loncell"),
+        (
+            "ulon",
+            "lon",
+            "longitude",
+            "nav_lon",
+            "tlon",
+            "geolon",
+            "xt_ocean",
+            "clon",
+            "lon2d",
+            "loncell",
+            "ulong",
+            "tlong",
+        ),
         ("longitude",),
     ),
     OCEAN_MASK: Quantity(
@@ -119,8 +132,8 @@ def no_such_role(quantity: str, file: FieldFile) -> DataError:
 
 
 def is_cice_history(file: FieldFile) -> bool:
-    """Tell whether a file has the grid of a CICE history, as CICE spells it."""
-    return bool({CICE_LATITUDE, "TLAT"} & set(file.variables))
+    """Tell whether a file has the grid of a CICE history, as CICE spells it; POP spells longitudes otherwise."""
+    return bool({CICE_LATITUDE, "TLAT"} & set(file.variables)) and not {"ULONG", "TLONG"} & set(file.variables)
 
 
 def is_absent(request: str, file: FieldFile) -> bool:

@@ -20,6 +20,7 @@ from mpitrain.data.selection.axes import Axes, coordinate_of, find_axes
 from mpitrain.data.selection.cf import (
     COLUMNS,
     ROWS,
+    find_places,
     find_time,
     is_latitude,
     is_longitude,
@@ -31,6 +32,8 @@ from mpitrain.data.selection.chunks import blocks_touched
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
 from mpitrain.data.selection.names import (
+    CICE_LATITUDE,
+    CICE_LONGITUDE,
     ICE_FRACTION,
     LATITUDE,
     LONGITUDE,
@@ -38,6 +41,7 @@ from mpitrain.data.selection.names import (
     QUANTITIES,
     find_variable,
     is_absent,
+    is_cice_history,
     list_names,
     no_such_role,
     quantity_of,
@@ -190,7 +194,7 @@ def find_role(
 
     `leading_names` are the targets, or without them the inputs. The ice concentration is the one of that kind, if there
     is one. Coordinates are those that the user names, else CICE's of the U grid where the file has them, else those
-    that the first one's attribute `coordinates` names. Raises DataError where there is none.
+    of the first one. Raises DataError where there is none.
     """
     if quantity == ICE_FRACTION:
         for name in leading_names:
@@ -200,7 +204,7 @@ def find_role(
         named = named_variable(quantity, file, coordinates)
         if named is not None:
             return named.name
-        for name in _named_coordinates(file, leading_names):
+        for name in _coordinates_of(file, leading_names):
             if _is_quantity(name, file, quantity):
                 return name
     if is_absent(quantity, file):
@@ -225,7 +229,8 @@ def time_variable(
             own = coordinate_of(one.info, dimension, file.variables)
             if own is not None and is_time(own):
                 return own
-            return find_time(dimension, one.info, file.variables) or (own if own and own.is_numeric else None)
+            is_told = own is not None and own.is_numeric and one.axes.time not in one.axes.guessed
+            return find_time(dimension, one.info, file.variables) or (own if is_told else None)
     single = (scalar_time(one.info, file.variables) for one in access.values())
     return next((one for one in single if one is not None), None)
 
@@ -244,13 +249,20 @@ def _is_of_cells(info: VariableInfo, file: FieldFile) -> bool:
     )
 
 
-def _named_coordinates(file: FieldFile, leading_names: tuple[str, ...]) -> list[str]:
+def _coordinates_of(file: FieldFile, leading_names: tuple[str, ...]) -> list[str]:
+    """Return the names of the coordinates of the first variable: those that it names, then those along its dimensions.
+
+    None of a CICE history with places of the U grid, which are those of the original program.
+    """
     try:
-        main = file.variables[find_variable(leading_names[0], file)]
+        main = file.variables[find_variable(reference_of(leading_names[0], file).name, file)]
     except DataError:
         return []  # which the search for the variables themselves reports
-    cice = {"ULAT", "ULON"} & set(file.variables)
-    return [] if cice else [one.name for one in named_coordinates(main, file.variables)]
+    if is_cice_history(file) and {CICE_LATITUDE, CICE_LONGITUDE} & set(file.variables):
+        return []
+    own = (coordinate_of(main, name, file.variables) for name in main.dimensions if name)
+    places = find_places(main, file.variables) or ()
+    return [one.name for one in (*named_coordinates(main, file.variables), *places, *own) if one is not None]
 
 
 def _is_quantity(name: str, file: FieldFile, quantity: str) -> bool:
