@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -12,7 +13,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
-from conftest import launch
+from conftest import TIMEOUT_S, launch
 from many_runs import run_many
 
 from mpitrain.data.formats.open import open_field_file
@@ -103,7 +104,11 @@ def test_runs_say_one_line_each(tmp_path: Path) -> None:
 CRASHES = """
 import os, signal
 from mpitrain.data.formats import open as opening
-opening.format_of = lambda path: os.kill(os.getpid(), signal.SIGSEGV)
+from mpitrain.comm.agent.shared_memory import shared_memory_of
+def crash(path):
+    print("HOLDS", *shared_memory_of(os.getpid()), flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+opening.format_of = crash
 import sys
 from mpitrain.cli.main import main
 sys.exit(main())
@@ -118,6 +123,12 @@ def test_a_library_that_crashes_ends_all_ranks_with_a_line_that_names_the_file(t
     # The launcher may end the other rank before anybody has seen the first one's end.
     assert re.search(r"rank 0 on \S+ \(process \d+\).* ended without a word( at the same moment)? while opening", line)
     assert f"{tmp_path / 'x.h5'}: the library that reads it crashed" in line
+    held = {word for line in done.stdout.splitlines() if line.startswith("HOLDS") for word in line.split()[1:]}
+    assert held
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while any(path for name in held for path in Path("/dev/shm").glob(f"{name}*")):  # until the agent has ended
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 @pytest.mark.lab

@@ -88,7 +88,9 @@ class NodeWatch:
 
     def enter(self, stage: int, where: str = "") -> None:
         """Arrive at a stage of the start; `where` is the address at which the ranks meet. Not collective."""
-        self._post(state="starting", stage=stage, waits=MPI_INIT <= stage < AGREEING, where=where)
+        # The agent removes this memory, also where all ranks end at once before it has looked at them.
+        memory = sorted(shared_memory_of(os.getpid())) if stage == AGREEING else []
+        self._post(state="starting", stage=stage, waits=MPI_INIT <= stage < AGREEING, where=where, memory=memory)
 
     def check(self, step: int, title: str, limit_s: float, *, leaves: bool = False) -> None:
         """Arrive at a step of the doctor, which may take `limit_s`; with `leaves`, at the end. Not collective."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import netCDF4
 import numpy as np
+import test_data_cases_on_ranks as cases
 from conftest import TESTS, launch
 
 TIMES, LEVELS, ROWS, COLUMNS = 24, 3, 5, 6
@@ -39,18 +40,18 @@ def write_files(folder: Path) -> None:
             file.createVariable(named[1], "f4", axes)[:] = np.cos(values[0]) + 0.1 * values[1]
 
 
-def train_all(folder: Path, num_ranks: int) -> dict[str, str]:
+def train_all(folder: Path, kinds: dict[str, tuple[str, ...]], num_ranks: int) -> dict[str, str]:
     """Train every kind in one launch, in memory and streamed; return the hashes by kind and way."""
     orders = [
-        {"files": [str(folder / file)], "settings": [*settings, "training.epochs=2"], "streamed": True, "later": "",
+        {"files": files.split(), "settings": [*settings, "training.epochs=2"], "streamed": True, "later": "",
          "folder": str(folder / f"on_{num_ranks}" / kind)}
-        for kind, (file, *settings) in KINDS.items()
+        for kind, (files, *settings) in kinds.items()
     ]  # fmt: skip
     (folder / "orders.json").write_text(json.dumps(orders))
     done = launch([str(TESTS / "data" / "user_runs.py"), str(folder / "orders.json")], num_ranks, folder)
     assert done.returncode == 0, done.stderr
     found = {}
-    for kind in KINDS:
+    for kind in kinds:
         for way in ("held", "streamed"):
             record = json.loads((folder / f"on_{num_ranks}" / kind / way / "run_record.json").read_text())
             found[f"{kind}, {way}"] = record["result"]["weights_sha256"]
@@ -59,6 +60,15 @@ def train_all(folder: Path, num_ranks: int) -> dict[str, str]:
 
 def test_one_hash_of_each_kind_of_samples_on_one_rank_and_on_three(tmp_path: Path) -> None:
     write_files(tmp_path)
-    alone = train_all(tmp_path, 1)
-    assert train_all(tmp_path, 3) == alone
+    alone = train_all(tmp_path, KINDS, 1)
+    assert train_all(tmp_path, KINDS, 3) == alone
     assert len(set(alone.values())) == len(alone), "in memory and streamed have another order of samples"
+
+
+def test_one_hash_of_each_file_of_the_cases(tmp_path: Path) -> None:
+    cases.write_files(tmp_path)
+    kinds = {}
+    for kind in cases.KINDS:
+        files, settings = cases.settings_of(kind)
+        kinds[kind] = (files.strip("[]").replace(",", ""), *settings, "domain.mask_mode=all")
+    assert train_all(tmp_path, kinds, 1) == train_all(tmp_path, kinds, 3)
