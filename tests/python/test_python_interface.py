@@ -208,6 +208,15 @@ def test_lines_about_data_in_memory_name_the_data_and_no_file(run: mpitrain.Run,
     assert "given in memory by a Python program and are not kept" in done.our_lines[0]
 
 
+def test_notes_about_data_in_memory_name_no_file(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(0)
+    grid = xarray.Dataset({name: (("t", "q", "r"), random.normal(size=(4, 5, 6))) for name in "uvw"})
+    mpitrain.train(grid, output=folder / "noted", **{**OPTIONS, "quiet": False})
+    said = capfd.readouterr().out
+    assert "note: data: variable 'u' (t=4, q=5, r=6): q is taken for rows by its place" in said
+    assert "/dev/shm" not in said
+
+
 def test_settings_as_mapping_keywords_and_file(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("training: {epochs: 3, optimizer: {type: adamw}}\n")
     mapping = {"training": {"epochs": 3, "optimizer": {"type": "adamw"}}}

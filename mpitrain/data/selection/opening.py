@@ -26,7 +26,7 @@ from mpitrain.data.selection.names import (
 )
 from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
-from mpitrain.data.selection.settings import Selection, expand_paths
+from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
 from mpitrain.data.selection.variable_access import (
@@ -63,6 +63,7 @@ def open_source(
     with opened(paths[0], on_file, selection.reader) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
     source = opener(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
+    source = replace(source, notices=name_in_lines(source.notices, paths))
     return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
 
 

@@ -139,6 +139,14 @@ def name_files(files: Sequence[str]) -> str:
     return " ".join(files) if not any(is_in_passing_folder(Path(file)) for file in files) else "data in memory"
 
 
+def name_in_lines(lines: Sequence[str], files: Sequence[Path]) -> tuple[str, ...]:
+    """Return lines in which data in memory of a Python program are called so, and not by the file that passes them."""
+    passing = [str(file) for file in files if is_in_passing_folder(file)]
+    for name in passing:
+        lines = [line.replace(name, "data") for line in lines]
+    return tuple(lines)
+
+
 def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Return what sorts names as people do: digits by their value."""
     words = re.split(r"(\d+)", str(path))
