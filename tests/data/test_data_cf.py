@@ -13,13 +13,14 @@ import pytest
 from field_files import config_of, ramp, write_netcdf
 
 from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.names import is_cice_history
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError
 
 NORTH, EAST = {"units": "degrees_north"}, {"units": "degrees_east"}
 DAYS = {"units": "days since 2000-01-01"}
-SIZES = {"time": 2, "t": 2, "z": 2, "q": 2, "b": 3, "a": 4, "obs": 6}
+SIZES = {"time": 2, "t": 2, "step": 3, "rec": 5, "c": 4, "z": 2, "q": 2, "b": 3, "a": 4, "obs": 6}
 
 
 def source_of(path: Path, dimensions: tuple[str, ...], coordinates: dict, named: str = "", level: str = ""):
@@ -104,25 +105,105 @@ def test_places_of_another_grid_are_not_taken(tmp_path: Path, names: tuple[str, 
     assert (found["lat"].info.name, found["lon"].info.name) == names
 
 
+GRID = own(lat=NORTH, lon=EAST)
+OTHERS = {
+    "a storm's track": {"centre_lat": (("time",), NORTH), "centre_lon": (("time",), EAST)},
+    "an edge": {"ice_edge_lat": (("lon",), NORTH)},
+    "where air came from": {"dep_lat": (("time", "lat", "lon"), NORTH), "dep_lon": (("time", "lat", "lon"), EAST)},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_places_of_something_else_are_not_the_grid_s(tmp_path: Path, kind: str) -> None:
+    coordinates = {**own(time=DAYS), **OTHERS[kind], **GRID}
+    found = open_coordinates(source_of(tmp_path / "f.nc", ("time", "lat", "lon"), coordinates)).stored
+    assert (found["lat"].info.name, found["lon"].info.name) == ("lat", "lon")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(("lat", "lon"), False), (("geolat", "geolon"), False), (("geolat", "geolon"), True), (("y2", "x2"), True)],
+)
+def test_true_places_come_before_nominal_axes(tmp_path: Path, names: tuple[str, str], told: bool) -> None:
+    """Axes of a tripolar grid have units of places, and are none in the Arctic."""
+    dimensions = ("time", "yt_ocean", "xt_ocean")
+    true = {name: (dimensions[1:], attributes if told else {})
+            for name, attributes in zip(names, (NORTH, EAST), strict=True)}  # fmt: skip
+    coordinates = {**own(time=DAYS, yt_ocean=NORTH, xt_ocean=EAST), **true}
+    found = open_coordinates(source_of(tmp_path / "f.nc", dimensions, coordinates)).stored
+    assert (found["lat"].info.name, found["lon"].info.name) == names
+
+
+def test_two_grids_of_the_same_dimensions_are_not_mixed(tmp_path: Path) -> None:
+    coordinates = {name: (("b", "a"), one) for name, one in
+                   {"ULAT": NORTH, "TLONG": EAST, "ULONG": EAST, "TLAT": NORTH}.items()}  # fmt: skip
+    found = open_coordinates(source_of(tmp_path / "f.nc", ("t", "b", "a"), coordinates)).stored
+    assert (found["lat"].info.name, found["lon"].info.name) == ("ULAT", "ULONG")
+
+
+@pytest.mark.parametrize("more", [(), ("TLONG",)])
+def test_a_cice_history_stays_one_beside_a_name_of_pop_s(tmp_path: Path, more: tuple[str, ...]) -> None:
+    names = ("ULAT", "ULON", *more)
+    coordinates = {name: (("b", "a"), NORTH if name == "ULAT" else EAST) for name in names}
+    source = source_of(tmp_path / "f.nc", ("t", "b", "a"), coordinates)
+    assert is_cice_history(source.handles.get(source.files[0]))
+
+
 @pytest.mark.parametrize("depth", [{"standard_name": "depth", "positive": "down"}, {"units": "dbar"}])
-def test_samples_at_a_depth_each_are_no_level(tmp_path: Path, depth: dict) -> None:
-    source = source_of(tmp_path / "f.nc", ("obs",), {"depth": (("obs",), depth)})
-    assert (source.num_points, taken_for(source)) == (6, "i")
+@pytest.mark.parametrize("dimension", ["obs", "depth"])
+def test_samples_at_a_depth_each_are_no_level(tmp_path: Path, depth: dict, dimension: str) -> None:
+    source = source_of(tmp_path / "f.nc", (dimension,), {"depth": ((dimension,), depth)})
+    assert (source.num_points, taken_for(source)) == (SIZES.get(dimension, 5), "i")
 
 
-def test_a_pressure_beside_the_samples_is_no_axis(tmp_path: Path) -> None:
-    """What a station measures has units of pressure as well, and is nobody's coordinate."""
-    source = source_of(tmp_path / "f.nc", ("t", "obs"), {"pressure": (("obs",), {"units": "hPa"})})
+ALONG_SAMPLES = {
+    "a pressure": {"units": "hPa"},
+    "an elevation": {"units": "m", "standard_name": "height_above_mean_sea_level"},
+    "a height": {"units": "m", "standard_name": "geopotential_height"},
+    "an altitude": {"units": "m", "standard_name": "altitude"},
+}
+
+
+@pytest.mark.parametrize("kind", ALONG_SAMPLES)
+def test_a_height_beside_the_samples_is_no_axis(tmp_path: Path, kind: str) -> None:
+    """Stations have heights, and measure pressures."""
+    source = source_of(tmp_path / "f.nc", ("t", "obs"), {"beside": (("obs",), ALONG_SAMPLES[kind])})
     assert taken_for(source) == "ti"
+
+
+@pytest.mark.parametrize("kind", ["height", "pressure"])
+def test_a_section_has_rows_and_columns(tmp_path: Path, kind: str) -> None:
+    """Weaker signs of a level count only where axes are left over, and never against a usual name."""
+    attributes = {"height": {"long_name": "Height"}, "pressure": {"units": "hPa"}}[kind]
+    assert taken_for(source_of(tmp_path / "f.nc", ("t", "y", "x"), own(y=attributes))) == "tji"
+    assert taken_for(source_of(tmp_path / "f.nc", ("t", "range"), own(range=attributes))) == "ti"
+    assert taken_for(source_of(tmp_path / "f.nc", ("t", "b", "a"), own(b={"long_name": "time"}))) == "tji"
+
+
+LEAD = {"standard_name": "forecast_period", "units": "hours"}
+VALID = {**DAYS, "standard_name": "time"}
 
 
 def test_a_forecast_s_time_is_its_start(tmp_path: Path) -> None:
     coordinates = {
-        **own(t={**DAYS, "standard_name": "forecast_reference_time"}, z={"standard_name": "forecast_period"}),
-        "valid_time": (("t", "z"), {**DAYS, "standard_name": "time"}), **own(b=NORTH, a=EAST),
+        **own(t={**DAYS, "standard_name": "forecast_reference_time"}, step=LEAD),
+        "valid_time": (("t", "step"), VALID), **GRID,
     }  # fmt: skip
-    source = source_of(tmp_path / "f.nc", ("t", "z", "b", "a"), coordinates, level="[z=1]")
+    source = source_of(tmp_path / "f.nc", ("t", "step", "lat", "lon"), coordinates, level="[step=1]")
     assert (taken_for(source), open_coordinates(source).time_name) == ("t.ji", "t")
+
+
+def test_leads_of_one_forecast_are_its_times(tmp_path: Path) -> None:
+    coordinates = {"time": ((), VALID), **own(step=LEAD), "valid_time": (("step",), VALID), **GRID}
+    source = source_of(tmp_path / "f.nc", ("step", "lat", "lon"), coordinates)
+    assert (taken_for(source), open_coordinates(source).time_name) == ("tji", "valid_time")
+
+
+@pytest.mark.parametrize("beside", [LEAD, {"units": "m", "standard_name": "depth"}])
+def test_records_with_a_time_and_a_lead_or_a_depth_are_times(tmp_path: Path, beside: dict) -> None:
+    coordinates = {"valid": (("rec",), VALID), "beside": (("rec",), beside)}
+    source = source_of(tmp_path / "f.nc", ("rec", "c"), coordinates)
+    assert (taken_for(source), open_coordinates(source).time_name) == ("ti", "valid")
 
 
 def test_a_guessed_level_is_no_time(tmp_path: Path) -> None:

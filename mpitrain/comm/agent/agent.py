@@ -222,11 +222,12 @@ class NodeAgent:
     def _end_others(self, grace_s: float) -> None:
         """End the remaining ranks by END_SIGNAL, and stopped ones by SIGKILL."""
         self._is_over = True
-        for rank in self._processes:  # those that wait in MPI_Init hold some, and have not met
-            self._find_shared_memory(rank)
         for number, wait_s in ((None, grace_s), (END_SIGNAL, agent.KILL_S), (signal.SIGKILL, agent.KILL_S)):
-            if number is not None:
-                for process in self._processes.values():
+            for rank, process in self._processes.items():
+                # Ranks that wait in MPI_Init hold memory and have not met.
+                if self._notes[rank]["state"] != "starting" or self._notes[rank]["stage"] >= words.MPI_INIT:
+                    self._find_shared_memory(rank)
+                if number is not None:
                     process.send(number)
             deadline_s = time.monotonic() + wait_s
             while self._processes and time.monotonic() < deadline_s:

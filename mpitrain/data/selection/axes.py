@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables
 from mpitrain.data.selection.cf import (
     COLUMNS,
+    LEAD,
     OTHER,
     ROWS,
     TIME,
@@ -22,6 +23,7 @@ from mpitrain.data.selection.cf import (
     axis_of_dimension,
     find_places,
     find_time,
+    probable_axis,
     scalar_time,
 )
 from mpitrain.errors import DataError
@@ -114,6 +116,8 @@ def find_axes(
         kinds = [TIME]  # rows of a table with dates
     if time_dimension in info.dimensions:
         kinds[info.dimensions.index(str(time_dimension))] = TIME
+    if kinds == [OTHER] and not fixed:  # samples one after the other, each at a depth of its own
+        kinds = [None]
     _refuse_doubles(info, kinds)
     if TIME not in kinds and scalar_time(info, variables) is None:
         growing = [axis for axis in sorted(info.unlimited) if kinds[axis] is None]
@@ -131,12 +135,41 @@ def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
     return [axis for axis, kind in enumerate(kinds) if kind == OTHER or axis in unknown[:num_unknown]]
 
 
+def dimensions_of_space(info: VariableInfo, variables: Variables) -> set[str]:
+    """Return the dimensions of a variable that neither their own variable nor a usual name calls time or a level."""
+    kinds = [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+    return {name for name, kind in zip(info.dimensions, kinds, strict=True) if name and kind not in (TIME, LEAD, OTHER)}
+
+
 def _kinds_of(info: VariableInfo, variables: Variables) -> list[str | None]:
     kinds = [_kind_of(info, axis, variables) for axis in range(len(info.shape))]
+    kinds = _with_probable(info, _with_leads(info, kinds, variables), variables)
     is_cell = [name.lower() in _CELL_NAMES for name in info.dimensions]
     if any(kind in (ROWS, COLUMNS) and not cell for kind, cell in zip(kinds, is_cell, strict=True)):
         kinds = [OTHER if cell else kind for kind, cell in zip(kinds, is_cell, strict=True)]
     return _with_places(info, kinds, variables) if None in kinds else kinds
+
+
+def _with_leads(info: VariableInfo, kinds: list[str | None], variables: Variables) -> list[str | None]:
+    """Take the lead of a forecast for time where no other axis is, and a time is known along it."""
+    if LEAD not in kinds:
+        return kinds
+    axis = kinds.index(LEAD)
+    is_time = TIME not in kinds and find_time(info.dimensions[axis], info, variables) is not None
+    kinds = [TIME if is_time and own == axis else kind for own, kind in enumerate(kinds)]
+    return [OTHER if kind == LEAD else kind for kind in kinds]
+
+
+def _with_probable(info: VariableInfo, kinds: list[str | None], variables: Variables) -> list[str | None]:
+    """Name unknown axes by weaker signs; of two axes and fewer they may well be rows and columns of samples."""
+    if None not in kinds or len(kinds) < _FEWEST_WITH_LEVELS:
+        return kinds
+    named = list(kinds)
+    for axis, kind in enumerate(kinds):
+        own = coordinate_of(info, info.dimensions[axis], variables) if kind is None and info.dimensions[axis] else None
+        probable = None if own is None else probable_axis(own)
+        named[axis] = probable if probable == OTHER or (probable in KINDS and probable not in named) else kind
+    return named
 
 
 def _with_places(info: VariableInfo, kinds: list[str | None], variables: Variables) -> list[str | None]:
@@ -148,8 +181,6 @@ def _with_places(info: VariableInfo, kinds: list[str | None], variables: Variabl
     places = find_places(info, variables)
     if places is None:
         found = {name: kind for name in unknown if name and (kind := axis_along(name, variables)) is not None}
-        if len(kinds) == 1:  # samples one after the other, each at a depth of its own
-            found = {name: kind for name, kind in found.items() if kind != OTHER}
     else:
         space = [name for name in places[0].dimensions if kinds[info.dimensions.index(name)] not in (TIME, OTHER)]
         has_times = len(space) == 1 and find_time(space[0], info, variables) is not None

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from mpitrain.data.files.variable import VariableInfo, Variables
 
 TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
+# From the start of a forecast: time where nothing else is.
+LEAD = "lead"
 # CF's own attribute, then those of GFDL's models, of GrADS and of netCDF-Java.
 _AXIS_ATTRIBUTES = ("axis", "cartesian_axis", "grads_dim", "_CoordinateAxisType")
 _AXIS_VALUES = {
@@ -19,21 +21,21 @@ _AXIS_VALUES = {
     "z": OTHER, "geoz": OTHER, "height": OTHER, "pressure": OTHER, "ensemble": OTHER,
 }  # fmt: skip
 _STANDARD_NAMES = {
-    **dict.fromkeys(("time", "forecast_reference_time"), TIME),
+    **dict.fromkeys(("time", "forecast_reference_time"), TIME), "forecast_period": LEAD,
     **dict.fromkeys(("latitude", "grid_latitude"), ROWS),
     **dict.fromkeys(("longitude", "grid_longitude"), COLUMNS),
     **{f"projection_{axis}{word}_coordinate": kind
        for axis, kind in (("y", ROWS), ("x", COLUMNS)) for word in ("", "_angular")},
-    **dict.fromkeys(("depth", "height", "altitude", "air_pressure", "geopotential_height", "model_level_number",
-                     "realization", "forecast_period", "sensor_band_identifier", "radiation_wavelength"), OTHER),
-    **{f"height_above_{surface}": OTHER
-       for surface in ("geopotential_datum", "reference_ellipsoid", "mean_sea_level")},
+    **dict.fromkeys(("depth", "air_pressure", "model_level_number", "realization"), OTHER),
     # CF conventions, appendix D
     **{f"{levels}_coordinate": OTHER for levels in (
         "atmosphere_ln_pressure", "atmosphere_sigma", "atmosphere_hybrid_sigma_pressure", "atmosphere_hybrid_height",
         "atmosphere_sleve", "ocean_sigma", "ocean_s", "ocean_sigma_z", "ocean_double_sigma")},
     "ocean_s_coordinate_g1": OTHER, "ocean_s_coordinate_g2": OTHER,
 }  # fmt: skip
+# Of levels only where the dimension is called so: stations have heights as well.
+_HEIGHTS = ("height", "altitude", "geopotential_height", "height_above_mean_sea_level",
+            "height_above_reference_ellipsoid", "height_above_geopotential_datum")  # fmt: skip
 _SINCE = re.compile(r"^\w+ since .+", re.IGNORECASE)
 _NORTH = re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE)
 _EAST = re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE)
@@ -46,7 +48,7 @@ _NAMING_BOUNDS = ("bounds", "edges", "climatology")
 
 
 def axis_of(coordinate: VariableInfo) -> str | None:
-    """Return along which axis a variable is the coordinate: time, rows, columns, or other; None: not known."""
+    """Return along which axis a variable is the coordinate: time, lead, rows, columns, or other; None: not known."""
     by_attribute = (_AXIS_VALUES.get(coordinate.text(name).lower()) for name in _AXIS_ATTRIBUTES)
     kind = next(filter(None, by_attribute), None) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
     if kind:
@@ -57,12 +59,18 @@ def axis_of(coordinate: VariableInfo) -> str | None:
 
 
 def axis_of_dimension(coordinate: VariableInfo) -> str | None:
-    """Return which axis the dimension is that a variable is called as; None: not known.
+    """Return which axis the dimension is that a variable is called as; None: not known."""
+    return axis_of(coordinate) or (OTHER if coordinate.text("standard_name") in _HEIGHTS else None)
 
-    Units of pressure and a `long_name` say it of no other variable: what a station measured has these as well.
+
+def probable_axis(coordinate: VariableInfo) -> str | None:
+    """Return which axis a dimension may be by its variable's units of pressure or `long_name`, if nothing else tells.
+
+    What a station measured has these as well.
     """
-    by_long_name = _STANDARD_NAMES.get(coordinate.text("long_name").strip().lower().replace(" ", "_"))
-    return axis_of(coordinate) or (OTHER if _OF_LEVELS.match(coordinate.units) else None) or by_long_name
+    name = coordinate.text("long_name").strip().lower().replace(" ", "_")
+    is_vertical = _OF_LEVELS.match(coordinate.units) or name in _HEIGHTS
+    return OTHER if is_vertical else _STANDARD_NAMES.get(name)
 
 
 def is_latitude(info: VariableInfo) -> bool:
@@ -127,6 +135,7 @@ def axis_along(dimension: str, variables: Variables) -> str | None:
     along = _along(dimension, variables)
     bounds = bounds_of(variables) if along else set()
     kinds = {axis_of(one) for one in along if one.short_name not in bounds} - {None}
+    kinds = kinds - {OTHER, LEAD} or kinds  # of records that each have a time and a depth or a lead
     return kinds.pop() if len(kinds) == 1 else None
 
 

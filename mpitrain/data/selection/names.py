@@ -133,7 +133,9 @@ def no_such_role(quantity: str, file: FieldFile) -> DataError:
 
 def is_cice_history(file: FieldFile) -> bool:
     """Tell whether a file has the grid of a CICE history, as CICE spells it; POP spells longitudes otherwise."""
-    return bool({CICE_LATITUDE, "TLAT"} & set(file.variables)) and not {"ULONG", "TLONG"} & set(file.variables)
+    names = set(file.variables)
+    is_pop = bool({"ULONG", "TLONG"} & names) and not {CICE_LONGITUDE, "TLON"} & names
+    return bool({CICE_LATITUDE, "TLAT"} & names) and not is_pop
 
 
 def is_absent(request: str, file: FieldFile) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ import numpy.typing as npt
 from mpitrain.data.files.compiled.columns import StoredColumn
 from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import Axes, coordinate_of, find_axes
+from mpitrain.data.selection.axes import Axes, coordinate_of, dimensions_of_space, find_axes
 from mpitrain.data.selection.cf import (
     COLUMNS,
     ROWS,
-    find_places,
+    bounds_of,
     find_time,
     is_latitude,
     is_longitude,
@@ -52,6 +53,7 @@ from mpitrain.errors import DataError
 # How often each block of each variable was read: (path, variable, numbers of the block along each axis).
 ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
 _RADIANS, FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.pi, 0.0)
+_PLACE_IN_NAME = re.compile(r"lat(itude)?|lon(gitude|g)?")
 _COORDINATES = (LATITUDE, LONGITUDE, OCEAN_MASK)
 TIME_NAME = "time"
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -250,9 +252,10 @@ def _is_of_cells(info: VariableInfo, file: FieldFile) -> bool:
 
 
 def _coordinates_of(file: FieldFile, leading_names: tuple[str, ...]) -> list[str]:
-    """Return the names of the coordinates of the first variable: those that it names, then those along its dimensions.
+    """Return the names of the coordinates of the first variable, those that serve best first.
 
-    None of a CICE history with places of the U grid, which are those of the original program.
+    Those that it names, then places on both axes of its grid, coordinate variables of its dimensions, and other places
+    along them. None of a CICE history with places of the U grid, which are those of the original program.
     """
     try:
         main = file.variables[find_variable(reference_of(leading_names[0], file).name, file)]
@@ -260,9 +263,27 @@ def _coordinates_of(file: FieldFile, leading_names: tuple[str, ...]) -> list[str
         return []  # which the search for the variables themselves reports
     if is_cice_history(file) and {CICE_LATITUDE, CICE_LONGITUDE} & set(file.variables):
         return []
+    space = dimensions_of_space(main, file.variables)
+    pairs = sorted(_pairs_along(main, file), key=lambda pair: not space & set(pair[0].dimensions))
+    on_grid = [pair for pair in pairs if len(pair[0].dimensions) == 2 and set(pair[0].dimensions) <= space]
     own = (coordinate_of(main, name, file.variables) for name in main.dimensions if name)
-    places = find_places(main, file.variables) or ()
-    return [one.name for one in (*named_coordinates(main, file.variables), *places, *own) if one is not None]
+    found = (named_coordinates(main, file.variables), *on_grid, own, *pairs)
+    return [one.name for group in found for one in group if one is not None]
+
+
+def _pairs_along(main: VariableInfo, file: FieldFile) -> list[tuple[VariableInfo, VariableInfo]]:
+    """Return each latitude with a longitude of the same dimensions, which are all of `main`; of one stem first."""
+    bounds = bounds_of(file.variables)
+    along = [
+        one for one in file.variables.values()
+        if one.is_numeric and one.shape and set(one.dimensions) <= set(main.dimensions) - {""}
+        and one.short_name not in bounds
+    ]  # fmt: skip
+    latitudes, longitudes = ([one for one in along if _is_quantity(one.name, file, quantity)]
+                             for quantity in (LATITUDE, LONGITUDE))  # fmt: skip
+    stem = lambda one: _PLACE_IN_NAME.sub("", one.short_name.lower())  # noqa: E731
+    pairs = [(one, other) for one in latitudes for other in longitudes if one.dimensions == other.dimensions]
+    return sorted(pairs, key=lambda pair: stem(pair[0]) != stem(pair[1]))
 
 
 def _is_quantity(name: str, file: FieldFile, quantity: str) -> bool:
