@@ -50,7 +50,8 @@ class DomainSection(Section):
     degrees, of any file."""
     mask_mode: Literal["sea_ice", "ocean", "both", "all"] | None = None
     """Rule that selects points instead of clean_data, in the hemispheres that pole names: ocean points with ice
-    (sea_ice), ocean points, both (the same, whatever min_ice_concentration), or all points."""
+    (sea_ice), ocean points, both (the same, whatever min_ice_concentration), or all points. Ocean is where the file's
+    ocean mask is 1, and without one where every target has a value."""
     min_ice_concentration: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Ice concentration that mask_mode=sea_ice keeps points above, and ocean points below; null: 0, and no limit."""
     mask: Text | None = None

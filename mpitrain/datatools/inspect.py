@@ -116,7 +116,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
         selected, doubts = _selection(source)
         facts |= places_and_times(source) | selected
     except MpitrainError as error:
-        return replace(found, selection={**facts, "selected_samples": 0, "why": str(error)})
+        return replace(found, selection={"selected_samples": 0, "why": str(error)})
     return replace(found, selection=facts, notices=(*source.notices, *doubts), source=source)
 
 

@@ -53,12 +53,15 @@ def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
 def complete_together(target: Measured, candidates: Sequence[Measured], most: int) -> list[Measured]:
     """Return the candidates (in their order) that have values where the target has, and differ there: `most` of them.
 
-    Those that are missing least come first; one that would leave less than half of the samples is left out.
+    Those that are missing least come first; one that would leave less than half of the samples is left out, and so is a
+    copy of the target.
     """
     has_target = np.isfinite(target.values)
     fewest, complete = max(2, _FEWEST_COMPLETE * int(has_target.sum())), has_target
     found: list[Measured] = []
     for one in sorted(candidates, key=lambda one: -int((np.isfinite(one.values) & has_target).sum())):
+        if np.array_equal(one.values, target.values, equal_nan=True):
+            continue
         together = complete & np.isfinite(one.values)
         kept = [*found, one]
         if together.sum() >= fewest and all(_differs(each.values[together]) for each in (target, *kept)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
-from mpitrain.data.selection.cf import axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
+from mpitrain.data.selection.cf import OTHER, axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values, dates_of, read_times
@@ -69,11 +69,14 @@ def suggest(file: FieldFile, usable: Mapping[str, bool]) -> Suggestion | None:
 
     `usable` tells of each variable whether it has values that differ. None where the file has no such variable.
     """
-    groups = _by_grid(file, usable)
-    if not groups:
-        return None
     # Of as many and as large ones, those with units: without them are masks, indices and flags.
-    group = max(groups.values(), key=lambda infos: (len(infos) * np.log(np.prod(infos[0].shape)), bool(infos[0].units)))
+    rank = lambda infos: (len(infos) * np.log(np.prod(infos[0].shape)), bool(infos[0].units))  # noqa: E731
+    groups = sorted(_by_grid(file, usable).values(), key=rank, reverse=True)
+    return next(filter(None, (_suggest_of(group, file, usable) for group in groups)), None)
+
+
+def _suggest_of(group: Sequence[VariableInfo], file: FieldFile, usable: Mapping[str, bool]) -> Suggestion | None:
+    """Return names among variables of one grid; None where there is nothing to learn from."""
     found = [one for one in (measured(info, file) for info in group) if one is not None]
     if not found:
         return None
@@ -142,7 +145,7 @@ def _place_called(start: str, source: SampleSource) -> str:
 
 def _times(times: Any, attributes: Mapping[str, str]) -> str:
     """Return the first and the last time as dates, and the calendar; as numbers where the units give no dates."""
-    ends, calendar = times[[0, -1]], attributes["calendar"]
+    ends, calendar = times[[0, -1]], attributes.get("calendar", "")
     try:
         first, last = (str(date) for date in dates_of(ends, attributes["units"], calendar))
     except (ValueError, TypeError, OverflowError) as error:
@@ -153,7 +156,7 @@ def _times(times: Any, attributes: Mapping[str, str]) -> str:
 
 def _is_coordinate(info: VariableInfo, file: FieldFile) -> bool:
     is_own_dimension = info.dimensions == (info.short_name,)
-    is_time = len(info.shape) == 1 and axis_of(info) is not None
+    is_time = len(info.shape) == 1 and axis_of(info) not in (None, OTHER)
     is_of_mesh = any(map(info.text, _STRUCTURE))
     is_place = is_latitude(info) or is_longitude(info) or _has_coordinate_name(info)
     return is_own_dimension or is_time or is_of_mesh or is_place

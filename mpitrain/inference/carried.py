@@ -137,7 +137,7 @@ def _add(found: Carried, one: VariableInfo, file: FieldFile, dimensions: Mapping
     values = np.asarray(_values(file, one.name))
     kind = "f4" if values.dtype == np.float32 else "f8"
     along = tuple(dimensions.get(name, name) for name in one.dimensions)
-    if one.dimensions and one.dimensions[0] not in dimensions:
+    if one.dimensions and one.dimensions[0] not in {*dimensions, *found.dimensions}:
         values, along = values[0], along[1:]
     found.variables.append(OutputVariable(one.short_name, along, kind, attributes_of(one)))
     found.values[one.short_name] = values

@@ -140,7 +140,7 @@ def _shape_of(dataset: Any, predicted: str) -> _Shape:
     variable = dataset.variables[predicted]
     lon, lat = (_find_place(dataset, one) for one in ("longitude", "latitude"))
     first = variable.dimensions[0]
-    is_time = getattr(dataset.variables.get(first), "axis", "") == "T" or first == "time"
+    is_time = _time_along(first, dataset) is not None or first == "time"
     is_cells = lon is not None and lat is not None and lon.dimensions == lat.dimensions == variable.dimensions[1:]
     has_times = variable.ndim == 3 or (variable.ndim == 2 and (is_time or is_cells))
     level = _first_level(variable) if has_times else 0
@@ -153,6 +153,13 @@ def _shape_of(dataset: Any, predicted: str) -> _Shape:
             places = None
     when = _when(dataset, variable, level) if has_times else ""
     return _Shape(has_times, places is not None or len(space) == 2, level, places, when)
+
+
+def _time_along(dimension: str, dataset: Any) -> Any:
+    """Return the variable that says when the levels along a dimension are; None of one that is no time."""
+    along = [one for one in dataset.variables.values() if getattr(one, "dimensions", ()) == (dimension,)]
+    times = (one for one in along if getattr(one, "axis", "") == "T" or " since " in str(getattr(one, "units", "")))
+    return next(times, None)
 
 
 def _find_place(dataset: Any, standard_name: str) -> Any:
@@ -185,9 +192,8 @@ def _filled(values: Any) -> Array:
 
 def _when(dataset: Any, variable: Any, level: int) -> str:
     """Return when a time level is, as the end of a title."""
-    time = dataset.variables.get(variable.dimensions[0])
-    date = None
-    if getattr(time, "standard_name", "") == "time" and np.ma.count(time[level]):
+    time, date = _time_along(variable.dimensions[0], dataset), None
+    if " since " in str(getattr(time, "units", "")) and np.ma.count(time[level]):
         date = date_of(time[level], time.units, getattr(time, "calendar", "standard"))
     return f", {date or f'time level {level + 1}'}"
 

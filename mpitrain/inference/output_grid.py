@@ -6,7 +6,7 @@ T  time levels   J, I  rows and columns, or one row of cells in no order   N  sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -152,8 +152,7 @@ def plan_grid(
         return None  # of a table, whose fields are no time levels of a file
     leading = [source.files[0].variables[name] for name in source.leading_references] if source.layout.is_grid else []
     dimensions = _dimensions(source, leading, set(taken))
-    is_placed = {"lon", "lat"} <= set(coordinates.attributes)
-    if len(dimensions) < 2 and not (is_placed and "" not in _stored_dimensions(leading)):
+    if not leading or (len(dimensions) < 2 and "" in _stored_dimensions(leading)):
         if layout == "grid":
             raise UserError(f"--layout grid: {source.files[0].path} is a table of samples; leave the flag out")
         return None
@@ -200,10 +199,17 @@ def _coordinate(name: str, coordinates: Coordinates, dimensions: Mapping[str, st
     """Return a variable of place or time: named as in the data, and along the dimensions along which it lies there."""
     dtype, attributes = coordinates.dtypes[name], coordinates.attributes[name]
     if name == TIME_NAME:
-        own = {**attributes, "axis": "T"}
-        if TIME not in dimensions:  # one time for all that the file holds
-            return OutputVariable(_free(name, {*taken, *dimensions.values()}), (), dtype, own)
-        return OutputVariable(dimensions[TIME], (dimensions[TIME],), dtype, own)
+        own, shown = coordinates.time_name.rpartition("/")[2] or name, dimensions.get(TIME)
+        axis = {"axis": "T"} if " since " in attributes["units"] else {}
+        if shown is not None and own == shown:
+            return OutputVariable(shown, (shown,), dtype, {**axis, **attributes})
+        # One time for all that the file holds, or beside the dimension's own coordinate.
+        beside = OutputVariable(_free(own, {*taken, *dimensions.values()}), (), dtype, attributes)
+        return (
+            replace(beside, attributes={**attributes, **axis})
+            if shown is None
+            else replace(beside, dimensions=(shown,))
+        )
     access = coordinates.stored[name]
     along = [kind for kind, axis in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True) if axis is not None]
     is_moving = name in coordinates.moving

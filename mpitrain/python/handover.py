@@ -143,8 +143,6 @@ def _write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
     import numpy as np
 
     found = {str(name): np.asarray(array) for name, array in arrays.items()}
-    times = {name: (array - np.datetime64(0, "s")) / np.timedelta64(1, "D") for name, array in found.items()
-             if array.dtype.kind == "M"}  # fmt: skip
     lengths = {name: array.shape[:1] for name, array in found.items()}
     first = next(iter(lengths), "")
     other = next((name for name in lengths if lengths[name] != lengths[first]), "")
@@ -153,5 +151,5 @@ def _write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
             f"data: {first!r} has shape {found[first].shape}, {other!r} {found[other].shape}; give arrays with equal "
             "first dimensions"
         )
-    kept: dict[str, Any] = {name: one for name, one in {**found, **times}.items() if one.dtype.kind in "biuf"}
+    kept: dict[str, Any] = {name: one for name, one in found.items() if one.dtype.kind in "biufM"}
     np.savez(path, **kept)

@@ -19,7 +19,7 @@ _TIMES_THE_DATA = 2
 
 def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mapping[str, Any]) -> Any:
     """Return predictions as a Dataset, of a DataFrame as a DataFrame (see `Run.predict`)."""
-    xarray = _xarray()
+    _xarray()  # before anything is computed
     _, overrides = to_overrides(None, more)
     size = _TIMES_THE_DATA * int(getattr(data, "nbytes", 0) or 0)
     with filled_folder(size, run, is_read_everywhere=True) as folder, handed_over(data, beside=run) as files:
@@ -27,8 +27,7 @@ def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mappi
         words = [str(run), *overrides, "--output", str(output), "--layout", "data"]
         words += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
         run_command("predict", words, ranks, quiet=True)
-        with xarray.open_dataset(output) as written:
-            predicted = _named_as_data(_every_row(written.load(), data))
+        predicted = _named_as_data(_every_row(_read(output), data))
     if is_dataframe(data):
         return _as_dataframe(predicted, data)
     return _with_coordinates(predicted, data) if hasattr(data, "coords") else predicted
@@ -40,6 +39,17 @@ def _xarray() -> Any:
     except ImportError as error:
         raise MissingDependencyError("predict: needs xarray: python -m pip install xarray") from error
     return xarray
+
+
+def _read(path: Path) -> Any:
+    """Return the file's Dataset in memory, with times as numbers where xarray knows no such dates, as of a year 0."""
+    xarray = _xarray()
+    try:
+        with xarray.open_dataset(path) as written:
+            return written.load()
+    except ValueError:
+        with xarray.open_dataset(path, decode_times=False) as written:
+            return written.load()
 
 
 def _every_row(written: Any, data: Any) -> Any:

@@ -57,8 +57,8 @@ def run_command(command: str, words: Sequence[str], ranks: int | None = None, qu
 def _launcher(ranks: int | None) -> list[str]:
     if ranks is None:
         return []
-    if ranks < 1:
-        raise UserError(f"ranks={ranks}: give 1 or more, or None for one process without mpirun")
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise UserError(f"ranks={ranks!r}: give a whole number from 1 on, or None for one process without mpirun")
     from mpitrain.native.toolchain import find_mpirun
 
     return [find_mpirun(), "-np", str(ranks)]

@@ -126,6 +126,11 @@ def _data_notices(
         notices.append(
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
+    notices += [
+        f"{name}: some of its values are {value:.7g}, far from all others; where that stands for no value, domain.mask "
+        "leaves it out"
+        for name, value in summary.probable_fill_values.items()
+    ]
     return [*notices, *_batch_notices(training, summary.num_training_samples, layout.global_batch_size)]
 
 

@@ -212,6 +212,25 @@ def test_what_is_suggested_of_meshes_and_stations_is_what_was_measured(tmp_path,
     assert "variables.output_variables=['s[depth=10]']" in capsys.readouterr().out
 
 
+def test_a_bathymetry_is_suggested_a_copy_is_not_and_no_command_that_must_fail(tmp_path, capsys):
+    degrees = {name: {"units": f"degrees_{where}"} for name, where in (("x", "east"), ("y", "north"))}
+    mesh = {name: (("node",), ramp(0, (8,))) for name in ("x", "y", "depth")}
+    mesh["element"] = (("nele", "three"), ramp(0, (10, 3)))
+    path = write_netcdf(tmp_path / "bay.nc", mesh, "", None, depth={"positive": "down", "units": "m"}, **degrees)
+    assert main(["data", "inspect", str(path)]) == 0
+    assert '"variables.input_variables=[x, y]" "variables.output_variables=[depth]"' in capsys.readouterr().out
+
+    copies = {name: (("t", "y", "x"), ramp(first, (2, 3, 4))) for name, first in (("a", 0), ("b", 0), ("c", 9))}
+    path = write_netcdf(tmp_path / "copies.nc", copies, "", None, a={"units": "K"}, b={"units": "K"})
+    assert suggested(path, capsys) == "variables.input_variables=[c]"
+
+    other = write_netcdf(tmp_path / "other.nc", {name: (one, ramp(0, (2, 3, 5))) for name, (one, _) in copies.items()})
+    assert main(["data", "inspect", str(path), str(other)]) == 0
+    shown = capsys.readouterr().out
+    assert "train with" not in shown
+    assert f"why: {other}: its grid of 3 rows x 5 columns is not that of {path}" in shown
+
+
 def test_what_is_suggested_can_be_learnt_from_together(tmp_path, capsys):
     """A level that is the same everywhere is no target, and inputs that are seldom there together are left out."""
     random = np.random.default_rng(0)

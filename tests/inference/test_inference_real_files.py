@@ -189,12 +189,12 @@ def test_a_single_time_comes_back_as_one(tmp_path: Path) -> None:
         dataset["when"][...] = 3.5
     model = save(mlp(1), tmp_path / "m.pt", ("x",), ("y",))
     settings = ("variables.input_variables=[x]", "variables.output_variables=[y]")
-    for layout, dimensions in (("grid", ()), ("rows", ("n",))):
+    for layout, name, dimensions in (("grid", "when", ()), ("rows", "time", ("n",))):
         predict_played(model, config_of(tmp_path / "f.nc", *settings), tmp_path / "p.nc", layout=layout)
         with netCDF4.Dataset(str(tmp_path / "p.nc")) as file:
-            assert file["time"].dimensions == dimensions
-            assert float(file["time"][...].ravel()[0]) == 3.5
-            assert "time" in file["y_predicted"].coordinates.split()
+            assert file[name].dimensions == dimensions
+            assert float(file[name][...].ravel()[0]) == 3.5
+            assert name in file["y_predicted"].coordinates.split()
 
 
 @pytest.mark.parametrize("layout", ["grid", "rows"])

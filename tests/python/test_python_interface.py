@@ -201,6 +201,9 @@ def test_lines_about_data_in_memory_name_the_data_and_no_file(run: mpitrain.Run,
         mpitrain.train({"u": [1.0, 2.0, 3.0], "v": [1.0, 2.0, 3.0], "w": [1.0, 2.0]}, output=folder / "no", **OPTIONS)
     with pytest.raises(mpitrain.ConfigError, match=r"^data: no variable 'nothing'; this one has u, v, w"):
         mpitrain.train(dataset, output=folder / "no", **{**OPTIONS, "inputs": ["nothing"]})
+    for ranks in ("2", 0, 1.5, True):
+        with pytest.raises(mpitrain.UserError, match=rf"^ranks={ranks!r}: give a whole number from 1 on"):
+            mpitrain.train(dataset, output=folder / "no", ranks=ranks, **OPTIONS)
     with pytest.raises(mpitrain.UserError, match=r"given in memory by a Python program and are not kept; give them"):
         run.predict()
     done = launch(["-m", "mpitrain", "reproduce", str(run.path), "--output", str(folder / "no")])
@@ -268,6 +271,30 @@ def test_predictions_on_a_grid_have_its_coordinates(tmp_path: Path, small_histor
     assert predicted.aice_h.dims == ds.aice_h.dims
     assert set(ds.coords) <= set(predicted.coords)
     assert (predicted.aice_h - ds.aice_h).notnull().sum() == run.predict(str(small_history)).aice_h.notnull().sum() > 0
+
+
+def test_times_of_a_year_0_come_back_as_they_were_given(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    time = ("time", np.arange(12.0) * 730.5 + 366, {"units": "hours since 0000-01-01", "calendar": "standard"})
+    axes = ("time", "lat", "lon")
+    coordinates = {"time": time, "lat": ("lat", np.arange(5.0), {"units": "degrees_north"}),
+                   "lon": ("lon", np.arange(6.0), {"units": "degrees_east"})}  # fmt: skip
+    ds = xarray.Dataset({name: (axes, random.normal(size=(12, 5, 6))) for name in "uvw"}, coordinates)
+    run = mpitrain.train(ds, output=tmp_path / "run", **{**OPTIONS, "inputs": ["u", "month"]})
+    predicted = run.predict(ds)
+    assert predicted.w.notnull().all()
+    np.testing.assert_array_equal(predicted.time, ds.time)
+
+
+def test_dates_of_a_dataframe_are_times(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    table = pandas.DataFrame({name: random.normal(size=60) for name in "uvw"})
+    table["when"] = pandas.date_range("2001-01-01", periods=60, freq="7D")
+    run = mpitrain.train(table, output=tmp_path / "run", **{**OPTIONS, "inputs": ["u", "month", "when"]})
+    predicted = run.predict(table)
+    assert list(predicted.columns) == ["w"]
+    assert predicted.w.notnull().all()
 
 
 def test_an_ensemble_predicts_a_spread(folder: Path, dataset: Any) -> None:

@@ -22,6 +22,7 @@ from mpitrain.errors import DataError
 Convert = Callable[[npt.NDArray[Any]], Array]
 """Makes of a numpy array the same values for an engine that computes with something else: a tensor on a device."""
 
+_FEWEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 1e15, 3.0
 
 LayoutOfSamples = VirtualRanks | Callable[[int, int], VirtualRanks]
 """Who owns which samples, or what tells it from the number of usable and of training samples."""
@@ -92,6 +93,21 @@ class DataSummary:
         names = (*self.input_names, *self.target_names)
         return tuple(name for name, constant in zip(names, is_constant(self.moments), strict=True) if constant)
 
+    @property
+    def probable_fill_values(self) -> dict[str, float]:
+        """Values at the ends of inputs and targets, by name, that look like marks of no value."""
+        if self.moments is None:
+            return {}
+        names, of, std = (*self.input_names, *self.target_names), self.moments, self.moments.std
+        ends = [
+            (name, float(ends[number]), number)
+            for ends in (of.minimum, of.maximum)
+            for number, name in enumerate(names)
+        ]
+        return {
+            name: end for name, end, number in ends if _looks_like_fill(end, float(of.mean[number]), float(std[number]))
+        }
+
 
 class Dataset(Protocol):
     """The samples of one run, of which this rank owns those of its virtual ranks (`reference`: its own share)."""
@@ -121,6 +137,13 @@ class Dataset(Protocol):
         In units of `output_std` (O,) or (); `target_weights` (O,) are the loss's, () for all 1. None where that would
         take one more pass over the files, or in `reference`.
         """
+
+
+def _looks_like_fill(end: float, mean: float, std: float) -> bool:
+    """Tell whether an end of the values is a usual mark of none, such as 9999 or -1e34, and far from all others."""
+    digits = f"{abs(end):.7g}".replace(".", "")
+    is_mark = (set(digits) == {"9"} and len(digits) >= _FEWEST_NINES) or abs(end) >= _SMALLEST_MARK
+    return bool(is_mark and abs(end - mean) > _FAR_DEVIATIONS * std)
 
 
 def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:

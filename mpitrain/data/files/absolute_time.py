@@ -1,4 +1,4 @@
-"""Absolute times, as CDO writes them: `day as %Y%m%d.%f`, such as 20981115.5 for noon of 15 November 2098.
+"""Dates as days since 1970: numpy's, and absolute times, `day as %Y%m%d.%f`, as CDO writes them.
 
 N  values
 """
@@ -6,12 +6,17 @@ N  values
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 DAYS = "days since 1970-01-01"
+OF_DATES: Mapping[str, str] = MappingProxyType({"units": DAYS, "calendar": "proleptic_gregorian"})
+"""The attributes of dates that are read as numbers."""
+_DAY_MS = 86_400_000.0
 _DAY_S = 86_400.0
 _UNITS = re.compile(r"^days? as %Y%m%d\.%f$")
 
@@ -38,3 +43,8 @@ def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
 
     found = [days(one) for one in np.asarray(times, dtype=np.float64).reshape(-1).tolist()]
     return np.array(found, dtype=np.float64).reshape(np.shape(times))
+
+
+def days_of_dates(dates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return numpy's dates as days since 1970-01-01 (`DAYS`), NaN for none."""
+    return np.where(np.isnat(dates), np.nan, dates.astype("datetime64[ms]").astype(np.float64) / _DAY_MS)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.absolute_time import DAYS
+from mpitrain.data.files.absolute_time import OF_DATES, days_of_dates
 from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import VariableInfo, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf", re.IGNORECAS
 _WIDEST_VALUE_BYTES = 8
 _AS_FLOATS = ("bool", "decimal")  # numpy has no missing value of the first, and nothing of the second
 _NOT_READ = ("list", "large_list", "fixed_size", "struct", "map", "duration", "time32", "time64", "binary", "month_day")
-_DATES, _DAY_MS = ("timestamp", "date32", "date64"), 86_400_000.0
+_DATES = ("timestamp", "date32", "date64")
 
 
 def open_csv(path: Path) -> ArrayFile:
@@ -127,8 +127,7 @@ def _names(path: Path, found: Sequence[str]) -> list[str]:
 
 def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
     if str(kind).startswith(_DATES):
-        attributes = {"units": DAYS, "calendar": "proleptic_gregorian"}
-        return VariableInfo(name, ("",), (num_rows,), "<f8", attributes)
+        return VariableInfo(name, ("",), (num_rows,), "<f8", dict(OF_DATES))
     if str(kind).startswith(_AS_FLOATS):
         return VariableInfo(name, ("",), (num_rows,), "<f8")
     dtype = np.dtype(object)
@@ -144,5 +143,5 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
         column.cast("float64") if str(column.type).startswith(_AS_FLOATS) else column
     ).to_numpy()
     if values.dtype.kind == "M":
-        return np.where(np.isnat(values), np.nan, values.astype("datetime64[ms]").astype(np.float64) / _DAY_MS)
+        return days_of_dates(values)
     return values.astype(np.float64) if values.dtype == object and column.null_count == len(column) else values

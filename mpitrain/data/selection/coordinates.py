@@ -169,13 +169,17 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
 
 
 def _same_times(own: Mapping[str, str], others: Mapping[str, str]) -> bool:
-    same_calendar = plain_calendar(own["calendar"]) == plain_calendar(others["calendar"])
+    same_calendar = plain_calendar(own.get("calendar", "")) == plain_calendar(others.get("calendar", ""))
     return own["units"] == others["units"] and same_calendar
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:
+    """Return the attributes of times; of what the settings call time and is none, as a depth, its own."""
+    if " since " not in info.units:
+        own = {key: info.text(key) for key in ("standard_name", "long_name", "positive", "axis") if info.text(key)}
+        return {**own, "units": info.units}
     return {
-        "standard_name": "time",
+        "standard_name": info.text("standard_name") or "time",
         "long_name": info.text("long_name") or "time",
         "units": info.units,
         "calendar": info.text("calendar") or "standard",
@@ -185,11 +189,12 @@ def _time_attributes(info: VariableInfo) -> dict[str, str]:
 def _converted(
     values: npt.NDArray[np.float64], own: Mapping[str, str], wanted: Mapping[str, str], record: SourceFile
 ) -> npt.NDArray[np.float64]:
+    calendar, wanted_calendar = own.get("calendar", ""), wanted.get("calendar", "")
     try:
-        dates = in_calendar(dates_of(values, own["units"], own["calendar"]), wanted["calendar"])
-        return numbers_of(dates, wanted["units"], wanted["calendar"])
+        dates = in_calendar(dates_of(values, own["units"], calendar), wanted_calendar)
+        return numbers_of(dates, wanted["units"], wanted_calendar)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{record.path}: its times, '{own['units']}', calendar '{own['calendar']}', cannot be put into "
-            f"'{wanted['units']}', calendar '{wanted['calendar']}' ({error}); give files with times of one kind"
+            f"{record.path}: its times, '{own['units']}', calendar '{calendar}', cannot be put into "
+            f"'{wanted['units']}', calendar '{wanted_calendar}' ({error}); give files with times of one kind"
         ) from error

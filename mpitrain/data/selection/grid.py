@@ -40,12 +40,14 @@ class GridLayout(SampleLayout):
 
     `borders` are the time levels at which files begin that have nothing to do with those before, and the last + 1: a
     lagged input has no value beyond them, and what needs one is no sample. Areas are those of the variable `area_name`,
-    in `area_scale`, or the cosine of `latitude_name`; None of both where nothing counts areas.
+    in `area_scale`, or the cosine of `latitude_name`, of which `latitude_scale` makes degrees; None of both where
+    nothing counts areas.
     """
 
     grid_shape: tuple[int, int]
     rule: PointRule
     latitude_name: str | None = None
+    latitude_scale: float = 1.0
     area_name: str | None = None
     area_scale: float = 1.0
     naming: Naming = field(default_factory=Naming)
@@ -220,7 +222,7 @@ class _Part:
         """Return the points' areas, float32, of shape (T, J, I) or to be broadcast to it, NaN where there is none."""
         layout = self._layout
         if layout.latitude_name is not None:
-            return _relative_areas(self._values(layout.latitude_name))
+            return _relative_areas(self._values(layout.latitude_name) * layout.latitude_scale)
         if layout.area_name is None:
             return None
         areas = np.asarray(self._values(layout.area_name), dtype=np.float64) / layout.area_scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,28 @@ import numpy.typing as npt
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.clock import read_times
 from mpitrain.data.selection.expressions.naming import Naming
-from mpitrain.data.selection.names import odd_units
-from mpitrain.data.selection.rule import PointRule
+from mpitrain.data.selection.names import LATITUDE, LONGITUDE, odd_units
+from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
-from mpitrain.data.selection.variable_access import VariableAccess, is_longitude_of, read_part, time_variable, turned
+from mpitrain.data.selection.variable_access import (
+    FROM_RADIANS,
+    VariableAccess,
+    find_access,
+    find_role,
+    in_radians,
+    is_longitude_of,
+    read_part,
+    time_variable,
+    turned,
+)
 from mpitrain.data.units import find_conversion
 from mpitrain.errors import DataError
+
+_SAME_PLACE_DEGREES = 1e-3
+# Days from 1970 to the first day of the Gregorian calendar, from which on the proleptic one has the same dates.
+_FIRST_GREGORIAN_DAY = -141427.0
+_GREGORIAN = {"standard", "proleptic_gregorian"}
 
 
 @dataclass
@@ -34,6 +50,7 @@ class Grids:
     has_targets: bool = True
     rule: PointRule = field(default_factory=lambda: PointRule((), ""))
     latitude_name: str | None = None
+    latitude_scale: float = 1.0
     area_name: str | None = None
     names: tuple[str, ...] = ()
     coordinates: tuple[str, ...] = ()
@@ -42,6 +59,7 @@ class Grids:
     naming: Naming = field(default_factory=Naming)
     calendar: str = ""
     has_means: bool | None = None
+    places: dict[tuple[str, bool], tuple[Path, npt.NDArray[Any]]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     units: dict[str, str] = field(default_factory=dict)
     records: list[SourceFile] = field(default_factory=list)
@@ -83,7 +101,11 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     if info is not None and grids.naming.clocks:
         grids.notices += _notes_of_means(grids, info, file, are_middles)
     grids.calendar = grids.calendar or calendar
-    if calendar != grids.calendar:
+    others = grids.records[-1].times if grids.records else None
+    is_gregorian = {calendar, grids.calendar} == _GREGORIAN and min(
+        np.nanmin(one, initial=0.0) for one in (times, others) if one is not None
+    ) >= _FIRST_GREGORIAN_DAY
+    if calendar != grids.calendar and not is_gregorian:
         raise DataError(
             f"{file.path}: its calendar is '{calendar}', that of {grids.records[0].path} is '{grids.calendar}'; use "
             "files of one calendar together"
@@ -116,6 +138,22 @@ def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means
     grids.has_means = has_means if grids.has_means is None else grids.has_means
 
 
+def in_degrees(grids: Grids, access: Mapping[str, VariableAccess]) -> None:
+    """Let conditions on places and areas be those of degrees, where the places are an input in radians too."""
+
+    def scale(name: str) -> float:
+        one = access[name]
+        return FROM_RADIANS.scale if one.conversion is None and in_radians(one.info) else 1.0
+
+    conditions = tuple(
+        replace(one, scale=scale(one.name)) if isinstance(one, Condition) and one.test in OF_PLACES else one
+        for one in grids.rule.conditions
+    )
+    grids.rule = replace(grids.rule, conditions=conditions)
+    if grids.latitude_name is not None:
+        grids.latitude_scale = scale(grids.latitude_name)
+
+
 def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> int:
     """Return the file's number of time levels. Raises DataError where its variables or its grid do not fit."""
     # A target, or without them the input of the largest grid: one may be constant along an axis.
@@ -142,10 +180,15 @@ def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess
     if grids.records and grid_shape != grids.grid_shape:
         raise DataError(
             f"{file.path}: its grid of {_times(grid_shape)} is not that of {grids.records[0].path}, "
-            f"{_times(grids.grid_shape)}; train on files of one grid"
+            f"{_times(grids.grid_shape)}; train on files of one grid{_joining(grid_shape)}"
         )
     grids.grid_shape = grid_shape
     return num_times
+
+
+def _joining(grid_shape: tuple[int, int]) -> str:
+    """Return what to do with files of reports or stations, of which each has as many as it has."""
+    return ", or join samples that lie one after the other into one file, as ncrcat does" if 1 in grid_shape else ""
 
 
 def _times(grid_shape: tuple[int, int]) -> str:
@@ -201,6 +244,37 @@ def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
             access[name] = replace(access[name], conversion=conversion)
             notices.append(f"{what} is converted from '{info.units}' to '{wanted}'")
     return notices
+
+
+def check_places(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> None:
+    """Raise DataError where a lagged variable would come from another place than its sample: of another file's grid."""
+    if not any(one.lag for one in access.values()):
+        return
+    for quantity in (LATITUDE, LONGITUDE):
+        try:
+            name = find_role(quantity, file, grids.leading_references, grids.selection.coordinates)
+            one = find_access(file, name, True, grids.selection.coordinates)
+        except DataError:
+            continue  # nobody knows where the samples are
+        if one.axes.time is not None:
+            continue
+        values = one.decode(read_part(file, one, slice(None), slice(None)))
+        # The files held out are a series of their own.
+        first_path, first = grids.places.setdefault(
+            (quantity, len(grids.records) < grids.num_trained_on), (file.path, values)
+        )
+        is_same = first.shape == values.shape and bool((np.abs(_apart(values, first)) < _SAME_PLACE_DEGREES).all())
+        if not is_same:
+            raise DataError(
+                f"{file.path}: its '{name}' is not that of {first_path}, and lagged variables are those of the same "
+                "place a level before; give files of one grid, or train on each alone"
+            )
+
+
+def _apart(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the difference of places in degrees, of longitudes without whole turns; 0 where both are missing."""
+    difference = np.mod(values.astype(np.float64) - others + 180.0, 360.0) - 180.0
+    return np.where(np.isnan(values) & np.isnan(others), 0.0, difference)
 
 
 def _turn_longitudes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> list[str]:

@@ -66,29 +66,17 @@ QUANTITIES: dict[str, Quantity] = {
     "fswdn": Quantity(("fswdn", "rsds", "dswrf"), ("surface_downwelling_shortwave_flux_in_air",), _FLUX),
     ICE_FRACTION: Quantity(ICE_NAMES, ICE_STANDARD_NAMES, _FRACTION),
     LATITUDE: Quantity(
-        ("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean", "clat", "lat2d", "latcell"), ("latitude",)
+        ("ulat", "lat", "latitude", "nav_lat", "tlat", "geolat", "yt_ocean", "clat", "lat2d", "latcell",
+         "grid_center_lat"), ("latitude",),
     ),
     LONGITUDE: Quantity(
-        (
-            "ulon",
-            "lon",
-            "longitude",
-            "nav_lon",
-            "tlon",
-            "geolon",
-            "xt_ocean",
-            "clon",
-            "lon2d",
-            "loncell",
-            "ulong",
-            "tlong",
-        ),
-        ("longitude",),
+        ("ulon", "lon", "longitude", "nav_lon", "tlon", "geolon", "xt_ocean", "clon", "lon2d", "loncell", "ulong",
+         "tlong", "grid_center_lon"), ("longitude",),
     ),
     OCEAN_MASK: Quantity(
         ("umask", "mask", "tmask", "ocean_mask", "wet", "mask_rho"), ("sea_binary_mask", "sea_area_fraction")
     ),
-}
+}  # fmt: skip
 _ROLES = {
     LATITUDE: "latitude",
     LONGITUDE: "longitude",

@@ -14,7 +14,15 @@ from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.expression import Expression
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_plain, spell_out
 from mpitrain.data.selection.grid import GridLayout
-from mpitrain.data.selection.grid_files import Grids, check_shapes, check_statics, convert_units, read_file_times
+from mpitrain.data.selection.grid_files import (
+    Grids,
+    check_places,
+    check_shapes,
+    check_statics,
+    convert_units,
+    in_degrees,
+    read_file_times,
+)
 from mpitrain.data.selection.names import (
     CICE_INPUTS,
     CICE_TARGET,
@@ -125,7 +133,9 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
     times = read_file_times(grids, file, access)
+    check_places(grids, file, access)
     if is_first:
+        in_degrees(grids, access)
         grids.notices += notes_of_first_file(grids, file, access, times)
     record = SourceFile(
         file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times, grids.selection.reader
@@ -232,6 +242,7 @@ def _grid_layout(grids: Grids) -> GridLayout:
         rule_words=grids.rule.words,
         rule=grids.rule,
         latitude_name=grids.latitude_name,
+        latitude_scale=grids.latitude_scale,
         area_name=grids.area_name,
         naming=grids.naming,
         calendar=grids.calendar or "standard",

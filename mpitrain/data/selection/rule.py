@@ -42,12 +42,14 @@ ANY_LATITUDE_DEGREES = 60.0
 class Condition:
     """One of our own conditions: `test`, a function of `TESTS` by its name, on one variable `name`, with its `limits`.
 
-    All of it is plain data, so that a rule can travel between ranks.
+    `scale` makes degrees of places that are stored in radians. All of it is plain data, so that a rule can travel
+    between ranks.
     """
 
     name: str
     test: str
     limits: Mapping[str, str | float] = field(default_factory=dict)
+    scale: float = 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,7 +59,11 @@ class Condition:
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
         with np.errstate(invalid="ignore"):
-            return TESTS[self.test](values(self.name), **self.limits)
+            return TESTS[self.test](self._measured(values), **self.limits)
+
+    def _measured(self, values: Values) -> Array:
+        found = values(self.name)
+        return found if self.scale == 1.0 else found * self.scale
 
 
 def is_poleward(latitude: Array, pole: str, limit: float) -> BoolArray:
@@ -103,6 +109,8 @@ def is_present(values: Array) -> BoolArray:
     return ~np.isnan(values)
 
 
+OF_PLACES = ("poleward", "within", "between meridians")
+"""The tests whose limits are degrees."""
 TESTS: Mapping[str, Callable[..., BoolArray]] = {
     "poleward": is_poleward, "ocean": is_ocean, "ice": has_ice, "icier": is_icier, "less ice": has_less_ice,
     "within": is_within, "between meridians": is_between_meridians, "present": is_present,

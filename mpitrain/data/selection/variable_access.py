@@ -108,12 +108,15 @@ def in_radians(info: VariableInfo) -> bool:
 
 
 def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], whole_turn: float) -> npt.NDArray[Any]:
-    """Return longitudes, those outside of `between` by whole turns as near to its middle as can be."""
+    """Return longitudes, those outside of `between` by whole turns as near to its middle as can be.
+
+    Numbers of more than two turns are no longitudes, and stay.
+    """
     low, high = between
     west = (low + high) / 2 - whole_turn / 2
     with np.errstate(invalid="ignore"):
-        inside = (longitudes >= low) & (longitudes <= high)
-    return np.where(inside, longitudes, np.mod(longitudes.astype(np.float64) - west, whole_turn) + west)
+        stays = ((longitudes >= low) & (longitudes <= high)) | (np.abs(longitudes) > 2 * whole_turn)
+    return np.where(stays, longitudes, np.mod(longitudes.astype(np.float64) - west, whole_turn) + west)
 
 
 def is_longitude_of(name: str, file: FieldFile) -> bool:

@@ -145,7 +145,7 @@ def _when(coordinates: Coordinates, level: int) -> list[str]:
     # A time may be missing, as of a Zarr store whose fill value, 0, is the first time.
     if coordinates.times is not None and np.isfinite(coordinates.times[level]):
         known = coordinates.attributes["time"]
-        date = date_of(coordinates.times[level], known["units"], known["calendar"])
+        date = date_of(coordinates.times[level], known["units"], known.get("calendar", ""))
     num_levels = sum(record.num_times for record in coordinates.source.files)
     return [date] if date else [f"time level {level + 1}"] if num_levels > 1 else []
 

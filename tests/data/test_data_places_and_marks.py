@@ -1,0 +1,121 @@
+"""Places in radians, lags across grids, longitudes that are none, two calendars of one date, marks of no value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from field_files import config_of, read_all, write_netcdf
+
+from mpitrain.data.dataset.dataset import DataSummary
+from mpitrain.data.moments import Moments
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.variable_access import turned
+from mpitrain.errors import DataError
+
+LATITUDES = np.array([-60.0, -10.0, 20.0, 50.0])
+LONGITUDES = np.array([0.0, 90.0, 180.0, 270.0, 359.0])
+
+
+def source_of(path: Path | list[Path], *settings: str, inputs: str = "[x]"):
+    files = f"[{', '.join(map(str, path))}]" if isinstance(path, list) else path
+    return open_source(selection_of(config_of(files, f"variables.input_variables={inputs}", *settings)))
+
+
+def write_grid(path: Path, latitudes=LATITUDES, longitudes=LONGITUDES, first_day: int = 0, **attributes: dict) -> Path:
+    """`x` and `y` (time, lat, lon) of two days; `attributes` of the coordinates."""
+    shape = (2, len(latitudes), len(longitudes))
+    values = np.arange(np.prod(shape), dtype="f4").reshape(shape)
+    variables = {
+        "time": (("time",), first_day + np.arange(2.0)), "lat": (("lat",), latitudes), "lon": (("lon",), longitudes),
+        **dict.fromkeys("xy", (("time", "lat", "lon"), values)),
+    }  # fmt: skip
+    usual = {
+        "time": {"units": "days since 2000-01-01"},
+        "lat": {"units": "degrees_north"},
+        "lon": {"units": "degrees_east"},
+    }
+    return write_netcdf(path, variables, "", None, **{**usual, **attributes})
+
+
+RADIANS = {name: {"units": "radians"} for name in ("lat", "lon")}
+
+
+@pytest.mark.parametrize("inputs", ["[x]", "[x, lat, lon]"])
+@pytest.mark.parametrize("named", [False, True])
+def test_ranges_and_areas_of_places_in_radians_are_those_of_degrees(tmp_path: Path, inputs: str, named: bool) -> None:
+    write_grid(tmp_path / "degrees.nc")
+    write_grid(tmp_path / "radians.nc", np.radians(LATITUDES), np.radians(LONGITUDES), **RADIANS)
+    by_hand = ["data.coordinates={latitude: lat, longitude: lon}"] if named else []
+    settings = (
+        "domain.latitude_range=[-30, 60]",
+        "domain.longitude_range=[80, 200]",
+        "training.area_weighted_loss=true",
+        *by_hand,
+    )
+    degrees, radians = (read_all(source_of(tmp_path / f"{name}.nc", *settings, inputs=inputs))
+                        for name in ("degrees", "radians"))  # fmt: skip
+    assert radians.inputs[:, 0].tolist() == degrees.inputs[:, 0].tolist()
+    assert len(degrees) == 2 * 3 * 2
+    np.testing.assert_allclose(radians.weights, degrees.weights, rtol=1e-6)
+    assert radians.inputs[:, 1:].max(initial=0.0) <= np.pi, "an input keeps its units"
+
+
+LAGGED = "['x[time-1]']"
+
+
+def test_a_lag_into_a_file_of_other_places_is_refused(tmp_path: Path) -> None:
+    first = write_grid(tmp_path / "1.nc")
+    for name, latitudes, longitudes in (("flipped", LATITUDES[::-1], LONGITUDES), ("moved", LATITUDES, LONGITUDES + 1)):
+        second = write_grid(tmp_path / f"{name}.nc", latitudes, longitudes, 2)
+        with pytest.raises(DataError, match=rf"{name}.nc: its 'l(at|on)' is not that of .*1.nc, and lagged variables"):
+            source_of([first, second], inputs=LAGGED)
+        assert len(read_all(source_of([first, second]))) == 80
+        held_out = source_of(first, f"data.validation_path={second}", inputs=LAGGED)
+        assert held_out.files[1].path == second
+
+
+def test_a_lag_into_a_file_whose_longitudes_are_a_turn_away_is_none_elsewhere(tmp_path: Path) -> None:
+    first = write_grid(tmp_path / "1.nc")
+    second = write_grid(tmp_path / "2.nc", LATITUDES, np.where(LONGITUDES > 180, LONGITUDES - 360, LONGITUDES), 2)
+    assert len(read_all(source_of([first, second], inputs=LAGGED))) == 60
+
+
+def test_numbers_far_from_any_longitude_are_not_turned() -> None:
+    found = turned(np.array([-170.0, 190.0, 530.0, -790.2, 1e20, np.nan]), (-180.0, 180.0), 360.0)
+    np.testing.assert_array_equal(found, [-170.0, -170.0, 170.0, -790.2, 1e20, np.nan])
+
+
+@pytest.mark.parametrize("day", [0, -200_000])
+def test_dates_are_of_one_calendar_from_1582_on(tmp_path: Path, day: int) -> None:
+    files = [
+        write_grid(tmp_path / f"{calendar}.nc", first_day=day + number,
+                   time={"units": "days since 2000-01-01", "calendar": calendar})
+        for number, calendar in ((0, "standard"), (2, "proleptic_gregorian"))
+    ]  # fmt: skip
+    if day < 0:
+        with pytest.raises(DataError, match="use files of one calendar together"):
+            source_of(files, inputs="[x, day_of_year]")
+    else:
+        days = read_all(source_of(files, inputs="[x, day_of_year]")).inputs[:, 1]
+        assert sorted(set(days.tolist())) == [1, 2, 3, 4]
+
+
+MARKS = {
+    "9999": (np.r_[np.full(95, 12.0) + np.arange(95) / 10, np.full(5, 9999.0)], 9999.0),
+    "-999.9": (np.r_[np.arange(99.0), -999.9], np.float32(-999.9)),
+    "-1e34": (np.r_[np.arange(99.0), -1e34], -1e34),
+    "none": (np.r_[np.arange(990.0, 1000.0)], None),
+    "an outlier": (np.r_[np.arange(99.0), 5000.0], None),
+}
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_marks_of_no_value_are_found(kind: str) -> None:
+    values, expected = MARKS[kind]
+    one = [np.array([number]) for number in (len(values), values.mean(), ((values - values.mean()) ** 2).sum())]
+    moments = Moments(*one, np.array([values.min()]), np.array([values.max()]))
+    summary = DataSummary(len(values), 0, 0, None, moments, ("x",), ())
+    assert list(summary.probable_fill_values.values()) == ([] if expected is None else [pytest.approx(expected)])

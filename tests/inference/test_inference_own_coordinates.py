@@ -1,0 +1,95 @@
+"""Predictions have the data's own coordinates of time: beside a dimension's, single ones, series, depths as samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+from predicting import config_of, mlp, predict_played, save
+
+SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all")
+SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2}
+DAYS = {"units": "days since 2000-01-01"}
+NORTH, EAST = {"units": "degrees_north", "standard_name": "latitude"}, {"units": "degrees_east"}
+
+
+def predict(
+    folder: Path, dimensions: tuple[str, ...], coordinates: dict, *settings: str, named: str = ""
+) -> netCDF4.Dataset:
+    """Write `coordinates` (name: (dimensions, attributes)) and x and y, predict y, and return the open prediction."""
+    model = save(mlp(1), folder / "m.pt", ("x",), ("y",))
+    with netCDF4.Dataset(str(folder / "f.nc"), "w") as file:
+        for name in dict.fromkeys((*dimensions, *(one for along, _ in coordinates.values() for one in along))):
+            file.createDimension(name, SIZES[name])
+        for name, (along, attributes) in coordinates.items():
+            variable = file.createVariable(name, "f8", along)
+            variable.setncatts(attributes)
+            variable[...] = 1 + np.arange(np.prod([SIZES[one] for one in along])).reshape(variable.shape)
+        for name in "xy":
+            variable = file.createVariable(name, "f4", dimensions)
+            variable[...] = np.arange(variable.size, dtype="f4").reshape(variable.shape)
+            if named:
+                variable.coordinates = named
+    predict_played(model, config_of(folder / "f.nc", *SETTINGS, *settings), folder / "p.nc")
+    return netCDF4.Dataset(str(folder / "p.nc"))
+
+
+def same_as_data(folder: Path, found: netCDF4.Dataset, *names: str) -> None:
+    with netCDF4.Dataset(str(folder / "f.nc")) as data:
+        for name in names:
+            assert found[name].dimensions == data[name].dimensions, name
+            np.testing.assert_array_equal(found[name][...], data[name][...])
+            assert {key: found[name].getncattr(key) for key in data[name].ncattrs() if key != "bounds"} == {
+                key: data[name].getncattr(key) for key in data[name].ncattrs() if key != "bounds"
+            }
+
+
+def test_a_time_beside_the_dimension_s_own_keeps_its_name(tmp_path: Path) -> None:
+    """As of NEMO, whose time_counter has a time_centered, and of a forecast, whose step has a valid_time."""
+    centre = {**DAYS, "standard_name": "time", "long_name": "middle", "calendar": "noleap"}
+    coordinates = {"t": (("t",), {"long_name": "number"}), "centre": (("t",), centre), "lat": (("lat",), NORTH),
+                   "lon": (("lon",), EAST)}  # fmt: skip
+    with predict(tmp_path, ("t", "lat", "lon"), coordinates) as found:
+        same_as_data(tmp_path, found, "t", "centre")
+        assert found["y_predicted"].dimensions == ("t", "lat", "lon")
+        assert "centre" in found["y_predicted"].coordinates.split()
+
+
+def test_the_start_of_a_forecast_and_its_valid_times_both_come_back(tmp_path: Path) -> None:
+    valid = {**DAYS, "standard_name": "time", "long_name": "valid", "calendar": "standard"}
+    coordinates = {
+        "time": ((), {**DAYS, "long_name": "start"}), "step": (("step",), {"standard_name": "forecast_period"}),
+        "valid_time": (("step",), valid), "lat": (("lat",), NORTH), "lon": (("lon",), EAST),
+    }  # fmt: skip
+    with predict(tmp_path, ("step", "lat", "lon"), coordinates, named="time step valid_time") as found:
+        same_as_data(tmp_path, found, "time", "step", "valid_time")
+
+
+@pytest.mark.parametrize("dimension", ["t", "n"])
+def test_a_series_lies_along_its_own_dimension(tmp_path: Path, dimension: str) -> None:
+    name = "t" if dimension == "t" else "when"
+    attributes = {**DAYS, "standard_name": "time", "long_name": "time", "calendar": "standard"}
+    with predict(tmp_path, (dimension,), {name: ((dimension,), attributes)}) as found:
+        assert found["y_predicted"].dimensions == (dimension,)
+        assert "grid_index" not in found.variables
+        same_as_data(tmp_path, found, name)
+
+
+def test_depths_that_are_samples_stay_depths(tmp_path: Path) -> None:
+    depth = {"units": "m", "standard_name": "depth", "long_name": "depth", "positive": "down", "axis": "Z"}
+    coordinates = {"depth": (("depth",), depth), "lat": (("lat",), NORTH), "lon": (("lon",), EAST)}
+    with predict(tmp_path, ("depth", "lat", "lon"), coordinates, "data.coordinates={time: depth}") as found:
+        same_as_data(tmp_path, found, "depth")
+        assert [name for name in found.variables if "T" in getattr(found[name], "axis", "")] == []
+
+
+def test_bounds_of_a_single_level_come_back_whole(tmp_path: Path) -> None:
+    depth = {"units": "m", "positive": "down", "bounds": "depth_bounds"}
+    coordinates = {"level": ((), depth), "depth_bounds": (("bnds",), {}), "lat": (("lat",), NORTH),
+                   "lon": (("lon",), EAST)}  # fmt: skip
+    with predict(tmp_path, ("lat", "lon"), coordinates, named="level") as found:
+        same_as_data(tmp_path, found, "level", "depth_bounds")
+        assert found["depth_bounds"][...].tolist() == [1, 2]
+        assert found["level"].bounds == "depth_bounds"
