@@ -5,15 +5,17 @@ L  levels of an axis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import read_column
-from mpitrain.data.files.variable import VariableInfo
+from mpitrain.data.files.decoding import read, read_column
+from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.axes import coordinate_of
+from mpitrain.data.selection.cf import named_coordinates
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.inference.carried import attributes_of
@@ -24,16 +26,25 @@ _KEPT_ATTRIBUTES = ("standard_name", "long_name", "units", "positive")
 
 @dataclass(frozen=True)
 class LevelAxis:
-    """A dimension of the file along which levels lie, and the values (L,) of its coordinate variable, float64."""
+    """A dimension of the file along which levels lie, and the values (L,) of its coordinate variable, float64.
+
+    `beside` are further coordinates (L,) and bounds (L, corners) along it, by their variables.
+    """
 
     dimension: str
     values: npt.NDArray[np.float64]
     attributes: Mapping[str, str]
+    beside: tuple[tuple[OutputVariable, npt.NDArray[Any]], ...] = ()
 
     @property
     def variable(self) -> OutputVariable:
         """The coordinate variable."""
         return OutputVariable(self.dimension, (self.dimension,), "f8", self.attributes)
+
+    @property
+    def coordinates(self) -> list[str]:
+        """The names of the further coordinates."""
+        return [one.name for one, values in self.beside if values.ndim == 1]
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,8 @@ def levels_of(source: SampleSource, taken: Iterable[str]) -> dict[str, Level]:
         access = source.files[0].variables[next(iter(positions))]
         key = access.info.dimensions[axis], tuple(positions.values())
         if key not in axes:
-            axes[key] = _axis(source, access, axis, key[1], {*taken, *(one.dimension for one in axes.values())})
+            others = (name for one in axes.values() for name in (one.dimension, *(own.name for own, _ in one.beside)))
+            axes[key] = _axis(source, access, axis, key[1], {*taken, *others})
         for number, target in enumerate(positions):
             meaning = access.info.text("long_name").strip() or access.info.short_name
             found[target] = Level(access.info.short_name, meaning, axes[key], number)
@@ -133,7 +145,33 @@ def _axis(
         )
     kept = {key: coordinate.text(key) for key in _KEPT_ATTRIBUTES if coordinate.text(key)}
     values = read_column(file, coordinate)[list(positions)]
-    return LevelAxis(name, values, {"long_name": coordinate.short_name, **kept, "axis": "Z"})
+    beside = tuple(_beside(access.info, coordinate, file, name, list(positions), set(taken)))
+    bounds = (
+        {"bounds": coordinate.text("bounds")} if coordinate.text("bounds") in [one.name for one, _ in beside] else {}
+    )
+    return LevelAxis(name, values, {"long_name": coordinate.short_name, **kept, **bounds, "axis": "Z"}, beside)
+
+
+def _beside(
+    info: VariableInfo, own: VariableInfo, file: FieldFile, name: str, positions: list[int], taken: set[str]
+) -> Iterator[tuple[OutputVariable, npt.NDArray[Any]]]:  # fmt: skip
+    """Yield what else lies along an axis of levels, such as sigma, hybrid coefficients and their bounds.
+
+    Of coordinates those that the variable names, and the terms of the axis' own formula (CF 4.3.3).
+    """
+    terms = [file.variables.get(term) for term in own.text("formula_terms").split() if not term.endswith(":")]
+    others = [one for one in (*named_coordinates(info, file.variables), *terms) if one is not None]
+    along = [one for one in others if one.dimensions == own.dimensions and one.is_numeric and one.name != own.name]
+    for one in {own.short_name: own, **{one.short_name: one for one in along}}.values():
+        bounds = file.variables.get(one.text("bounds"))
+        has_bounds = bounds is not None and bounds.dimensions[:-1] == one.dimensions and bounds.short_name not in taken
+        said = {"bounds": one.text("bounds")} if has_bounds else {}
+        if one is not own and one.short_name not in taken:
+            shown = OutputVariable(one.short_name, (name,), "f8", {**attributes_of(one), **said})
+            yield shown, read_column(file, one)[positions]
+        if bounds is not None and has_bounds:
+            values = read(file, bounds.name, (slice(None), slice(None)))[positions]
+            yield OutputVariable(bounds.short_name, (name, bounds.dimensions[-1]), "f8", has_fill=False), values
 
 
 def on_level_axes(
@@ -155,12 +193,12 @@ def on_level_axes(
         whole, first = one.name.replace(own, level.whole, 1), int(one.dimensions[:1] == (leading,))
         along = (*one.dimensions[:first], level.axis.dimension, *one.dimensions[first:])
         text = str(one.attributes.get("long_name", "")).replace(names[own], level.meaning)
+        named = " ".join([*str(one.attributes.get("coordinates", "")).split(), *level.axis.coordinates])
+        said = {"long_name": text, **({"coordinates": named} if named else {})}
         places[one.name] = whole, level.position
         merged.setdefault(
             whole,
-            replace(
-                one, name=whole, dimensions=along, level=along[first], attributes={**one.attributes, "long_name": text}
-            ),
+            replace(one, name=whole, dimensions=along, level=along[first], attributes={**one.attributes, **said}),
         )
     return list(merged.values()), places
 

@@ -145,7 +145,8 @@ class PredictionSink:
             variables = carried.added_to(variables, {one.name for one in self._grid.coordinates})
             dimensions |= carried.dimensions
         variables, places, axes, scalars = self._on_level_axes(variables, dimensions)
-        dimensions |= {name: len(values) for name, values in axes.items()}
+        sizes = (zip(one.dimensions, axes[one.name].shape, strict=True) for one in variables if one.name in axes)
+        dimensions |= {name: size for along in sizes for name, size in along}
         # A dimension that can grow is as long as what is written, and only times are written for every level.
         is_fixed = self._grid is not None and not self._grid.has_times
         self._file = GrowingFile(self._path, dimensions, variables, attributes, is_fixed, places)
@@ -171,10 +172,13 @@ class PredictionSink:
         leading = next(iter(dimensions)) if self._grid is None or self._grid.has_time_levels else ""
         merged, places = on_level_axes(variables, names, levels, leading)
         axes = {level.axis.dimension: level.axis for level in levels.values()}
-        values = {name: axis.values for name, axis in axes.items()}
-        single = single_levels(self._source, levels, {*dimensions, *axes, *(one.name for one in merged)})
+        beside = {one.name: (one, values) for axis in axes.values() for one, values in axis.beside}
+        values = {name: axis.values for name, axis in axes.items()} | {name: of for name, (_, of) in beside.items()}
+        taken = {*dimensions, *values, *(one.name for one in merged)}
+        single = single_levels(self._source, levels, taken)
         merged = single.named_by(merged, names)
-        return [*(axis.variable for axis in axes.values()), *single.variables, *merged], places, values, single.values
+        own = [*(axis.variable for axis in axes.values()), *(one for one, _ in beside.values())]
+        return [*own, *single.variables, *merged], places, values, single.values
 
     def append(self, rows: Array, chunk: SampleChunk) -> None:
         """Write the rows of the next chunk. For the root. Raises OutputError, DataError."""

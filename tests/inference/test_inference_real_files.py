@@ -219,6 +219,29 @@ def test_levels_of_a_target_come_back_as_one_variable(tmp_path: Path, ocean_mode
         assert (file["depth"].positive, file["depth"].units, file["depth"].axis) == ("down", "m", "Z")
 
 
+@pytest.mark.parametrize("layout", ["grid", "rows"])
+def test_coordinates_and_bounds_along_levels_come_back(tmp_path: Path, ocean_model: Path, layout) -> None:
+    """As of hybrid levels: what the variable names, the terms of the axis' formula, and bounds."""
+    path = write_ocean(tmp_path / "f.nc")
+    values = {"sigma": np.arange(3.0), "sigma_bounds": np.arange(6.0).reshape(3, 2), "hyam": np.arange(3.0) + 7,
+              "edges": np.arange(6.0).reshape(3, 2) - 1, "unnamed": np.arange(3.0)}  # fmt: skip
+    with netCDF4.Dataset(str(path), "a") as file:
+        file.createDimension("two", 2)
+        for name, one in values.items():
+            file.createVariable(name, "f8", ("depth", "two")[: one.ndim])[:] = one
+        file["sigma"].setncatts({"units": "1", "bounds": "sigma_bounds"})
+        file["depth"].setncatts({"bounds": "edges", "formula_terms": "a: hyam ps: nowhere"})
+        file["temp"].coordinates = "sigma"
+    predict_played(ocean_model, config_of(path, *LEVELS), tmp_path / "p.nc", layout=layout)
+    with netCDF4.Dataset(str(tmp_path / "p.nc")) as file:
+        assert "unnamed" not in file.variables
+        for name in ("sigma", "sigma_bounds", "hyam", "edges"):
+            np.testing.assert_array_equal(file[name][...], values[name])
+            assert file[name].dimensions == ("depth", "two")[: values[name].ndim]
+        assert (file["depth"].bounds, file["sigma"].bounds, file["sigma"].units) == ("edges", "sigma_bounds", "1")
+        assert {"sigma", "hyam"} <= set(file["temp_predicted"].coordinates.split())
+
+
 @pytest.mark.parametrize(
     "settings",
     [
