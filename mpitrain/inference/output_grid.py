@@ -152,7 +152,7 @@ def plan_grid(
         return None  # of a table, whose fields are no time levels of a file
     leading = [source.files[0].variables[name] for name in source.leading_references] if source.layout.is_grid else []
     dimensions = _dimensions(source, leading, set(taken))
-    if not leading or (len(dimensions) < 2 and "" in _stored_dimensions(leading)):
+    if not leading or not dimensions or (len(dimensions) < 2 and "" in _stored_dimensions(leading)):
         if layout == "grid":
             raise UserError(f"--layout grid: {source.files[0].path} is a table of samples; leave the flag out")
         return None

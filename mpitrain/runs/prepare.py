@@ -127,7 +127,7 @@ def _data_notices(
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
     notices += [
-        f"{name}: some of its values are {value:.7g}, far from all others; where that stands for no value, domain.mask "
+        f"{name}: some of its values are {value:.7g}, far from the mean; where that stands for no value, domain.mask "
         "leaves it out"
         for name, value in summary.probable_fill_values.items()
     ]

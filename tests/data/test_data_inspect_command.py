@@ -224,6 +224,10 @@ def test_a_bathymetry_is_suggested_a_copy_is_not_and_no_command_that_must_fail(t
     path = write_netcdf(tmp_path / "copies.nc", copies, "", None, a={"units": "K"}, b={"units": "K"})
     assert suggested(path, capsys) == "variables.input_variables=[c]"
 
+    profile = {name: (("z",), ramp(first, (5,))) for name, first in (("z", 0), ("t", 9), ("s", 20))}
+    path_of_profile = write_netcdf(tmp_path / "profile.nc", profile, "", None, z={"axis": "Z"})
+    assert suggested(path_of_profile, capsys) == "variables.input_variables=[s]"
+
     other = write_netcdf(tmp_path / "other.nc", {name: (one, ramp(0, (2, 3, 5))) for name, (one, _) in copies.items()})
     assert main(["data", "inspect", str(path), str(other)]) == 0
     shown = capsys.readouterr().out

@@ -75,6 +75,22 @@ def test_regions_of_scattered_cells_are_by_their_places(tmp_path):
         held_out(bare, "data.split=region")
 
 
+def test_regions_of_dated_reports_are_those_of_undated_ones(tmp_path):
+    random = np.random.default_rng(0)
+    columns = {"x": random.normal(size=500), "y": random.normal(size=500)}
+    columns |= {"lat": random.uniform(-90, 90, 500), "lon": random.uniform(0, 360, 500)}
+    days = np.datetime64("2001-01-01") + np.arange(500)
+    np.savez(tmp_path / "undated.npz", **columns)
+    np.savez(tmp_path / "dated.npz", **columns, when=days)
+    region = "data.split=region", "data.split_blocks=16", "data.validation_split=0.1"
+    undated, dated = (held_out(tmp_path / f"{name}.npz", *region) for name in ("undated", "dated"))
+    assert (undated[2], dated[2]) == ("2 of 16 blocks of the grid", "2 of 16 blocks of places")
+    assert np.array_equal(undated[1], dated[1])
+    np.savez(tmp_path / "nowhere.npz", x=columns["x"], y=columns["y"], when=days)
+    with pytest.raises(ConfigError, match=r"data.split=region: only samples with places lie in regions"):
+        held_out(tmp_path / "nowhere.npz", "data.split=region")
+
+
 def test_of_few_fields_one_is_held_out(tmp_path):
     path = write_xy(tmp_path / "f.nc")
     for seed in range(20):

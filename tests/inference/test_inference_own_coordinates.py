@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from predicting import config_of, mlp, predict_played, save
 
+from mpitrain.inference.maps import draw_prediction
+
 SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all")
 SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2}
 DAYS = {"units": "days since 2000-01-01"}
@@ -83,6 +85,12 @@ def test_depths_that_are_samples_stay_depths(tmp_path: Path) -> None:
     with predict(tmp_path, ("depth", "lat", "lon"), coordinates, "data.coordinates={time: depth}") as found:
         same_as_data(tmp_path, found, "depth")
         assert [name for name in found.variables if "T" in getattr(found[name], "axis", "")] == []
+
+
+def test_what_has_no_dimension_is_a_row(tmp_path: Path) -> None:
+    with predict(tmp_path, (), {}) as found:
+        assert found["y_predicted"].dimensions == ("n",)
+    assert draw_prediction(tmp_path / "p.nc", tmp_path / "maps")
 
 
 def test_bounds_of_a_single_level_come_back_whole(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from mpitrain.errors import DataError
 Convert = Callable[[npt.NDArray[Any]], Array]
 """Makes of a numpy array the same values for an engine that computes with something else: a tensor on a device."""
 
-_FEWEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 1e15, 3.0
+_FEWEST_NINES, _SMALLEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 999.0, 1e15, 3.0
+_TIMES_OTHERS, _TIMES_OTHERS_OF_MARKS = 2.0, 1e6
 
 LayoutOfSamples = VirtualRanks | Callable[[int, int], VirtualRanks]
 """Who owns which samples, or what tells it from the number of usable and of training samples."""
@@ -99,14 +100,13 @@ class DataSummary:
         if self.moments is None:
             return {}
         names, of, std = (*self.input_names, *self.target_names), self.moments, self.moments.std
-        ends = [
-            (name, float(ends[number]), number)
-            for ends in (of.minimum, of.maximum)
-            for number, name in enumerate(names)
-        ]
-        return {
-            name: end for name, end, number in ends if _looks_like_fill(end, float(of.mean[number]), float(std[number]))
-        }
+        found = {}
+        for number, name in enumerate(names):
+            low, high, mean = (float(one[number]) for one in (of.minimum, of.maximum, of.mean))
+            for end, other in ((low, high), (high, low)):
+                if low < high and _looks_like_fill(end, other, mean, float(std[number])):
+                    found[name] = end
+        return found
 
 
 class Dataset(Protocol):
@@ -139,11 +139,17 @@ class Dataset(Protocol):
         """
 
 
-def _looks_like_fill(end: float, mean: float, std: float) -> bool:
-    """Tell whether an end of the values is a usual mark of none, such as 9999 or -1e34, and far from all others."""
+def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:
+    """Tell whether an end of the values is a usual mark of none, such as 9999 or -1e34, and far from the others.
+
+    Marks of a tenth of the values and more are not found: they are as near to the mean as an end may well be.
+    """
+    if not np.isfinite(end) or abs(end - mean) <= _FAR_DEVIATIONS * std:
+        return False
     digits = f"{abs(end):.7g}".replace(".", "")
-    is_mark = (set(digits) == {"9"} and len(digits) >= _FEWEST_NINES) or abs(end) >= _SMALLEST_MARK
-    return bool(is_mark and abs(end - mean) > _FAR_DEVIATIONS * std)
+    is_nines = set(digits) == {"9"} and len(digits) >= _FEWEST_NINES and abs(end) >= _SMALLEST_NINES
+    is_large = abs(end) >= _SMALLEST_MARK and abs(end) > _TIMES_OTHERS_OF_MARKS * abs(other)
+    return (is_nines and abs(end) > _TIMES_OTHERS * abs(other)) or is_large
 
 
 def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:

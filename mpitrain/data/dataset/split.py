@@ -99,6 +99,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     rule, split = split_rule(data), data.split
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
+    are_reports = source.kind == "points" and source.grid_shape == (1, 1) and num_levels > 1
     if source.first_held_out is not None:
         held, words = np.arange(num_levels) >= source.first_held_out, "the files of data.validation_path"
     elif rule.start == rule.stop:
@@ -112,11 +113,14 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
         blocks = np.arange(num_levels) * _count(data, DEFAULT_TIME_BLOCKS, num_levels) // max(1, num_levels)
         held, words = _held_blocks(blocks, rule)
         words += " of time"
+    elif are_reports:
+        held, words = _held_blocks(_regions_of_reports(data, source), rule)
+        words += " of places"
     else:
         selected = source.layout.static_mask
         held, words = _held_blocks(_regions(data, source, selected), rule, selected)
         words += " of the grid"
-    by_time = split != "region" or source.first_held_out is not None
+    by_time = split != "region" or source.first_held_out is not None or are_reports
     return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words)
 
 
@@ -228,10 +232,26 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
             "neighbours; set data.split=time or random"
         )
     used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
-    south_to_north = _parts_between(np.sin(np.radians(places["lat"])), used, (-1.0, 1.0), each)
-    west_to_east = _parts_between(np.mod(places["lon"], 360.0), used, (0.0, 360.0), each)
-    of_cells: IndexArray = (south_to_north * each + west_to_east).reshape(-1)
-    return of_cells
+    return _blocks_of_places(places["lat"], places["lon"], used, each)
+
+
+def _regions_of_reports(data: DataSection, source: SampleSource) -> IndexArray:
+    """Return the block (N,) of each of the samples that lie one after the other, by its place."""
+    places = places_of_reports(open_coordinates(source))
+    if places is None:
+        raise ConfigError("data.split=region: only samples with places lie in regions; set data.split=time or random")
+    each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, len(places)) ** 0.5))
+    return _blocks_of_places(places[:, 0], places[:, 1], np.ones(len(places), dtype=bool), each)
+
+
+def _blocks_of_places(
+    latitude: npt.NDArray[np.floating], longitude: npt.NDArray[np.floating], used: npt.NDArray[np.bool_], each: int
+) -> IndexArray:
+    """Return the blocks of places, `each` from south to north, of equal areas, times `each` from west to east."""
+    south_to_north = _parts_between(np.sin(np.radians(latitude)), used, (-1.0, 1.0), each)
+    west_to_east = _parts_between(np.mod(longitude, 360.0), used, (0.0, 360.0), each)
+    blocks: IndexArray = (south_to_north * each + west_to_east).reshape(-1)
+    return blocks
 
 
 def _parts_between(

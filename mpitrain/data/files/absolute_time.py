@@ -47,4 +47,7 @@ def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
 
 def days_of_dates(dates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return numpy's dates as days since 1970-01-01 (`DAYS`), NaN for none."""
-    return np.where(np.isnat(dates), np.nan, dates.astype("datetime64[ms]").astype(np.float64) / _DAY_MS)
+    in_ms = dates.astype("datetime64[ms]")
+    is_exact = bool((np.isnat(dates) | (in_ms == dates)).all())
+    days = in_ms.astype(np.float64) / _DAY_MS if is_exact else (dates - np.datetime64(0, "s")) / np.timedelta64(1, "D")
+    return np.where(np.isnat(dates), np.nan, days)

@@ -128,11 +128,19 @@ def find_axes(
 
 
 def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
-    """Return the axes that are neither time nor rows nor columns, whatever their sizes."""
+    """Return the axes that are neither time nor rows nor columns, whatever their sizes; a lone one is of samples."""
+    if len(info.shape) == 1:
+        return []
     kinds = _with_levels_beside_cells(info, _kinds_of(info, variables), variables)
     num_unknown = max(0, kinds.count(None) - sum(kind not in kinds for kind in KINDS))
     unknown = [axis for axis, kind in enumerate(kinds) if kind is None]
     return [axis for axis, kind in enumerate(kinds) if kind == OTHER or axis in unknown[:num_unknown]]
+
+
+def refuse_other_levels(info: VariableInfo, dimensions: tuple[str, ...], variables: Variables) -> None:
+    """Raise DataError for a variable along levels alone, such as hybrid coefficients, where samples lie otherwise."""
+    if len(info.shape) == 1 and info.dimensions != dimensions and _kinds_of(info, variables) == [OTHER]:
+        _axes(info, [OTHER], {})
 
 
 def dimensions_of_space(info: VariableInfo, variables: Variables) -> set[str]:

@@ -51,12 +51,27 @@ class Coordinates:
         found = {name: grid.reshape(-1)[inside] for name, grid in self.grids.items()}
         for name in self.moving:
             found[name] = np.empty(len(grid_index), dtype=self.dtypes[name])
+            if self.source.grid_shape == (1, 1):
+                self._read_places(name, level, found[name])
+                continue
             for one in np.unique(level):
                 here = level == one
                 found[name][here] = self.moving_grid(name, int(one)).reshape(-1)[inside[here]]
         if self.times is not None:
             found[TIME] = self.times[level]
         return found
+
+    def _read_places(self, name: str, levels: npt.NDArray[np.int64], found: Array) -> None:
+        """Read the places of reports at time levels (N,) into `found` (N,), of each file once."""
+        firsts = [record.first_time for record in self.source.files]
+        for number in np.unique(np.searchsorted(firsts, levels, side="right")) - 1:
+            record, access = self.source.files[number], self.moving[name][number]
+            times = levels - record.first_time
+            here = (times >= 0) & (times < record.num_times)
+            span = slice(int(times[here].min()), int(times[here].max()) + 1)
+            stored = read_part(self.source.handles.get(record), access, span, _EVERYTHING)
+            values = np.broadcast_to(access.decode(stored).reshape(-1), (span.stop - span.start,))
+            found[here] = values[times[here] - span.start]
 
     def moving_grid(self, name: str, level: int) -> Array:
         """Return a moving coordinate (J, I) at a time level of the source. Raises DataError."""

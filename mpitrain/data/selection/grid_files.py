@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
+from mpitrain.data.selection.axes import refuse_other_levels
 from mpitrain.data.selection.expressions.clock import read_times
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.names import LATITUDE, LONGITUDE, odd_units
@@ -22,8 +23,8 @@ from mpitrain.data.selection.variable_access import (
     VariableAccess,
     find_access,
     find_role,
-    in_radians,
     is_longitude_of,
+    is_radians,
     read_part,
     time_variable,
     turned,
@@ -140,10 +141,11 @@ def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means
 
 def in_degrees(grids: Grids, access: Mapping[str, VariableAccess]) -> None:
     """Let conditions on places and areas be those of degrees, where the places are an input in radians too."""
+    inputs = grids.references(grids.main_names)
 
     def scale(name: str) -> float:
-        one = access[name]
-        return FROM_RADIANS.scale if one.conversion is None and in_radians(one.info) else 1.0
+        is_converted = name not in inputs and access[name].conversion is not None
+        return 1.0 if is_converted or not is_radians(grids.units[name]) else FROM_RADIANS.scale
 
     conditions = tuple(
         replace(one, scale=scale(one.name)) if isinstance(one, Condition) and one.test in OF_PLACES else one
@@ -246,6 +248,17 @@ def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
     return notices
 
 
+def check_levels(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> None:
+    """Raise DataError for a variable along levels alone where the samples lie along other dimensions."""
+    leading = next((access[name].info for name in grids.leading_references if name in access), None)
+    for one in access.values():
+        if leading is not None and not one.axes.fixed:
+            try:
+                refuse_other_levels(one.info, leading.dimensions, file.variables)
+            except DataError as error:
+                raise DataError(f"{file.path}: {error}") from error
+
+
 def check_places(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> None:
     """Raise DataError where a lagged variable would come from another place than its sample: of another file's grid."""
     if not any(one.lag for one in access.values()):
@@ -256,7 +269,8 @@ def check_places(grids: Grids, file: FieldFile, access: Mapping[str, VariableAcc
             one = find_access(file, name, True, grids.selection.coordinates)
         except DataError:
             continue  # nobody knows where the samples are
-        if one.axes.time is not None:
+        on_grid = all(size in (1, whole) for size, whole in zip(one.shape[1:], grids.grid_shape, strict=True))
+        if one.axes.time is not None or not one.info.is_numeric or not on_grid:
             continue
         values = one.decode(read_part(file, one, slice(None), slice(None)))
         # The files held out are a series of their own.

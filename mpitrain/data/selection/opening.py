@@ -16,6 +16,7 @@ from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_pla
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import (
     Grids,
+    check_levels,
     check_places,
     check_shapes,
     check_statics,
@@ -146,7 +147,9 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
 def _find_all(grids: Grids, file: FieldFile, names: Sequence[str]) -> dict[str, VariableAccess]:
     """Return where a file has each variable. Raises DataError, which names the setting that asks for it."""
     inputs, targets = (frozenset(grids.references(some)) for some in (grids.input_names, grids.target_names))
-    return {name: _find_access(grids, file, name, name in inputs, name in targets) for name in names}
+    access = {name: _find_access(grids, file, name, name in inputs, name in targets) for name in names}
+    check_levels(grids, file, access)
+    return access
 
 
 def _find_access(grids: Grids, file: FieldFile, name: str, is_input: bool, is_target: bool) -> VariableAccess:

@@ -94,7 +94,8 @@ class VariableAccess:
     @property
     def whole_turn(self) -> float:
         """The longitudes of one turn, in the units of the variable."""
-        return 2 * math.pi if self.conversion is None and in_radians(self.info) else 360.0
+        stored = 2 * math.pi if in_radians(self.info) else 360.0
+        return stored if self.conversion is None else stored * self.conversion.scale
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -104,7 +105,12 @@ class VariableAccess:
 
 def in_radians(info: VariableInfo) -> bool:
     """Tell whether a variable's units are radians."""
-    return info.units.lower() in _RADIANS
+    return is_radians(info.units)
+
+
+def is_radians(units: str) -> bool:
+    """Tell whether units are radians."""
+    return units.lower() in _RADIANS
 
 
 def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], whole_turn: float) -> npt.NDArray[Any]:
@@ -276,24 +282,37 @@ def _coordinates_of(file: FieldFile, leading_names: tuple[str, ...]) -> list[str
 
 def _pairs_along(main: VariableInfo, file: FieldFile) -> list[tuple[VariableInfo, VariableInfo]]:
     """Return each latitude with a longitude of the same dimensions, which are all of `main`; of one stem first."""
-    bounds = bounds_of(file.variables)
-    along = [
-        one for one in file.variables.values()
-        if one.is_numeric and one.shape and set(one.dimensions) <= set(main.dimensions) - {""}
-        and one.short_name not in bounds
-    ]  # fmt: skip
-    latitudes, longitudes = ([one for one in along if _is_quantity(one.name, file, quantity)]
-                             for quantity in (LATITUDE, LONGITUDE))  # fmt: skip
-    stem = lambda one: _PLACE_IN_NAME.sub("", one.short_name.lower())  # noqa: E731
-    pairs = [(one, other) for one in latitudes for other in longitudes if one.dimensions == other.dimensions]
-    return sorted(pairs, key=lambda pair: stem(pair[0]) != stem(pair[1]))
+    bounds, within = bounds_of(file.variables), set(main.dimensions) - {""}
+    latitudes, longitudes = (
+        [
+            one for one in map(file.variables.__getitem__, file.variables.numeric_by(_place_of).get(quantity, ()))
+            if one.shape and set(one.dimensions) <= within and one.short_name not in bounds
+        ]
+        for quantity in (LATITUDE, LONGITUDE)
+    )  # fmt: skip
+    of_stem = {(one.dimensions, _stem(one)): one for one in reversed(longitudes)}
+    of_dimensions = {one.dimensions: one for one in reversed(longitudes)}
+    found = [(one, of_stem.get((one.dimensions, _stem(one))), of_dimensions.get(one.dimensions)) for one in latitudes]
+    same = [(one, twin) for one, twin, _ in found if twin is not None]
+    return same + [(one, other) for one, twin, other in found if twin is None and other is not None]
+
+
+def _stem(info: VariableInfo) -> str:
+    return _PLACE_IN_NAME.sub("", info.short_name.lower())
+
+
+def _place_of(info: VariableInfo) -> str:
+    """Return whether a variable is a latitude or a longitude, by its name or its attributes; "" for neither."""
+    return next((one for one in (LATITUDE, LONGITUDE) if _is_of(info, one)), "")
 
 
 def _is_quantity(name: str, file: FieldFile, quantity: str) -> bool:
-    known, info = QUANTITIES[quantity], file.variables.get(name)
-    if quantity_of(name) is known:
-        return True
+    info = file.variables.get(name)
+    return quantity_of(name) is QUANTITIES[quantity] if info is None else _is_of(info, quantity)
+
+
+def _is_of(info: VariableInfo, quantity: str) -> bool:
+    known = QUANTITIES[quantity]
     by_units = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(quantity)
-    return info is not None and (
-        info.text("standard_name") in known.standard_names or (by_units is not None and by_units(info))
-    )
+    is_called = quantity_of(info.name) is known or info.text("standard_name") in known.standard_names
+    return is_called or (by_units is not None and by_units(info))
