@@ -167,7 +167,10 @@ def _beside(
         has_bounds = bounds is not None and bounds.dimensions[:-1] == one.dimensions and bounds.short_name not in taken
         said = {"bounds": one.text("bounds")} if has_bounds else {}
         if one is not own and one.short_name not in taken:
-            shown = OutputVariable(one.short_name, (name,), "f8", {**attributes_of(one), **said})
+            kept = {key: text for key, text in attributes_of(one).items() if key != "axis"}  # that of the dimension
+            if one.text("formula_terms"):  # CF 4.3.3: without its terms the standard name says nothing
+                kept.pop("standard_name", None)
+            shown = OutputVariable(one.short_name, (name,), "f8", {**kept, **said})
             yield shown, read_column(file, one)[positions]
         if bounds is not None and has_bounds:
             values = read(file, bounds.name, (slice(None), slice(None)))[positions]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import cftime
 import h5py
 import netCDF4
 import numpy as np
@@ -199,6 +200,28 @@ def test_a_mean_that_is_stamped_at_the_end_of_its_month_is_of_that_month(make):
     assert (len(aice), *facts(aice)[:1], *facts(tair)[1:3]) == (48, pytest.approx(0.02), -18, pytest.approx(-17.3))
     (line,) = [one for one in source_of("iceh.2001.nc", "[month]", "[aice_h]").notices if "time_bounds" in one]
     assert "stamps means at an end of their intervals" in line
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_climatology_that_is_stamped_at_an_end_has_its_months(tmp_path: Path, calendar: str, end: int) -> None:
+    """Means within years over 1961 to 1990, stamped at the start of the first interval or at the end of the last."""
+    firsts = [cftime.datetime(1961, month, 1, calendar=calendar) for month in range(1, 13)]
+    lasts = [cftime.datetime(1990 + month // 12, month % 12 + 1, 1, calendar=calendar) for month in range(1, 13)]
+    units = "days since 1961-01-01"
+    bounds = np.stack([cftime.date2num(dates, units, calendar) for dates in (firsts, lasts)], axis=1).astype("f8")
+    grid = ("time", "lat", "lon")
+    variables = {
+        "time": (("time",), bounds[:, end]), "climatology_bounds": (("time", "nv"), bounds),
+        "lat": (("lat",), np.arange(2.0)), "lon": (("lon",), np.arange(3.0)),
+        **dict.fromkeys("xy", (grid, np.zeros((12, 2, 3), "f4"))),
+    }  # fmt: skip
+    time = {"units": units, "calendar": calendar, "climatology": "climatology_bounds"}
+    methods = {"cell_methods": "time: mean within years time: mean over years"}
+    path = write_netcdf(tmp_path / "f.nc", variables, "", None, time=time, x=methods, y=methods)
+    months, _ = columns_of(path, "[month, day_of_year]", "[y]")
+    assert months[::6, 0].tolist() == list(range(1, 13))
+    assert months[0, 1] == pytest.approx(16.5, abs=1)
 
 
 @pytest.mark.parametrize("methods", ["time: point", ""])

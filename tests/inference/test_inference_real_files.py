@@ -229,7 +229,8 @@ def test_coordinates_and_bounds_along_levels_come_back(tmp_path: Path, ocean_mod
         file.createDimension("two", 2)
         for name, one in values.items():
             file.createVariable(name, "f8", ("depth", "two")[: one.ndim])[:] = one
-        file["sigma"].setncatts({"units": "1", "bounds": "sigma_bounds"})
+        of_formula = {"standard_name": "ocean_sigma_coordinate", "formula_terms": "sigma: sigma", "axis": "Z"}
+        file["sigma"].setncatts({"units": "1", "bounds": "sigma_bounds", **of_formula})
         file["depth"].setncatts({"bounds": "edges", "formula_terms": "a: hyam ps: nowhere"})
         file["temp"].coordinates = "sigma"
     predict_played(ocean_model, config_of(path, *LEVELS), tmp_path / "p.nc", layout=layout)
@@ -239,6 +240,7 @@ def test_coordinates_and_bounds_along_levels_come_back(tmp_path: Path, ocean_mod
             np.testing.assert_array_equal(file[name][...], values[name])
             assert file[name].dimensions == ("depth", "two")[: values[name].ndim]
         assert (file["depth"].bounds, file["sigma"].bounds, file["sigma"].units) == ("edges", "sigma_bounds", "1")
+        assert sorted(file["sigma"].ncattrs()) == ["_FillValue", "bounds", "units"]
         assert {"sigma", "hyam"} <= set(file["temp_predicted"].coordinates.split())
 
 

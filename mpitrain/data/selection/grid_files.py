@@ -128,7 +128,7 @@ def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means
     if grids.has_means is None and has_means:
         yield (
             f"{file.path}: {info.name} stamps means at an end of their intervals: months, days and times of conditions "
-            f"are those of the middles, as {info.text('bounds')} says"
+            f"are those of the middles, as {info.text('bounds') or info.text('climatology')} says"
         )
     elif grids.has_means not in (None, has_means):
         own, others = ("middles", "stamps") if has_means else ("stamps", "middles")

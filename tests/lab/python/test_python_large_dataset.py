@@ -18,11 +18,11 @@ MOST_MB = 1000
 SHAPE = 500, 20, 250, 100  # 1 GB of float32
 
 
-def resident_mb(process: Path) -> int:
-    """The largest resident memory that a process has had; 0 of one that is gone, or is none of the package's ranks."""
+def resident_mb(process: Path, run: Path) -> int:
+    """The largest resident memory that a process has had; 0 of one that is gone, or is no rank of the run."""
     with contextlib.suppress(OSError, KeyError, ValueError):
-        command = (process / "cmdline").read_bytes().split(b"\0")
-        if b"mpitrain" in command and b"train" in command and b"-np" not in command:
+        program, *words = (process / "cmdline").read_bytes().split(b"\0")
+        if b"python" in program and any(str(run).encode() in word for word in words):
             fields = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
             return int(fields["VmHWM"].split()[0]) // 1000
     return 0
@@ -43,7 +43,7 @@ def test_a_dataset_of_2_gb_is_trained_on_within_1_gb_a_rank(tmp_path: Path, caps
     def look() -> None:
         while not ended.wait(0.1):
             for process in Path("/proc").glob("[0-9]*"):
-                found[process.name] = max(found.get(process.name, 0), resident_mb(process))
+                found[process.name] = max(found.get(process.name, 0), resident_mb(process, tmp_path / "run"))
 
     watching = threading.Thread(target=look)
     watching.start()

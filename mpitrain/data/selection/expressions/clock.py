@@ -26,6 +26,7 @@ _WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
 _CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap"}
 _CF_CALENDARS = ("standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day", "julian")
 _LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
+_DAYS_A_YEAR = {"360_day": 360.0, "noleap": 365.0, "365_day": 365.0, "all_leap": 366.0, "366_day": 366.0}
 _SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-")
 # Months and years have no fixed length: whole ones are counted in the calendar. Months of 360_day are cftime's.
 _CALENDAR_UNITS = re.compile(r"^\s*(month|year)s?\s+(since\s+.*)$", re.IGNORECASE)
@@ -66,7 +67,9 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
     ends = _ends_of_means(info, file)
     days = lambda values: numbers_of(dates_of(values, info.units, calendar), EPOCH, calendar).reshape(-1)  # noqa: E731
     try:
-        times = days(read_column(file, info)) if ends is None else (days(ends[0]) + days(ends[1])) / 2
+        times = (
+            days(read_column(file, info)) if ends is None else _middles(days(ends[0]), days(ends[1]), info, calendar)
+        )
         return DecodedTimes(times, calendar, ends is not None)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
@@ -76,13 +79,16 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
 
 
 def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
-    """Return start and end (T,) of the intervals (CF `bounds`) of which times are means, where times stand at an end.
+    """Return start and end (T,) of the intervals of which times are means, where times stand at an end.
+
+    The intervals are CF's `bounds`; of climatologies, from the start of the first one to the end of the last.
 
     A record without an interval, as the first of many runs, keeps its time. None where times stand elsewhere, where no
     variable is said to be a mean or the like over time (CF `cell_methods`) or one is of a point in time, and for bounds
     that were never written: missing, or without their times.
     """
-    bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{info.text('bounds')}".lstrip("/"))
+    named = info.text("bounds") or info.text("climatology")
+    bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{named}".lstrip("/"))
     if bounds is None or not bounds.is_numeric or len(info.shape) != 1 or bounds.shape != (*info.shape, 2):
         return None
     methods = {method for one in file.variables.values() for method in _methods_over(info, one)}
@@ -95,6 +101,16 @@ def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] |
     if not is_mean.any() or not any(at_end) or not (low < high)[is_mean].all():
         return None
     return np.where(is_mean, low, values), np.where(is_mean, high, values)
+
+
+def _middles(starts: Times, ends: Times, info: VariableInfo, calendar: str) -> Times:
+    """Return the middles (T,) of intervals in days; of a climatology, those of the last year (CF 7.4)."""
+    if info.text("climatology") and not info.text("bounds"):
+        year = _DAYS_A_YEAR.get(calendar, 365.2425)
+        rest = np.mod(ends - starts, year)
+        is_mean = ends > starts
+        starts = np.where(is_mean, ends - np.where((rest < 1) | (rest > year - 1), year, rest), starts)
+    return (starts + ends) / 2
 
 
 def _methods_over(time: VariableInfo, info: VariableInfo) -> list[str]:
