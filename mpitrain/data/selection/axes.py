@@ -21,11 +21,11 @@ from mpitrain.data.selection.cf import (
     TIME,
     axis_along,
     axis_of_dimension,
-    find_places,
     find_time,
     probable_axis,
     scalar_time,
 )
+from mpitrain.data.selection.names import find_places
 from mpitrain.errors import DataError
 
 KINDS = (TIME, ROWS, COLUMNS)

@@ -113,23 +113,6 @@ def bounds_of(variables: Variables) -> set[str]:
     return set(variables.numeric_by(_bounds_named_by)) - {""}
 
 
-def find_places(info: VariableInfo, variables: Variables) -> tuple[VariableInfo, VariableInfo] | None:
-    """Return a latitude and a longitude that lie along the same dimensions of `info`, of which there is at least one.
-
-    Those that its attribute `coordinates` names come first. None where there are no such two.
-    """
-    bounds = bounds_of(variables)
-    others = [variables[name] for name in variables.numeric_by(_is_place).get("yes", ())]
-    unbound = [one for one in others if one.short_name not in bounds]
-    for candidates in (list(named_coordinates(info, variables)), unbound):
-        along = [one for one in candidates if one.shape and set(one.dimensions) <= set(info.dimensions) - {""}]
-        for latitude in filter(is_latitude, along):
-            for longitude in filter(is_longitude, along):
-                if latitude.dimensions == longitude.dimensions:
-                    return latitude, longitude
-    return None
-
-
 def axis_along(dimension: str, variables: Variables) -> str | None:
     """Return which axis a dimension is, by the variables along it that are not called as it is; None: not known."""
     along = _along(dimension, variables)
@@ -168,10 +151,6 @@ def _along(dimension: str, variables: Variables) -> list[VariableInfo]:
 
 def _bounds_named_by(info: VariableInfo) -> str:
     return next(filter(None, map(info.text, _NAMING_BOUNDS)), "")
-
-
-def _is_place(info: VariableInfo) -> str:
-    return "yes" if is_latitude(info) or is_longitude(info) else ""
 
 
 def _is_time_word(info: VariableInfo) -> str:

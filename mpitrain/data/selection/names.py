@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.config.model import CICE_SUFFIX, ICE_NAMES, ICE_STANDARD_NAMES
 from mpitrain.data.files.variable import FieldFile, VariableInfo, Variables
-from mpitrain.data.selection.cf import bounds_of, is_latitude, is_longitude
+from mpitrain.data.selection.cf import bounds_of, is_latitude, is_longitude, named_coordinates
 from mpitrain.data.units import is_same
 from mpitrain.errors import DataError
 
+PlacePair = tuple[VariableInfo, VariableInfo]
+_PLACE_IN_NAME = re.compile(r"lat(itude)?|lon(gitude|g)?")
 # What a file holds that no setting describes: a CICE history file (CICE user guide, "History").
 CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK = "ULAT", "ULON", "umask"
 CICE_TARGET = "aice_h"
@@ -140,6 +143,52 @@ def quantity_of(request: str) -> Quantity | None:
         if plain in quantity.names or request in quantity.standard_names:
             return quantity
     return None
+
+
+def is_called(info: VariableInfo, quantity: str) -> bool:
+    """Tell whether a variable is a quantity of the table by its name, its standard name or, of places, its units."""
+    known = QUANTITIES[quantity]
+    by_units = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(quantity)
+    is_it = quantity_of(info.name) is known or info.text("standard_name") in known.standard_names
+    return is_it or (by_units is not None and by_units(info))
+
+
+def find_places(info: VariableInfo, variables: Variables) -> PlacePair | None:
+    """Return the first of `place_pairs`; None where there is none."""
+    return next(iter(place_pairs(info, variables)), None)
+
+
+def place_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
+    """Return latitudes with a longitude along the same dimensions, which are all of `info`.
+
+    Those that its attribute `coordinates` names come first, then those of one stem, such as TLAT and TLONG.
+    """
+    bounds, within = bounds_of(variables), set(info.dimensions) - {""}
+    named = [one.name for one in named_coordinates(info, variables)]
+    latitudes, longitudes = (
+        [
+            variables[name] for name in variables.numeric_by(_place_of).get(quantity, ())
+            if variables[name].shape and set(variables[name].dimensions) <= within
+            and variables[name].short_name not in bounds
+        ]
+        for quantity in (LATITUDE, LONGITUDE)
+    )  # fmt: skip
+    rank = lambda one: one.name not in named  # noqa: E731
+    latitudes, longitudes = sorted(latitudes, key=rank), sorted(longitudes, key=rank)
+    of_stem = {(one.dimensions, _stem(one)): one for one in reversed(longitudes)}
+    of_dimensions = {one.dimensions: one for one in reversed(longitudes)}
+    twins = [(one, of_stem.get((one.dimensions, _stem(one)))) for one in latitudes]
+    pairs = [(one, twin or of_dimensions[one.dimensions]) for one, twin in twins if one.dimensions in of_dimensions]
+    return sorted(pairs, key=lambda pair: (rank(pair[0]) or rank(pair[1]), _stem(pair[0]) != _stem(pair[1])))
+
+
+def _place_of(info: VariableInfo) -> str:
+    """Return whether a variable is a latitude or a longitude; "" for neither."""
+    return next((one for one in (LATITUDE, LONGITUDE) if is_called(info, one)), "")
+
+
+def _stem(info: VariableInfo) -> str:
+    return _PLACE_IN_NAME.sub("", info.short_name.lower())
 
 
 def list_names(variables: Mapping[str, VariableInfo], most: int = 40) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +20,7 @@ from mpitrain.data.selection.axes import Axes, coordinate_of, dimensions_of_spac
 from mpitrain.data.selection.cf import (
     COLUMNS,
     ROWS,
-    bounds_of,
     find_time,
-    is_latitude,
-    is_longitude,
     is_time,
     named_coordinates,
     scalar_time,
@@ -42,9 +38,11 @@ from mpitrain.data.selection.names import (
     QUANTITIES,
     find_variable,
     is_absent,
+    is_called,
     is_cice_history,
     list_names,
     no_such_role,
+    place_pairs,
     quantity_of,
 )
 from mpitrain.data.units import Conversion
@@ -53,7 +51,6 @@ from mpitrain.errors import DataError
 # How often each block of each variable was read: (path, variable, numbers of the block along each axis).
 ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
 _RADIANS, FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.pi, 0.0)
-_PLACE_IN_NAME = re.compile(r"lat(itude)?|lon(gitude|g)?")
 _COORDINATES = (LATITUDE, LONGITUDE, OCEAN_MASK)
 TIME_NAME = "time"
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -273,46 +270,13 @@ def _coordinates_of(file: FieldFile, leading_names: tuple[str, ...]) -> list[str
     if is_cice_history(file) and {CICE_LATITUDE, CICE_LONGITUDE} & set(file.variables):
         return []
     space = dimensions_of_space(main, file.variables)
-    pairs = sorted(_pairs_along(main, file), key=lambda pair: not space & set(pair[0].dimensions))
+    pairs = sorted(place_pairs(main, file.variables), key=lambda pair: not space & set(pair[0].dimensions))
     on_grid = [pair for pair in pairs if len(pair[0].dimensions) == 2 and set(pair[0].dimensions) <= space]
     own = (coordinate_of(main, name, file.variables) for name in main.dimensions if name)
     found = (named_coordinates(main, file.variables), *on_grid, own, *pairs)
     return [one.name for group in found for one in group if one is not None]
 
 
-def _pairs_along(main: VariableInfo, file: FieldFile) -> list[tuple[VariableInfo, VariableInfo]]:
-    """Return each latitude with a longitude of the same dimensions, which are all of `main`; of one stem first."""
-    bounds, within = bounds_of(file.variables), set(main.dimensions) - {""}
-    latitudes, longitudes = (
-        [
-            one for one in map(file.variables.__getitem__, file.variables.numeric_by(_place_of).get(quantity, ()))
-            if one.shape and set(one.dimensions) <= within and one.short_name not in bounds
-        ]
-        for quantity in (LATITUDE, LONGITUDE)
-    )  # fmt: skip
-    of_stem = {(one.dimensions, _stem(one)): one for one in reversed(longitudes)}
-    of_dimensions = {one.dimensions: one for one in reversed(longitudes)}
-    found = [(one, of_stem.get((one.dimensions, _stem(one))), of_dimensions.get(one.dimensions)) for one in latitudes]
-    same = [(one, twin) for one, twin, _ in found if twin is not None]
-    return same + [(one, other) for one, twin, other in found if twin is None and other is not None]
-
-
-def _stem(info: VariableInfo) -> str:
-    return _PLACE_IN_NAME.sub("", info.short_name.lower())
-
-
-def _place_of(info: VariableInfo) -> str:
-    """Return whether a variable is a latitude or a longitude, by its name or its attributes; "" for neither."""
-    return next((one for one in (LATITUDE, LONGITUDE) if _is_of(info, one)), "")
-
-
 def _is_quantity(name: str, file: FieldFile, quantity: str) -> bool:
     info = file.variables.get(name)
-    return quantity_of(name) is QUANTITIES[quantity] if info is None else _is_of(info, quantity)
-
-
-def _is_of(info: VariableInfo, quantity: str) -> bool:
-    known = QUANTITIES[quantity]
-    by_units = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(quantity)
-    is_called = quantity_of(info.name) is known or info.text("standard_name") in known.standard_names
-    return is_called or (by_units is not None and by_units(info))
+    return quantity_of(name) is QUANTITIES[quantity] if info is None else is_called(info, quantity)
