@@ -38,7 +38,7 @@ def predict(
     return netCDF4.Dataset(str(folder / "p.nc"))
 
 
-def same_as_data(folder: Path, found: netCDF4.Dataset, *names: str) -> None:
+def assert_same_as_data(folder: Path, found: netCDF4.Dataset, *names: str) -> None:
     with netCDF4.Dataset(str(folder / "f.nc")) as data:
         for name in names:
             assert found[name].dimensions == data[name].dimensions, name
@@ -54,7 +54,7 @@ def test_a_time_beside_the_dimension_s_own_keeps_its_name(tmp_path: Path) -> Non
     coordinates = {"t": (("t",), {"long_name": "number"}), "centre": (("t",), centre), "lat": (("lat",), NORTH),
                    "lon": (("lon",), EAST)}  # fmt: skip
     with predict(tmp_path, ("t", "lat", "lon"), coordinates) as found:
-        same_as_data(tmp_path, found, "t", "centre")
+        assert_same_as_data(tmp_path, found, "t", "centre")
         assert found["y_predicted"].dimensions == ("t", "lat", "lon")
         assert "centre" in found["y_predicted"].coordinates.split()
 
@@ -66,7 +66,9 @@ def test_the_start_of_a_forecast_and_its_valid_times_both_come_back(tmp_path: Pa
         "valid_time": (("step",), valid), "lat": (("lat",), NORTH), "lon": (("lon",), EAST),
     }  # fmt: skip
     with predict(tmp_path, ("step", "lat", "lon"), coordinates, named="time step valid_time") as found:
-        same_as_data(tmp_path, found, "time", "step", "valid_time")
+        assert_same_as_data(tmp_path, found, "time", "step", "valid_time")
+        assert found["y_predicted"].dimensions == ("step", "lat", "lon")
+        assert {"time", "valid_time"} <= set(found["y_predicted"].coordinates.split())
 
 
 @pytest.mark.parametrize("dimension", ["t", "n"])
@@ -76,14 +78,14 @@ def test_a_series_lies_along_its_own_dimension(tmp_path: Path, dimension: str) -
     with predict(tmp_path, (dimension,), {name: ((dimension,), attributes)}) as found:
         assert found["y_predicted"].dimensions == (dimension,)
         assert "grid_index" not in found.variables
-        same_as_data(tmp_path, found, name)
+        assert_same_as_data(tmp_path, found, name)
 
 
 def test_depths_that_are_samples_stay_depths(tmp_path: Path) -> None:
     depth = {"units": "m", "standard_name": "depth", "long_name": "depth", "positive": "down", "axis": "Z"}
     coordinates = {"depth": (("depth",), depth), "lat": (("lat",), NORTH), "lon": (("lon",), EAST)}
     with predict(tmp_path, ("depth", "lat", "lon"), coordinates, "data.coordinates={time: depth}") as found:
-        same_as_data(tmp_path, found, "depth")
+        assert_same_as_data(tmp_path, found, "depth")
         assert [name for name in found.variables if "T" in getattr(found[name], "axis", "")] == []
 
 
@@ -98,6 +100,6 @@ def test_bounds_of_a_single_level_come_back_whole(tmp_path: Path) -> None:
     coordinates = {"level": ((), depth), "depth_bounds": (("bnds",), {}), "lat": (("lat",), NORTH),
                    "lon": (("lon",), EAST)}  # fmt: skip
     with predict(tmp_path, ("lat", "lon"), coordinates, named="level") as found:
-        same_as_data(tmp_path, found, "level", "depth_bounds")
+        assert_same_as_data(tmp_path, found, "level", "depth_bounds")
         assert found["depth_bounds"][...].tolist() == [1, 2]
         assert found["level"].bounds == "depth_bounds"
