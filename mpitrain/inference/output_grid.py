@@ -6,7 +6,7 @@ T  time levels   J, I  rows and columns, or one row of cells in no order   N  sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -203,13 +203,10 @@ def _coordinate(name: str, coordinates: Coordinates, dimensions: Mapping[str, st
         axis = {"axis": "T"} if " since " in attributes["units"] else {}
         if shown is not None and own == shown:
             return OutputVariable(shown, (shown,), dtype, {**axis, **attributes})
-        # One time for all that the file holds, or beside the dimension's own coordinate.
-        beside = OutputVariable(_free(own, {*taken, *dimensions.values()}), (), dtype, attributes)
-        return (
-            replace(beside, attributes={**attributes, **axis})
-            if shown is None
-            else replace(beside, dimensions=(shown,))
-        )
+        free = _free(own, {*taken, *dimensions.values()})
+        if shown is None:  # one time for all that the file holds
+            return OutputVariable(free, (), dtype, {**attributes, **axis})
+        return OutputVariable(free, (shown,), dtype, attributes)  # beside the dimension's own coordinate
     access = coordinates.stored[name]
     along = [kind for kind, axis in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True) if axis is not None]
     is_moving = name in coordinates.moving

@@ -34,7 +34,7 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
         found = _TURNS.get(name) if is_clock(name, file) else None
         if found is None or times is None:
             return None
-        # Drawn, for every so-manieth might be of one and the same hour.
+        # Drawn at random: with a fixed stride all of them might be of one hour.
         some = times if len(times) <= _MOST_TIMES else np.random.default_rng(0).choice(times, _MOST_TIMES)
         return found if closes(clock_values(name, some, calendar), found) else None
     if not info.is_numeric:
