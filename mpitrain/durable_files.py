@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +16,50 @@ HANDED_OVER = (
     "the run's data were given in memory by a Python program and are not kept; give them again from Python, or a file "
     "by --data"
 )
+
+PICTURE = r"Software\0mpitrain"
+"""What stands in every picture that this program writes, as a pattern for `check_output`."""
+_MARKED_BYTES = 65_536  # a mark stands that near to the beginning or the end of a file
+_OF_A_RUN = ("run_record.json", "model.safetensors", "members")
+
+
+def check_output(
+    path: Path, mark: str, inputs: Iterable[str | os.PathLike[str]] = (), overwrite: bool = False
+) -> None:  # fmt: skip
+    """Raise OSError where a command must not write `path`; for each file that a user names, before anything is done.
+
+    Never replaced are an input of the command, by device and inode, what is no regular file, and a file of a run that
+    is none of the command's own; without `overwrite` neither is any other. A file is the command's own if it holds
+    `mark`, a pattern of what the command writes into all of its files.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return  # there is nothing to lose; whoever writes says why it cannot
+    _check_regular(path)
+    for one in filter(os.path.exists, inputs):
+        if os.path.samestat(os.stat(one), found) or os.path.realpath(path).startswith(f"{os.path.realpath(one)}/"):
+            raise OSError(errno.EEXIST, f"{path.name} is an input of this command")
+    if _holds(path, mark):
+        return
+    for folder in Path(os.path.realpath(path)).parents:
+        if (folder / "config.yaml").exists() and any((folder / name).exists() for name in _OF_A_RUN):
+            raise OSError(errno.EEXIST, f"{path.name} is a file of the run in {folder}")
+    if not overwrite:
+        raise OSError(errno.EEXIST, f"{path.name} is not of this command's making; --overwrite replaces it")
+
+
+def _check_regular(path: Path) -> None:
+    """Raise OSError where `path` leads to a folder, a device or a pipe, in whose place a rename would put a file."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, f"{path.name} is a folder, a device or a pipe")
+
+
+def _holds(path: Path, mark: str) -> bool:
+    with path.open("rb") as file:
+        first = file.read(_MARKED_BYTES)
+        file.seek(max(len(first), os.fstat(file.fileno()).st_size - _MARKED_BYTES))
+        return re.search(mark.encode(), first + file.read()) is not None
 
 
 def is_in_passing_folder(path: Path) -> bool:
@@ -48,13 +94,19 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
 
 
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Rename `temporary` to `path`. Raises OSError, also where a folder, a device or a pipe is there."""
+    _check_regular(path)
+    temporary.replace(path)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield where to write what takes the place of `path` at the end of the block; an error leaves all as it was."""
     temporary = temporary_name(path)
     try:
         yield temporary
-        temporary.replace(path)
+        put_in_place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -42,6 +42,7 @@ class CollectivesRequest:
     plan: Plan
     json_path: Path | None = None
     plot_path: Path | None = None
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def _check(request: CollectivesRequest) -> None:
         raise UserError(
             f"--min-bytes {request.min_bytes} is larger than --max-bytes {request.max_bytes}; exchange them"
         )
-    check_writable(request.json_path, "--json")
-    check_writable(request.plot_path, "--plot")
+    check_writable(request.json_path, "--json", request.overwrite)
+    check_writable(request.plot_path, "--plot", request.overwrite)
 
 
 def choose_transports(requested: Sequence[str] | None, available: Sequence[str]) -> list[str]:

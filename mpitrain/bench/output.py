@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
+from mpitrain.durable_files import PICTURE, check_output, write_durably
+from mpitrain.errors import OutputError, writing
 from mpitrain.text_table import aligned
 
 
@@ -19,7 +19,7 @@ def render_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
     return "\n".join([title, "", *(f" {line}" for line in (head, rule, *lines))]) + "\n"
 
 
-def check_writable(path: Path | None, flag: str) -> None:
+def check_writable(path: Path | None, flag: str, overwrite: bool) -> None:
     """Raise OutputError if `path` cannot be written, before an hour is spent on measuring."""
     if path is None:
         return
@@ -27,6 +27,8 @@ def check_writable(path: Path | None, flag: str) -> None:
         raise OutputError(f"{flag} {path}: is a folder; name a file")
     if not path.absolute().parent.is_dir():
         raise OutputError(f"{flag} {path}: there is no folder {path.absolute().parent}; make it, or name another file")
+    with writing(f"{flag} {path}", "name another file"):
+        check_output(path, rf'{PICTURE}|"benchmark": "|"command": "bench ', overwrite=overwrite)
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import split_words
+from mpitrain.cli.settings import add_overwrite_flag, split_words
 from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def _add_generate(actions: Any) -> None:
     generate.add_argument(
         "--chunks", metavar="T,J,I", help="store in blocks of so many times, rows, columns (default: without blocks)"
     )
+    add_overwrite_flag(generate)
     generate.set_defaults(handler=_run_generate, one_process=True)
 
 
@@ -65,6 +66,7 @@ def _add_inspect(actions: Any) -> None:
     inspect.add_argument(
         "--maps", metavar="FOLDER", help="draw each variable's first time level, with the selected points"
     )
+    add_overwrite_flag(inspect)
     inspect.add_argument("--json", action="store_true", help="print JSON instead of a table")
     inspect.set_defaults(handler=_run_inspect, one_process=True)
 
@@ -106,12 +108,14 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_generate(options: argparse.Namespace) -> int:
-    from mpitrain.synthetic.history import Storage, write_synthetic_histories
+    from mpitrain.synthetic.history import Storage, check_histories, write_synthetic_histories
 
     if options.files < 1:
         raise UserError(f"--files {options.files}: give 1 or more")
+    paths = _numbered(Path(options.file), options.files)
+    check_histories(paths, options.overwrite)
     summaries = write_synthetic_histories(
-        _numbered(Path(options.file), options.files),
+        paths,
         seed=options.seed,
         num_latitudes=options.latitudes,
         num_longitudes=options.longitudes,
@@ -135,7 +139,7 @@ def _run_inspect(options: argparse.Namespace) -> int:
     if options.maps is not None:
         from mpitrain.datatools.maps import draw_maps
 
-        for path in draw_maps(inspection, Path(options.maps)):
+        for path in draw_maps(inspection, Path(options.maps), options.overwrite):
             sys.stderr.write(f"{one_line(str(path))}\n")
     return 0
 

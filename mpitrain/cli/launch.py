@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.cli.older_flags import advice_for_words
-from mpitrain.cli.settings import add_settings, is_file, split_settings
+from mpitrain.cli.settings import add_overwrite_flag, add_settings, is_file, split_settings
 from mpitrain.errors import UserError
 from mpitrain.launch.presets import PRESETS
 
@@ -112,6 +112,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "this host's number of cores)",
     )  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="write the script there instead of printing it")
+    add_overwrite_flag(parser)
     parser.add_argument("--inside-job", action="store_true", help="start the ranks of this job; the scripts use it")
     parser.add_argument("--submit", action="store_true", help="check and submit the job, and print its number")
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.settings import add_trust_flag
+from mpitrain.cli.settings import add_overwrite_flag, add_trust_flag
 from mpitrain.errors import one_line
 
 _SETTINGS = "settings that differ from the run's, such as domain.pole=south"
@@ -47,6 +47,7 @@ def add_predict_command(commands: Any) -> None:
         "auto: the same, but rows for the original C++ program's own network and data, as it writes them",
     )
     predict.add_argument("--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG")
+    add_overwrite_flag(predict)
     add_trust_flag(predict)
     predict.set_defaults(handler=_run_predict)
 
@@ -98,6 +99,7 @@ def add_export_command(commands: Any) -> None:
     export.add_argument(
         "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
     )
+    add_overwrite_flag(export)
     add_trust_flag(export)
     export.set_defaults(handler=_run_export)
 
@@ -135,6 +137,7 @@ def _run_predict(options: argparse.Namespace) -> int:
         trust_code=options.trust_code,
         arithmetic=options.arithmetic,
         layout=options.layout,
+        overwrite=options.overwrite,
     )
     return run_on_all_ranks(lambda ranks: predict(ranks, request), watch)
 
@@ -154,6 +157,7 @@ def _run_export(options: argparse.Namespace) -> int:
         trust_code=options.trust_code,
         names=tuple(options.name),
         collection=Path(options.collection) if options.collection else None,
+        overwrite=options.overwrite,
     )
     run_export(request, _say)
     return 0

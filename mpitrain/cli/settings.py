@@ -31,6 +31,13 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--overwrite`, for commands that write a file which the user names."""
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a file that is there and that this command has not written"
+    )
+
+
 def add_take_over_flag(parser: argparse.ArgumentParser) -> None:
     """Add `--take-over`, for commands that claim a folder."""
     parser.add_argument(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.durable_files import write_durably
+from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import DataError, writing
 from mpitrain.observe.figures import render_png
 from mpitrain.observe.maps.field_map import MapLook, draw_map
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Places = tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
 
 
-def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
+def draw_maps(inspection: Inspection, folder: Path, overwrite: bool = False) -> list[Path]:
     """Write a PNG for each input and target of the first time level, and return their paths.
 
     Raises DataError where the files hold no grid or the settings select nothing, OutputError if it cannot be written.
@@ -39,7 +39,8 @@ def draw_maps(inspection: Inspection, folder: Path) -> list[Path]:
     selected = _selected_points(source)
     with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        return [_draw(source, name, selected, places, folder) for name in (*source.input_names, *source.target_names)]
+        names = (*source.input_names, *source.target_names)
+        return [_draw(source, name, selected, places, folder, overwrite) for name in names]
 
 
 def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
@@ -55,7 +56,7 @@ def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
 
 
 def _draw(
-    source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path
+    source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path, overwrite: bool
 ) -> Path:  # fmt: skip
     values = np.broadcast_to(source.first_level(name), source.grid_shape)  # (J, I), NaN where it has no value
     units, count = source.units[name], int(selected.sum())
@@ -63,6 +64,7 @@ def _draw(
     look = MapLook(title, f"{name} ({units})" if units else name)
     figure = draw_map(values, places, look, pale=~selected)
     path = folder / f"{name.replace('/', '_')}.png"
+    check_output(path, PICTURE, overwrite=overwrite)
     write_durably(path, render_png(figure))
     return path
 

@@ -16,9 +16,10 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
-from mpitrain.synthetic.stand_in import write_stand_in
+from mpitrain.synthetic.stand_in import check_stand_in, write_stand_in
 from mpitrain.train.folder.claim import refuse_if_used
 from mpitrain.train.folder.settings import (
+    is_plain_name,
     load_folder_settings,
     load_passed_settings,
     load_settings_to_go_on,
@@ -115,12 +116,14 @@ def _judge_members(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -
 
 def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
     """Make the ensemble's folder, with its settings and its synthetic data. For the root. Raises OutputError."""
-    folder = RunFolder(plan.folder)
+    folder, model_file = RunFolder(plan.folder), plan.config.output.model_file
+    if not is_plain_name(model_file):
+        raise OutputError(f"output.model_file={model_file}: each member has a file of its own; give a name alone")
     refuse_link(plan.folder / "members")
     for member in (plan.folder / "members").glob("*"):
         refuse_link(member)
         refuse_if_used(member, request.takes_over)  # by a run of its own
-        RunFolder(member, plan.config.output.model_file).refuse_links()
+        RunFolder(member, model_file).refuse_links()
     if request.resume:
         _check_members(plan)
     elif request.overwrite:
@@ -131,11 +134,14 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
             f"{plan.folder}: holds a run or an ensemble already; continue it with --resume, replace it with "
             "--overwrite, or choose another --output"
         )
+    else:
+        folder.check_free()
     folder.create()
     folder.write_settings(render_yaml(plan.config.model_copy(update={"ensemble": plan.section})))
     wanted = [str(folder.synthetic_history)]
     is_wanted = any(member.config is not None and member.config.data.entries == wanted for member in plan.members)
-    if is_wanted and not folder.synthetic_history.exists():
+    if is_wanted and not (request.resume and folder.synthetic_history.exists()):
+        check_stand_in(folder.synthetic_history, request.overwrite)
         write_stand_in(folder.synthetic_history, plan.config.data.num_samples, plan.config.seed)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mpitrain.durable_files import temporary_name
+from mpitrain.durable_files import put_in_place, temporary_name
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
@@ -84,7 +84,7 @@ def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, of things that a user cannot change
             write(partial)
-        partial.replace(path)
+        put_in_place(partial, path)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror or error}); check the folder") from error
     except Exception as error:  # torch's exporters have no common error class; own networks may hold any Python
@@ -124,6 +124,7 @@ def write_onnx(model: nn.Module, inputs: torch.Tensor, description: ModelDescrip
         output_names=["outputs", "spread"] if isinstance(model, _MeanAndSpread) else ["outputs"], verbose=False,
     )  # fmt: skip
     stored = program.model_proto
+    stored.producer_name = "mpitrain onnx"
     for key, values in asdict(description).items():
         stored.metadata_props.add(key=key, value=json.dumps(values))
     onnx.save(stored, str(path))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpitrain.durable_files import check_output
+from mpitrain.errors import writing
+
 Say = Callable[[str], None]
+# The beginnings of sources, their self-tests and a trainer; TorchScript of our classes; its record; ONNX.
+_MARK = (
+    r"ritten\W+by\W+mpitrain|(bits|those) of mpitrain predict|__torch__\.mpitrain|extra/mpitrain\.json|mpitrain onnx"
+)
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,7 @@ class ExportRequest:
     `build`: build the C++ program if need be. `trust_code`: build a network of the user's own code. `output` None: the
     format's own name, which `run_export` sets. `members`: the folders of the other networks of an ensemble. `names`: of
     the format saber, texts DATA_NAME=MODEL_NAME. `collection`: of the format trainer, the settings of a collection; its
-    `run` is a file of settings.
+    `run` is a file of settings. `overwrite`: replace files that no export has written.
     """
 
     run: Path
@@ -29,8 +36,15 @@ class ExportRequest:
     members: tuple[Path, ...] = ()
     names: tuple[str, ...] = ()
     collection: Path | None = None
+    overwrite: bool = False
 
     @property
     def output_file(self) -> Path:
         """The file to write."""
         return self.output or Path("model.pt")
+
+    def check_outputs(self, names: Iterable[str], inputs: Iterable[Path] = ()) -> None:
+        """Raise OutputError where files of these names beside the output must not be written (see `check_output`)."""
+        for path in (self.output_file, *map(self.output_file.with_name, names)):
+            with writing(path, "give another --output"):
+                check_output(path, _MARK, inputs, self.overwrite)

@@ -51,6 +51,7 @@ def export_sources(language: Language, request: ExportRequest, say: Say) -> None
     output = request.output_file
     emulator = _emulator(request, output.stem, say)
     files = language.files(emulator)
+    request.check_outputs(files)
     for name, text in files.items():
         with writing(output.with_name(name), "check the folder, its permissions and space"):
             write_durably(output.with_name(name), text.encode())

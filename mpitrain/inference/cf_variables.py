@@ -6,6 +6,7 @@ import datetime
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,8 @@ from mpitrain.data.selection.coordinates import TIME, Coordinates
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.units import is_same
+from mpitrain.durable_files import check_output
+from mpitrain.errors import writing
 from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.inference.output_grid import OutputGrid
@@ -139,6 +142,12 @@ def variables_of(
 def _whole_numbers(count: int) -> str:
     """Return the type for numbers below `count`: CF 1.8 has none of 64 bits, and float64 is exact to 2^53."""
     return "i4" if count <= 2**31 else "f8"
+
+
+def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> None:
+    """Raise OutputError where a prediction must not take the place of what is there (see `check_output`)."""
+    with writing(path, "give another file"):
+        check_output(path, "mpitrain [^,]*, model of SHA-256 ", inputs, overwrite)
 
 
 def file_attributes(network: StoredNetwork, source: SampleSource, arithmetic: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.selection.expressions.clock import dates_of
-from mpitrain.durable_files import write_durably
+from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import writing
 from mpitrain.observe.figures import draw_density, new_figure, render_png, require_matplotlib
 from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_LEVELS, _MOST_ROWS = 200_000, 64, 4_000_000
 
 
-def draw_prediction(path: Path, folder: Path) -> list[Path]:
+def draw_prediction(path: Path, folder: Path, overwrite: bool = False) -> list[Path]:
     """Draw maps of prediction and error, and a scatter plot, for each target of the file; return their paths.
 
     Without targets in the file, the prediction's map alone, where the file says where its points are. Maps are of the
@@ -41,7 +41,7 @@ def draw_prediction(path: Path, folder: Path) -> list[Path]:
         with netCDF4.Dataset(str(path)) as dataset:
             for target, predicted in _targets(dataset):
                 for label, view in _levels(dataset, target, predicted):
-                    drawn += _draw_target(view, target, predicted, folder, label)
+                    drawn += _draw_target(view, target, predicted, folder, label, overwrite)
     return drawn
 
 
@@ -106,7 +106,7 @@ def _targets(dataset: Any) -> list[tuple[str, str]]:
     return [(name, name + "_predicted") for name in names]
 
 
-def _draw_target(dataset: Any, target: str, predicted: str, folder: Path, level: str) -> list[Path]:
+def _draw_target(dataset: Any, target: str, predicted: str, folder: Path, level: str, overwrite: bool) -> list[Path]:
     shape = _shape_of(dataset, predicted)
     of_level = f", {level}" if level else ""
     stem = "_".join([target, *re.findall(r"[\w.-]+", level)])
@@ -132,6 +132,7 @@ def _draw_target(dataset: Any, target: str, predicted: str, folder: Path, level:
         look = error_look(f"{target}{of_level}, predicted minus data{shape.when}{of_samples}", label, error)
         pictures[f"{stem}_error.png"] = render_png(draw_map(error, shape.places, look))
     for name, content in pictures.items():
+        check_output(folder / name, PICTURE, overwrite=overwrite)
         write_durably(folder / name, content)
     return [folder / name for name in pictures]
 

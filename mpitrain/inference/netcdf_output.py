@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.durable_files import sync_folder, temporary_name
+from mpitrain.durable_files import put_in_place, sync_folder, temporary_name
 from mpitrain.errors import OutputError
 
 Array = npt.NDArray[Any]
@@ -125,7 +125,7 @@ class GrowingFile:
         dataset.close()
         with self._temporary.open("rb") as file:
             os.fsync(file.fileno())
-        self._temporary.replace(self._path)
+        put_in_place(self._temporary, self._path)
         sync_folder(self._path.parent)
 
     def _guarded(self, action: Any) -> None:

@@ -12,7 +12,7 @@ from mpitrain.config import LoadedConfig, RunConfig, load_run_config
 from mpitrain.data.selection.settings import Selection, selection_to_predict
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
-from mpitrain.inference.cf_variables import icenet_names
+from mpitrain.inference.cf_variables import check_prediction, icenet_names
 from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_single
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
@@ -37,6 +37,7 @@ class PredictRequest:
 
     `jacobian` None: derivatives where there are any. `trust_code`: run the code of a model that is no network of ours.
     `arithmetic`: see `arithmetic.choose_arithmetic`. `layout`: see `output_grid.Layout`.
+    `overwrite`: replace files that no prediction has written.
     """
 
     model: Path
@@ -48,6 +49,7 @@ class PredictRequest:
     trust_code: bool = False
     arithmetic: Choice = "auto"
     layout: Layout = "auto"
+    overwrite: bool = False
 
 
 def predict(ranks: Ranks, request: PredictRequest) -> int:
@@ -67,6 +69,8 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         selection = ranks.on_all_ranks(lambda: _selection(request, loaded.config, network))
         source = open_for_prediction(selection, network.num_outputs, ranks)
         ranks.note(*source.notices)
+        inputs = (*(file.path for file in source.files), *([] if request.model.is_dir() else [request.model]))
+        ranks.on_root(lambda: check_prediction(request.output, inputs, request.overwrite))
         if request.model.is_dir() and not source.has_targets:
             ranks.note(
                 *ranks.on_root(lambda: notices_of_unknown_targets(RunFolder(request.model), source.files[0].path))
@@ -166,4 +170,4 @@ def _draw(request: PredictRequest, ranks: Ranks) -> list[Path]:
     if request.maps is None:
         return []
     folder = request.maps
-    return ranks.on_root(lambda: draw_prediction(request.output, folder))
+    return ranks.on_root(lambda: draw_prediction(request.output, folder, request.overwrite))

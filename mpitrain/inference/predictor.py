@@ -28,6 +28,7 @@ from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.roles import SampleRoles
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
+from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
 from mpitrain.models.files.file_network import StoredNetwork
 from mpitrain.observe.page.skill import ErrorSums
 from mpitrain.observe.summary import TargetSkill

@@ -33,6 +33,7 @@ from mpitrain.inference.cf_variables import (
     variables_of,
     written_names,
 )
+from mpitrain.inference.cf_variables import check_prediction as check_prediction
 from mpitrain.inference.levels import levels_of, on_level_axes, single_levels
 from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
 from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid

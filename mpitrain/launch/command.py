@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.schedulers import SLURM, find_scheduler
 from mpitrain.config import EnsembleSection, load_run_config
-from mpitrain.durable_files import write_durably
+from mpitrain.durable_files import check_output, write_durably
 from mpitrain.errors import LaunchError, OutputError, UserError, one_line
 from mpitrain.launch.checks import check_job, with_run_folder
 from mpitrain.launch.inside_job import run_inside_job
@@ -54,7 +54,7 @@ def _write_or_send(
     script = scheduler.render(job)
     path = Path(options.output) if options.output else None
     if path is not None:
-        _write(path, script)
+        _write(path, script, [config_path] if config_path else [], options.overwrite)
     if is_sent_to_scheduler:
         print(submit_job(options.scheduler, script, path))  # noqa: T201
     elif options.submit:
@@ -168,8 +168,9 @@ def _grid(texts: Sequence[str]) -> list[str]:
     return [f"ensemble.grid.{key}=[{values}]" for key, _, values in (text.partition("=") for text in texts)]
 
 
-def _write(path: Path, script: str) -> None:
+def _write(path: Path, script: str, inputs: Sequence[Path], overwrite: bool) -> None:
     try:
+        check_output(path, "ritten by `mpitrain launch`", inputs, overwrite)
         write_durably(path, script.encode())
         path.chmod(0o755)
     except OSError as error:

@@ -102,7 +102,7 @@ def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, nu
 def render_png(figure: Figure, dots_per_inch: int = 120) -> bytes:
     """Return the figure as PNG, the same bytes for the same figure and version of matplotlib."""
     content = BytesIO()
-    figure.savefig(content, format="png", dpi=dots_per_inch, metadata={"Software": None})
+    figure.savefig(content, format="png", dpi=dots_per_inch, metadata={"Software": "mpitrain"})
     return content.getvalue()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from mpitrain.cluster.place import read_place
 from mpitrain.durable_files import PASSING_FOLDER
 from mpitrain.errors import UserError
+from mpitrain.python.left_behind import LeftBehind
 
 _SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is made in it
 _KEPT_ENCODING = ("units", "calendar")  # of times; packing would lose digits of what was computed since
@@ -25,15 +26,18 @@ _MOST_SHARE = 0.5
 
 
 @contextmanager
-def handed_over(data: Any, beside: Path) -> Iterator[list[str] | None]:
-    """Yield the files that hold `data` during the block; None of None. Raises UserError for a kind that is unknown."""
+def handed_over(data: Any, beside: Path, left: LeftBehind) -> Iterator[list[str] | None]:
+    """Yield the files that hold `data` during the block; None of None. Raises UserError for a kind that is unknown.
+
+    `left` removes them where this process is killed.
+    """
     if data is None or _is_path(data):
         yield None if data is None else [os.fspath(data)]
     elif isinstance(data, Sequence) and all(map(_is_path, data)) and data:
         yield [os.fspath(one) for one in data]
     else:
         name = _file_name(data)
-        with filled_folder(_size_of(data), beside, lambda folder: write(data, folder / name)) as folder:
+        with filled_folder(_size_of(data), beside, left, lambda folder: write(data, folder / name)) as folder:
             try:
                 yield [str(folder / name)]
             except UserError as error:  # the user has never seen that file
@@ -42,7 +46,11 @@ def handed_over(data: Any, beside: Path) -> Iterator[list[str] | None]:
 
 @contextmanager
 def filled_folder(
-    num_bytes: int, beside: Path, fill: Callable[[Path], None] = lambda folder: None, is_read_everywhere: bool = False
+    num_bytes: int,
+    beside: Path,
+    left: LeftBehind,
+    fill: Callable[[Path], None] = lambda folder: None,
+    is_read_everywhere: bool = False,
 ) -> Iterator[Path]:
     """Yield a folder for so many bytes that `fill` has filled, in memory where there is room; remove it afterwards.
 
@@ -52,10 +60,11 @@ def filled_folder(
     if is_rank():
         from mpitrain.python.together import shared_folder
 
-        with shared_folder(lambda: place_for(num_bytes, beside), beside, fill, is_read_everywhere) as folder:
+        with shared_folder(lambda: place_for(num_bytes, beside), beside, left, fill, is_read_everywhere) as folder:
             yield folder
         return
     folder = Path(tempfile.mkdtemp(prefix=PASSING_FOLDER, dir=place_for(num_bytes, beside)))
+    left.folder(folder)
     try:
         fill(folder)
         yield folder

@@ -184,6 +184,7 @@ def _run(
 ) -> Run:  # fmt: skip
     from mpitrain.config import load_run_config
     from mpitrain.python.handover import handed_over
+    from mpitrain.python.left_behind import left_behind
     from mpitrain.python.process import run_command
     from mpitrain.python.settings import data_override, to_overrides
 
@@ -191,7 +192,7 @@ def _run(
     folder = load_run_config(path, overrides).config.output.model_dir  # wrong settings end here
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
-    with handed_over(data, beside=Path(folder)) as files:
+    with left_behind() as left, handed_over(data, Path(folder), left) as files:
         words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1]]
-        run_command(command, [*words, *data_override(files), *flags], ranks, quiet)
+        run_command(command, [*words, *data_override(files), *flags], left, ranks, quiet)
     return Run(Path(folder))

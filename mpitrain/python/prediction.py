@@ -9,6 +9,7 @@ from typing import Any
 
 from mpitrain.errors import MissingDependencyError
 from mpitrain.python.handover import filled_folder, handed_over, is_dataframe
+from mpitrain.python.left_behind import left_behind
 from mpitrain.python.process import run_command
 from mpitrain.python.settings import to_overrides
 
@@ -22,11 +23,15 @@ def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mappi
     _xarray()  # before anything is computed
     _, overrides = to_overrides(None, more)
     size = _TIMES_THE_DATA * int(getattr(data, "nbytes", 0) or 0)
-    with filled_folder(size, run, is_read_everywhere=True) as folder, handed_over(data, beside=run) as files:
+    with (
+        left_behind() as left,
+        filled_folder(size, run, left, is_read_everywhere=True) as folder,
+        handed_over(data, run, left) as files,
+    ):
         output = folder / "prediction.nc"
         words = [str(run), *overrides, "--output", str(output), "--layout", "data"]
         words += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
-        run_command("predict", words, ranks, quiet=True)
+        run_command("predict", words, left, ranks, quiet=True)
         predicted = _named_as_data(_every_row(_read(output), data))
     if is_dataframe(data):
         return _as_dataframe(predicted, data)

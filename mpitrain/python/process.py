@@ -25,6 +25,7 @@ from mpitrain.errors import (
     read_error,
 )
 from mpitrain.python.handover import is_rank
+from mpitrain.python.left_behind import LeftBehind
 
 _ERROR = "mpitrain: error: "
 _BY_EXIT_CODE = {kind.exit_code: kind for kind in (UserError, LaunchError, TrainingError, StoppedError)}
@@ -35,10 +36,14 @@ _OVERSUBSCRIBE = {
 }
 
 
-def run_command(command: str, words: Sequence[str], ranks: int | None = None, quiet: bool = False) -> None:
+def run_command(
+    command: str, words: Sequence[str], left: LeftBehind, ranks: int | None = None, quiet: bool = False
+) -> None:  # fmt: skip
     """Run `mpitrain COMMAND WORDS` in one process, or on `ranks` of this machine under mpirun, to its end.
 
     Where this process is one of several ranks of a launcher, they run the command together. Collective then.
+    `left` learns what to remove and end where this process is killed.
+
     Raises the error that ended the command, or KeyboardInterrupt after the command has stopped on an interrupt.
     """
     if is_rank():
@@ -49,9 +54,10 @@ def run_command(command: str, words: Sequence[str], ranks: int | None = None, qu
         run_together([command, *words])
         return
     with tempfile.TemporaryDirectory(prefix="mpitrain-") as folder:
+        left.folder(Path(folder))
         error_file = Path(folder) / "error.json"
         line = [*_launcher(ranks), *run_module("mpitrain"), command, *words]
-        _raise_error(*_run(line, _environment(error_file), quiet), error_file)
+        _raise_error(*_run(line, _environment(error_file), left, quiet), error_file)
 
 
 def _launcher(ranks: int | None) -> list[str]:
@@ -69,18 +75,20 @@ def _environment(error_file: Path) -> dict[str, str]:
     return {**_OVERSUBSCRIBE, **finding_package(without_rank(os.environ)), ERROR_FILE: str(error_file)}
 
 
-def _run(line: Sequence[str], environ: Mapping[str, str], quiet: bool) -> tuple[int, str, bool]:
+def _run(line: Sequence[str], environ: Mapping[str, str], left: LeftBehind, quiet: bool) -> tuple[int, str, bool]:
     """Run to the end; return the exit code, the last error line, and whether an interrupt came."""
     child = subprocess.Popen(
         line, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", start_new_session=True,  # an interrupt from the terminal reaches this process alone
     )  # fmt: skip
     assert child.stdout is not None
+    left.group(child.pid)
     said, interrupted = "", False
     while True:
         try:
             said = _follow(child, quiet) or said
             code = child.wait()
+            left.group(None)
             child.stdout.close()
             return code, said, interrupted
         except KeyboardInterrupt:

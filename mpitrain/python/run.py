@@ -109,7 +109,8 @@ class Run:
         return predict(self.path, data, jacobian, ranks, more)
 
     def export(
-        self, output: str | os.PathLike[str], *, format: str | None = None, trust_code: bool = False
+        self, output: str | os.PathLike[str], *, format: str | None = None, trust_code: bool = False,
+        overwrite: bool = False,
     ) -> Path:  # fmt: skip
         """Write the network for other programs, and compare what was written with the network.
 
@@ -121,6 +122,8 @@ class Run:
             Default: by the end of the file's name (.f90, .c, .h, .hpp, .pt, .pt2, .onnx).
         trust_code : bool
             Run a network that is code which the run folder names.
+        overwrite : bool
+            Replace files that are there and that no export has written.
 
         Returns
         -------
@@ -143,7 +146,8 @@ class Run:
         kind = format or _FORMATS.get(path.suffix)
         if kind is None:
             raise UserError(f"export {path}: end the name in one of {', '.join(_FORMATS)}, or give format=")
-        run_export(ExportRequest(self.path, path, trust_code=trust_code, format=kind), lambda line: None)
+        request = ExportRequest(self.path, path, trust_code=trust_code, format=kind, overwrite=overwrite)
+        run_export(request, lambda line: None)
         return path
 
     def checked(self) -> Run:

@@ -14,6 +14,7 @@ from mpitrain.errors import MpitrainError, keeping_errors
 
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
+    from mpitrain.python.left_behind import LeftBehind
 
 Result = TypeVar("Result")
 
@@ -30,14 +31,14 @@ def run_together(words: Sequence[str]) -> None:
 
 @contextmanager
 def shared_folder(
-    place: Callable[[], Path], beside: Path, fill: Callable[[Path], None], is_read_everywhere: bool
+    place: Callable[[], Path], beside: Path, left: LeftBehind, fill: Callable[[Path], None], is_read_everywhere: bool
 ) -> Iterator[Path]:
     """Yield a folder that one rank of each node has filled, in `place`; remove it after the block. Collective.
 
     Where ranks on several nodes are to read it, or there is no room in memory, it lies `beside` the run folder, which
     all nodes share, and the root alone fills it.
     """
-    folder, is_owner = _on_ranks(lambda ranks: _make_folder(ranks, place, beside, fill, is_read_everywhere))
+    folder, is_owner = _on_ranks(lambda ranks: _make_folder(ranks, place, beside, left, fill, is_read_everywhere))
     try:
         yield folder
         _on_ranks(lambda ranks: ranks.barrier())  # nobody reads any more
@@ -47,7 +48,12 @@ def shared_folder(
 
 
 def _make_folder(
-    ranks: Ranks, place: Callable[[], Path], beside: Path, fill: Callable[[Path], None], is_read_everywhere: bool
+    ranks: Ranks,
+    place: Callable[[], Path],
+    beside: Path,
+    left: LeftBehind,
+    fill: Callable[[Path], None],
+    is_read_everywhere: bool,
 ) -> tuple[Path, bool]:
     outside = beside.resolve().parent
     places = ranks.gather_object(outside if is_read_everywhere and ranks.num_nodes > 1 else place())
@@ -60,6 +66,7 @@ def _make_folder(
     def make() -> None:
         if is_owner:
             folder.mkdir(mode=0o700)
+            left.folder(folder)
             fill(folder)
 
     ranks.on_all_ranks(make)

@@ -128,8 +128,10 @@ def claimed_folder(ranks: Ranks, loaded: LoadedConfig, request: TrainRequest) ->
         yield folder
 
 
-def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Ranks) -> Checkpoint:
+def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Ranks) -> Checkpoint | None:
     """Return the checkpoint that a resumed run in `folder` goes on from, and say which. For the root.
+
+    None for a run that has written neither a checkpoint nor a model yet: it is begun anew.
 
     Raises CheckpointError.
     """
@@ -152,7 +154,7 @@ def find_files(
     ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, request: TrainRequest, made: MadeHere
 ) -> list[str]:  # fmt: skip
     """Return the files and patterns of the run that is asked for: see `find_or_make`. Collective."""
-    return find_or_make(ranks, data, seed, folder, made, is_resumed=request.resume)
+    return find_or_make(ranks, data, seed, folder, made, request.resume, request.overwrite)
 
 
 def open_folder(
@@ -163,15 +165,19 @@ def open_folder(
 
     Raises OutputError or DataError, on all ranks.
     """
-    ranks.on_root(lambda: prepare_folder(prepared, source, folder, request))
+    is_begun_anew = (request.overwrite or request.resume) and checkpoint is None
+    ranks.on_root(lambda: prepare_folder(prepared, source, folder, is_begun_anew))
     ranks.write_failures_to(folder.logs)
     prepared.remember_run(folder.run)
     return begin_record(ranks, prepared, source, folder, checkpoint)
 
 
-def prepare_folder(prepared: PreparedRun, source: SampleSource, folder: RunFolder, request: TrainRequest) -> None:
-    """Make the run folder, with the settings and the statistics of the data. For the root. Raises OutputError."""
-    if request.overwrite and not request.resume:
+def prepare_folder(prepared: PreparedRun, source: SampleSource, folder: RunFolder, is_begun_anew: bool) -> None:
+    """Make the run folder, with the settings and the statistics of the data. For the root. Raises OutputError.
+
+    `is_begun_anew`: what another run has left there is removed.
+    """
+    if is_begun_anew:
         folder.remove_run()
     folder.create()
     folder.write_settings(render_yaml(prepared.config))

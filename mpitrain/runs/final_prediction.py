@@ -34,7 +34,9 @@ def is_wanted(prediction: PredictionSection) -> bool:
     return prediction.cice_history is not None or prediction.output_filename is not None
 
 
-def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
+def check_final_prediction(
+    config: RunConfig, folder: RunFolder, inputs: Sequence[Path], overwrite: bool
+) -> None:  # fmt: skip
     """Find out before the training whether the prediction after it is possible. For the root.
 
     Raises DataError for data that cannot be opened, OutputError for a folder that cannot be written.
@@ -42,9 +44,12 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
     if not is_wanted(config.prediction):
         return
 
+    from mpitrain.inference.predictor import check_prediction
+
     if config.prediction.cice_history is not None:
         num_targets = len(asked_names(config.variables)[1])
         open_source(selection_to_predict(config, [config.prediction.cice_history]), num_predicted=num_targets).close()
+        inputs = (*inputs, Path(config.prediction.cice_history))
     if config.prediction.output_filename is not None:
         parent = Path(config.prediction.output_filename).absolute().parent
         if parent != folder.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
@@ -52,6 +57,8 @@ def check_final_prediction(config: RunConfig, folder: RunFolder) -> None:
                 f"prediction.output_filename={config.prediction.output_filename}: the folder {parent} is not there or "
                 "cannot be written; create it, or give another file"
             )
+    output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
+    check_prediction(output, inputs, overwrite)
 
 
 def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], folder: RunFolder) -> None:

@@ -58,12 +58,15 @@ def _what_else(path: Path) -> str:
     return "neither a run folder nor one of its checkpoints; give one of them"
 
 
-def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkpoint:
-    """Return the checkpoint to go on from in `target`, and say which. For the root.
+def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkpoint | None:
+    """Return the checkpoint to go on from in `target`, and say which; None before the first. For the root.
 
     Raises CheckpointError for one that is damaged, and where `target` holds newer ones, which would be lost.
     """
     store = CheckpointStore(resumed.folder.checkpoints)
+    if resumed.checkpoint is None and not store.holds_any() and not resumed.folder.stored_model.exists():
+        ranks.note(f"--resume: {resumed.folder.path} has no checkpoint yet; the run is begun anew")
+        return None
     if resumed.checkpoint is None:
         checkpoint, notices = store.load_latest()
     else:

@@ -9,6 +9,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from mpitrain.comm.ranks import Ranks
@@ -117,12 +118,16 @@ def told_errors(logger: logging.Logger) -> Iterator[None]:
         raise
 
 
-def check_outputs(tracking: TrackingSection, folder: RunFolder) -> None:
+def check_outputs(
+    tracking: TrackingSection, folder: RunFolder, inputs: Sequence[Path], overwrite: bool
+) -> None:  # fmt: skip
     """Find out before the training what could not be written after it. For the root.
+
+    `inputs` are files that the run reads; `overwrite`: a file that is no model is replaced by the run's.
 
     Raises OutputError, or MissingDependencyError for a tracker that is not installed.
     """
-    folder.check_model_file()
+    folder.check_model_file(inputs, overwrite)
     check_trackers(tracking)
 
 

@@ -63,14 +63,15 @@ def _train(
 ) -> None:  # fmt: skip
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
     with files_removed_on_error() as made:
-        ranks.on_root(lambda: check_outputs(config.tracking, folder))
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)
         source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
+        inputs = [*(file.path for file in source.files), *([request.config_path] if request.config_path else [])]
+        ranks.on_root(lambda: check_outputs(config.tracking, folder, inputs, request.overwrite))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         config = prepared.config  # with the defaults that follow from the number of samples
         jacobian_watchers = jacobian_callbacks(prepared, ranks)
-        ranks.on_root(lambda: check_final_prediction(config, folder))
+        ranks.on_root(lambda: check_final_prediction(config, folder, inputs, request.overwrite))
         test_files = open_test_files(config, source, ranks)
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
     log_into_folder(logger, ranks, folder)

@@ -7,7 +7,7 @@ level, so that years of them need no more memory than a few levels.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,13 @@ import numpy.typing as npt
 
 from mpitrain.data.files.hdf5 import forgo_locks
 from mpitrain.data.streaming.read_ahead import in_order
-from mpitrain.durable_files import replacing, sync_file, sync_folder
+from mpitrain.durable_files import check_output, replacing, sync_file, sync_folder
 from mpitrain.errors import DataError, reason_of, writing
 from mpitrain.synthetic.fields import AICE_BIAS, AICE_WEIGHTS, MISSING_VALUE, Level, Pole, SyntheticOcean
 
 MINIMUM_POINTS = 16  # along each side: with fewer, a pole may hold no ice at all
+
+_TITLE = "Synthetic CICE history: made-up fields that obey a known relation, no observation and no model run"
 
 # name: (units, long_name)
 _GRID_ATTRIBUTES = {
@@ -108,6 +110,13 @@ def write_synthetic_histories(
     ocean = SyntheticOcean(seed, num_latitudes, num_longitudes)
     for number, path in enumerate(paths):
         yield _replace_file(path, ocean, range(number * num_times, (number + 1) * num_times), storage)
+
+
+def check_histories(paths: Iterable[Path], overwrite: bool) -> None:
+    """Raise OutputError where a history must not be written to one of the paths (see `check_output`)."""
+    for path in paths:
+        with writing(path, "give another file"):
+            check_output(path, _TITLE, overwrite=overwrite)
 
 
 def write_history_fields(path: Path, fields: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -218,6 +227,7 @@ def _summary(path: Path, squares: dict[Pole, list[tuple[float, int]]]) -> Synthe
 
 def _define(dataset: Any, ocean: SyntheticOcean, times: range, storage: Storage) -> None:
     """Make dimensions and variables, and write those without time."""
+    dataset.setncatts({"title": _TITLE, "Conventions": "CF-1.8"})  # at the beginning, where `check_output` looks
     for name, size in zip(("time", "nj", "ni"), (len(times), *ocean.mask.shape), strict=True):
         dataset.createDimension(name, size)
     time = dataset.createVariable("time", "f8", ("time",))
@@ -241,8 +251,6 @@ def _define(dataset: Any, ocean: SyntheticOcean, times: range, storage: Storage)
 def _global_attributes(seed: int, summary: SyntheticSummary) -> dict[str, Any]:
     noise = {"noise_mse_north": summary.noise_mse_north, "noise_mse_south": summary.noise_mse_south}
     return {
-        "title": "Synthetic CICE history: made-up fields that obey a known relation, no observation and no model run",
-        "Conventions": "CF-1.8",
         "synthetic_seed": np.int64(seed),
         "aice_weights": AICE_WEIGHTS,
         "aice_bias": AICE_BIAS,

@@ -8,7 +8,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DataSection
 from mpitrain.data.formats.open import load_libraries_for
 from mpitrain.errors import writing
-from mpitrain.synthetic.history import write_synthetic_history
+from mpitrain.synthetic.history import check_histories, write_synthetic_history
 from mpitrain.train.folder.made_here import MadeHere
 from mpitrain.train.run_folder import RunFolder
 
@@ -17,16 +17,17 @@ SAMPLES_A_TIME = 6000
 
 
 def find_or_make(
-    ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool
+    ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool,
+    overwrite: bool,
 ) -> list[str]:  # fmt: skip
     """Return the files and patterns of a run; the root writes a synthetic history where there are none. Collective.
 
-    `is_resumed`: the history of the run before is taken if it is there. Raises OutputError, on all ranks, where it
-    cannot be written.
+    `is_resumed`: the history of the run before is taken if it is there; `overwrite`: others are replaced unseen.
+    Raises OutputError, on all ranks, where it cannot be written.
     """
     if not ranks.is_root:  # which reads the files first, and may have to make them
         load_libraries_for(folder.data_files(data.entries))
-    return ranks.on_root(lambda: _found_or_made(data, seed, folder, made, is_resumed))
+    return ranks.on_root(lambda: _found_or_made(data, seed, folder, made, is_resumed, overwrite))
 
 
 def write_stand_in(path: Path, num_samples: int | None, seed: int) -> None:
@@ -34,10 +35,19 @@ def write_stand_in(path: Path, num_samples: int | None, seed: int) -> None:
     write_synthetic_history(path, seed=seed, num_times=-(-(num_samples or 1) // SAMPLES_A_TIME))
 
 
-def _found_or_made(data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool) -> list[str]:
+def check_stand_in(path: Path, overwrite: bool) -> None:
+    """Raise OutputError where another program's file is in the place of a run's synthetic history."""
+    if not overwrite:  # a run's own folder: earlier versions marked their histories elsewhere
+        check_histories([path], overwrite)
+
+
+def _found_or_made(
+    data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool, overwrite: bool
+) -> list[str]:  # fmt: skip
     if data.entries:
         return data.entries
     if not (is_resumed and folder.synthetic_history.exists()):
+        check_stand_in(folder.synthetic_history, overwrite)
         with writing(folder.path, "choose another output.model_dir"):
             made.make_folder(folder.logs)
         folder.create()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,12 +12,18 @@ from pathlib import Path
 
 from mpitrain.config import OutputSection
 from mpitrain.config.yaml import show_value
-from mpitrain.durable_files import replacing, write_durably, write_whole
+from mpitrain.durable_files import check_output, replacing, write_durably, write_whole
 from mpitrain.errors import OutputError, writing
 from mpitrain.json_text import read_json
 
+_MODEL = r"__torch__\.mpitrain|extra/mpitrain\.json"
 RUN = "run"
 """The key of a launch's identity: in a run's record, in the state of a checkpoint, in the record of a model."""
+# In its folders; what else is there is the user's.
+_OWN_PATTERNS = (
+    "checkpoints/step-*", "checkpoints/best*", "checkpoints/latest", "checkpoints/.*.partial", "logs/rank*.log*",
+    "logs/failure.txt", "tracking/*",
+)  # fmt: skip
 _LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 
 
@@ -93,8 +101,15 @@ class RunFolder:
 
     @property
     def _own_files(self) -> tuple[Path, ...]:
-        model = (self.own_model, self.model, self.model.with_name(f"normalization.{self.model.name}"))
-        return self.config, self.statistics, self.record, self.metrics, *model, self.path / "report.html"
+        return (*self._run_files, self.own_model, self.model, self._normalization)
+
+    @property
+    def _run_files(self) -> tuple[Path, ...]:
+        return self.config, self.statistics, self.record, self.metrics, self.path / "report.html"
+
+    @property
+    def _normalization(self) -> Path:
+        return self.model.with_name(f"normalization.{self.model.name}")
 
     @property
     def _own_folders(self) -> tuple[Path, ...]:
@@ -121,9 +136,15 @@ class RunFolder:
                 f"{self.path}: holds a run already; continue it with --resume, replace it with "
                 f"--overwrite, or choose another output.model_dir"
             )
+        for path in self._own_files:
+            with writing(path, "choose another output.model_dir"):
+                check_output(path, _MODEL)
 
-    def check_model_file(self) -> None:
-        """Raise OutputError if the model could not be written at the end of the run; its folder is not made here."""
+    def check_model_file(self, inputs: Sequence[Path] = (), overwrite: bool = False) -> None:
+        """Raise OutputError if the model could not be written at the end of the run; its folder is not made here.
+
+        Nor may it take the place of one of `inputs`, or, without `overwrite`, of a file that is no model.
+        """
         parent = self.model.parent.absolute()
         if self.model.is_dir():
             raise OutputError(
@@ -134,6 +155,11 @@ class RunFolder:
                 f"output.model_file={self.model_file}: the folder {parent} is not there or cannot be written; create "
                 "it, or give a name such as model.pt"
             )
+        with writing(f"output.model_file={self.model_file}", "give another name"):
+            if self.model in (*self._run_files, self.own_model):
+                raise FileExistsError(errno.EEXIST, f"{self.model.name} is another file of the run")
+            for path in (self.model, self._normalization):
+                check_output(path, _MODEL, inputs, overwrite)
 
     def refuse_links(self) -> None:
         """Raise OutputError where what a run writes to is a symbolic link, which may lead anywhere, or a pipe.
@@ -183,12 +209,15 @@ class RunFolder:
 
     def remove_run(self) -> None:
         """Delete the run's own files and nothing else. Raises OutputError."""
+        self.refuse_links()
         try:
             for file in self._own_files:
                 file.unlink(missing_ok=True)
+            for path in (one for pattern in _OWN_PATTERNS for one in self.path.glob(pattern)):
+                path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
             for folder in self._own_folders:
-                if folder.is_dir():
-                    shutil.rmtree(folder)
+                with contextlib.suppress(OSError):  # it is not there, or holds files of the user's
+                    folder.rmdir()
         except OSError as error:
             raise OutputError(f"{error.filename}: cannot be removed ({error.strerror})") from error
 

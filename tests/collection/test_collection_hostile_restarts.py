@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -76,8 +77,18 @@ def rewritten(source: Path, path: Path, change: Callable[[str, np.ndarray], np.n
                 if dimension not in new.dimensions:
                     new.createDimension(dimension, size)
             new.createVariable(name, values.dtype, dimensions)[:] = values
-        new.setncatts({name: old.getncattr(name) for name in old.ncattrs()} | attributes)
+        new.setncatts({name: old.getncattr(name) for name in old.ncattrs()} | attributes | {"checksum": "0" * 16})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"0" * 16, fnv1a(content).encode(), 1))
     return path
+
+
+def fnv1a(content: bytes) -> str:
+    """The published function (Fowler, Noll, Vo) of 64 bits."""
+    state = 0xCBF29CE484222325
+    for byte in content:
+        state = (state ^ byte) * 0x100000001B3 % 2**64
+    return f"{state:016x}"
 
 
 NAMES = ("step", "stratum", "a", "c", "sum_digits", "square_digits", "ordered_range", "shown")
@@ -112,6 +123,23 @@ def test_numbers_of_other_counts_are_refused(run: Callable[..., str], whole: Pat
     for length in range(0, whole.stat().st_size, 499):
         cut.write_bytes(whole.read_bytes()[:length])
         assert run("read", str(cut)).split()[0] in ("0", "-4", "-5")
+
+
+def test_each_flipped_bit_is_noticed(run: Callable[..., str], whole: Path, tmp_path: Path, tries: Any) -> None:
+    content = whole.read_bytes()
+    stored = content[content.index(b"checksum") + 20 :][:16]
+    assert stored.decode() == fnv1a(content.replace(stored, b"0" * 16))
+    for place in np.random.default_rng(5).integers(8 * len(content), size=20 * tries(60)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << (place % 8)
+        (tmp_path / "flipped.nc").write_bytes(flipped)
+        assert run("read", str(tmp_path / "flipped.nc")).split()[0] == FILE_FAILED, f"bit {place}"
+
+
+def test_a_device_stays_and_null_pointers_are_said(run: Callable[..., str], tmp_path: Path) -> None:
+    assert run("write", "/dev/full").split()[0] == FILE_FAILED
+    assert Path("/dev/full").is_char_device()
+    assert run("null", "").startswith("-2 ")
 
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(

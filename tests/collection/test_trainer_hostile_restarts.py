@@ -109,6 +109,12 @@ def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:
             assert said(folder, "read", "cut") == REFUSED
 
 
+def test_a_device_stays_and_null_pointers_are_said(folder: Path) -> None:
+    assert said(folder, "write", "/dev/full") == "-4"
+    assert Path("/dev/full").is_char_device()
+    assert said(folder, "null", "") == "-2"
+
+
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(folder: Path) -> None:
     (folder / "notes").write_text("mine")
     (folder / "linked.partial").symlink_to(folder / "notes")

@@ -447,7 +447,7 @@ def test_predictions_where_the_data_has_no_value_are_told_and_pale(tmp_path: Pat
         assert describe_doubts(predict_played(model, ocean, tmp_path / "o.nc"), load_network(model), source) == []
         figures = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(maps, "render_png", lambda figure: figures.append(figure) or b"")
+            patch.setattr(maps, "render_png", lambda figure: figures.append(figure) or b"Software\0mpitrain")
             draw_prediction(tmp_path / "p.nc", tmp_path / "maps")
             draw_prediction(tmp_path / "o.nc", tmp_path / "maps")
         titles = [figures[number].axes[0].get_title() for number in (0, 3)]

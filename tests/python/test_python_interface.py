@@ -310,6 +310,39 @@ def test_an_export_is_written_and_compared(run: mpitrain.Run, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_script_leaves_no_data_and_no_process(
+    folder: Path, tmp_path: Path, ranks: int | None, signal_number: signal.Signals
+) -> None:
+    output = tmp_path / "killed"
+    code = (
+        "import numpy as np, mpitrain\n"
+        "rows = {name: np.random.default_rng(1).normal(size=400) for name in ('u', 'w')}\n"
+        f"mpitrain.train(rows, inputs=['u'], targets=['w'], epochs=1000000, output={str(output)!r}, ranks={ranks})"
+    )
+    environ = {**launcher_environment(), "TMPDIR": str(tmp_path)}
+    places = [Path("/dev/shm"), tmp_path]
+    before = {path for place in places for path in place.glob("mpitrain-*")}
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    while "step" not in child.stdout.readline():
+        assert child.poll() is None
+    assert {path for place in places for path in place.glob("mpitrain-*")} - before
+    child.send_signal(signal_number)
+    child.communicate(timeout=TIMEOUT_S)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while left := processes_with(str(output)) or [
+        str(path) for place in places for path in place.glob("mpitrain-*") if path not in before
+    ]:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
+    assert (output / "checkpoints" / "latest").exists()
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
 def test_an_interrupt_leaves_a_checkpoint_and_no_process(folder: Path, ranks: int | None) -> None:
     output = folder / f"interrupted_{ranks}"
     code = (

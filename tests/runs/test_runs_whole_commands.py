@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 import torch
 from history_samples import read_samples
+from one_rank import one_rank_in_this_process
 from safetensors.numpy import load_file
 
 from mpitrain.cli.main import main
-from mpitrain.comm import start
 from mpitrain.ensemble.training.member_files import MemberWatcher
 from mpitrain.models.files.stored_network import read_description
-from mpitrain.runs.reproduction import record
 from mpitrain.synthetic.history import write_synthetic_history
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
@@ -33,20 +32,8 @@ SMALL = ("model.name=mlp", "model.hidden_layers=1", "model.hidden_size=3", "trai
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_rank_in_this_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A fast test starts no program: no agent watches the one rank, and nobody asks git."""
-    num_threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start, "run_on_all_ranks", lambda body, watch: body(start.start_ranks(os.environ, watch)))
-        patch.setattr(record, "git_state", lambda folder: None)
-        patch.chdir(tmp_path_factory.mktemp("commands"))
-        for name, value in (
-            ("MPITRAIN_STARTING_AFTER_S", "600"),
-            ("TORCH_CPP_LOG_LEVEL", ""),
-            ("KINETO_LOG_LEVEL", ""),
-        ):
-            patch.setenv(name, value)  # what a command sets for its own process stays within these tests
+    with one_rank_in_this_process(tmp_path_factory.mktemp("commands")):
         yield
-    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="module")

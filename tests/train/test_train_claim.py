@@ -73,6 +73,27 @@ def test_the_second_is_refused_in_one_line_with_host_and_process(folder: RunFold
     first.check_claim()
 
 
+@pytest.mark.parametrize("digits", ["0000001", "٠٠٠٠٠١", "00001"])
+def test_a_name_that_no_launch_gives_is_no_claim(folder: RunFolder, digits: str) -> None:
+    (folder.path / f".claim-{digits}.json").write_bytes(gone(folder).to_json())
+    claimed = claim_folder(folder)
+    assert claimed.number == 1
+    release(claimed)
+    assert claims_in(folder) == [f".claim-{digits}.json"]
+
+
+@pytest.mark.parametrize("number", [10**17, 10**18 - 1, 10**19])
+def test_a_claim_of_any_number_is_followed_by_the_next(folder: RunFolder, number: int) -> None:
+    put(folder, elsewhere(folder), number)
+    assert claim_folder(folder, takes_over=True).number == number + 1
+
+
+def test_a_number_after_which_there_is_none_is_an_error(folder: RunFolder) -> None:
+    put(folder, elsewhere(folder), 10**243 - 1)
+    with pytest.raises(OSError, match="too long"):
+        claim_folder(folder, takes_over=True)
+
+
 @pytest.mark.parametrize(("launch", "line"), [(own, "in use by process"), (gone, "holds a run already")])
 def test_a_plain_start_names_the_launch_rather_than_the_run(
     folder: RunFolder, launch: Callable[[RunFolder], Launch], line: str

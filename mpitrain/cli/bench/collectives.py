@@ -69,6 +69,7 @@ def _run(options: argparse.Namespace) -> int:
         Plan(options.rounds, options.warm_up, options.sample_ms / 1e3),
         options.json,
         options.plot,
+        options.overwrite,
     )
     return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request), watch)
 

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mpitrain.cli.settings import add_overwrite_flag
+
 
 def add_outputs(parser: argparse.ArgumentParser, drawn: str = "") -> None:
     """Add `--json`, and `--plot` with the words `drawn` where the action can draw."""
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
     if drawn:
         parser.add_argument("--plot", metavar="FILE.png", type=Path, help=drawn)
+    add_overwrite_flag(parser)
     parser.set_defaults(plot=None)
 
 
@@ -20,8 +23,8 @@ def check_outputs(options: argparse.Namespace) -> None:
     """Raise OutputError for a file that cannot be written, before an hour is spent on measuring."""
     from mpitrain.bench.output import check_writable
 
-    check_writable(options.json, "--json")
-    check_writable(options.plot, "--plot")
+    check_writable(options.json, "--json", options.overwrite)
+    check_writable(options.plot, "--plot", options.overwrite)
 
 
 def write_outputs(

@@ -150,7 +150,7 @@ def name_in_lines(lines: Sequence[str], files: Sequence[Path]) -> tuple[str, ...
 def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Return what sorts names as people do: digits by their value."""
     words = re.split(r"(\d+)", str(path))
-    return tuple((0, int(word), "") if word.isdigit() else (1, 0, word) for word in words if word)
+    return tuple((0, int(word), "") if word.isdecimal() else (1, 0, word) for word in words if word)
 
 
 def _matches(entry: str) -> list[Path]:

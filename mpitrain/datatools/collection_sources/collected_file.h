@@ -1,7 +1,7 @@
 /* The NetCDF file (CDF-5, whose bytes no version of the library changes): samples for training, and what a collection
  * needs to go on. */
 
-enum { ROWS_A_BLOCK = 65536, NUM_TEXT = 4096 };
+enum { ROWS_A_BLOCK = 65536, NUM_TEXT = 4096, NUM_DIGITS = 16 };
 
 /* A sample as it travels to rank 0; the values follow. */
 typedef struct {
@@ -129,6 +129,7 @@ static void put_globals(netcdf_file *out, const collected *all) {
     char *text = malloc(NUM_TEXT);
     if (!text) TRY(NC_ENOMEM);
     const long long left_out = all->left_out;
+    put_text(out, NC_GLOBAL, "checksum", "0000000000000000"); /* first: see checksum_of */
     put_text(out, NC_GLOBAL, "title", "Samples collected in a running model, chosen by keyed hashes of step and cell");
     put_names(out, "input_variables", settings->variables, settings->num_inputs);
     put_names(out, "output_variables", settings->variables + settings->num_inputs, settings->num_targets);
@@ -257,12 +258,56 @@ static void fill_file(netcdf_file *out, const collected *all) {
     free(ids);
 }
 
+/* Compute FNV-1a (Fowler, Noll, Vo) of a file's bytes, those of the checksum itself as zeros, into `digits`. `stored` is
+ * what the file holds, `place` where. Returns an error of the system; EINVAL where the file has no checksum. */
+static int checksum_of(const char *path, char *stored, char *digits, long *place) {
+    static const char head[] = "checksum\0\0\0\2\0\0\0\0\0\0\0\20"; /* as CDF-5 has the attribute's head */
+    enum { HEAD_LENGTH = sizeof head - 1, BLOCK = 65536 };
+    FILE *file = fopen(path, "rb");
+    if (!file) return errno;
+    unsigned char *bytes = malloc(BLOCK);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    *place = 0;
+    for (size_t count; bytes && (count = fread(bytes, 1, BLOCK, file)) > 0;) {
+        for (size_t i = 0; !*place && i + HEAD_LENGTH + NUM_DIGITS <= count; ++i)
+            if (!memcmp(bytes + i, head, HEAD_LENGTH)) {
+                *place = (long)(i + HEAD_LENGTH);
+                memcpy(stored, bytes + *place, NUM_DIGITS);
+                memset(bytes + *place, '0', NUM_DIGITS);
+            }
+        if (!*place) break; /* it is near the beginning */
+        for (size_t i = 0; i < count; ++i) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    }
+    const int error = !bytes ? ENOMEM : ferror(file) ? EIO : *place ? 0 : EINVAL;
+    free(bytes);
+    fclose(file);
+    snprintf(digits, NUM_DIGITS + 1, "%016llx", (unsigned long long)hash);
+    return error;
+}
+
+/* Put its checksum into a file that has zeros in its place. Returns an error of the system. */
+static int put_checksum(const char *path) {
+    char stored[NUM_DIGITS], digits[NUM_DIGITS + 1];
+    long place;
+    const int error = checksum_of(path, stored, digits, &place);
+    FILE *file = error ? NULL : fopen(path, "r+b");
+    if (!file) return error ? error : errno;
+    const int is_put = !fseek(file, place, SEEK_SET) && fwrite(digits, 1, NUM_DIGITS, file) == NUM_DIGITS;
+    return fclose(file) || !is_put ? EIO : 0;
+}
+
 /* Bring a file's bytes to the disk: a file system may find out only now that it is full. */
 static int flush_to_disk(const char *path) {
     const int file = open(path, O_RDONLY);
     if (file < 0) return errno;
     const int error = fsync(file) ? errno : 0;
     return close(file) && !error ? errno : error;
+}
+
+/* Whether nothing but a regular file, or none, is there: not a device, which a rename would replace. */
+static int is_regular(const char *path) {
+    struct stat found;
+    return stat(path, &found) || S_ISREG(found.st_mode);
 }
 
 /* Write the file whole or not at all: under another name, which is renamed at the end. Returns a status. */
@@ -280,7 +325,9 @@ static int write_collected(const collected *all, const char *path, char *message
         const int error = nc_close(out->file);
         TRY(error);
     }
-    int system_error = out->error ? 0 : flush_to_disk(partial);
+    int system_error = out->error ? 0 : put_checksum(partial);
+    if (!out->error && !system_error) system_error = flush_to_disk(partial);
+    if (!out->error && !system_error && !is_regular(path)) system_error = EEXIST;
     if (!out->error && !system_error && rename(partial, path)) system_error = errno;
     if (out->error || system_error) {
         const char *reason = out->error ? nc_strerror(out->error) : strerror(system_error);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "build_options.h"
@@ -37,7 +38,7 @@ int mt_open_collection(mt_collection **set, const char *settings_file, MPI_Comm 
     MPI_Comm_set_errhandler(one->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(one->comm, &one->rank);
     MPI_Comm_size(one->comm, &one->num_ranks);
-    const int status = open_settings(one, settings_file);
+    const int status = open_settings(one, settings_file ? settings_file : "");
     one->is_open = status == MT_OK;
     return status;
 }
@@ -64,14 +65,14 @@ int mt_close(mt_collection **set) {
 
 int mt_add(mt_collection *set, int64_t num_samples, const int64_t *cell_ids, int64_t step, int num_inputs,
            const float *inputs, int num_targets, const float *targets, const int *regions) {
-    const int status = check_shapes(set, num_samples, cell_ids, num_inputs, num_targets, regions);
+    const int status = check_shapes(set, num_samples, cell_ids && inputs && targets, num_inputs, num_targets, regions);
     const values_view from = {inputs, NULL}, to = {targets, NULL};
     return status == MT_OK ? add(set, num_samples, cell_ids, step, from, to, regions) : status;
 }
 
 int mt_add_double(mt_collection *set, int64_t num_samples, const int64_t *cell_ids, int64_t step, int num_inputs,
                   const double *inputs, int num_targets, const double *targets, const int *regions) {
-    const int status = check_shapes(set, num_samples, cell_ids, num_inputs, num_targets, regions);
+    const int status = check_shapes(set, num_samples, cell_ids && inputs && targets, num_inputs, num_targets, regions);
     const values_view from = {NULL, inputs}, to = {NULL, targets};
     return status == MT_OK ? add(set, num_samples, cell_ids, step, from, to, regions) : status;
 }
@@ -81,7 +82,7 @@ int mt_write_restart(mt_collection *set, const char *path) {
     column_sums *columns = malloc((size_t)set->num_columns * sizeof *columns);
     int64_t *counts = malloc(2 * CANDIDATES * (size_t)set->num_strata * sizeof *counts);
     int status = agreed(set, counts && columns ? MT_OK : MT_NO_MEMORY);
-    if (status == MT_OK) status = write_with(set, path, columns, counts);
+    if (status == MT_OK) status = write_with(set, path ? path : "", columns, counts);
     free(columns);
     free(counts);
     return status;
@@ -93,7 +94,7 @@ int mt_read_restart(mt_collection *set, const char *path) {
     if (!set || !set->is_open) return MT_NOT_OPEN;
     if (agreed(set, set->was_shown ? MT_WRONG_SHAPE : MT_OK) != MT_OK)
         return failed(set, MT_WRONG_SHAPE, "read the restart before the first samples are shown");
-    const int status = as_rank_0(set, set->rank == 0 ? read_on_rank_0(set, path) : MT_OK);
+    const int status = as_rank_0(set, set->rank == 0 ? read_on_rank_0(set, path ? path : "") : MT_OK);
     if (status != MT_OK) begin_anew(set); /* it may hold a part of the file */
     set->was_shown = status == MT_OK;
     return status;

@@ -125,6 +125,14 @@ static int read_samples(mt_collection *set, netcdf_file *out) {
 static int read_on_rank_0(mt_collection *set, const char *path) {
     netcdf_file file = {0, 0}, *out = &file;
     int status = MT_OK;
+    char stored[NUM_DIGITS], digits[NUM_DIGITS + 1];
+    long place;
+    const int damage = checksum_of(path, stored, digits, &place);
+    if ((!damage && memcmp(stored, digits, NUM_DIGITS)) || damage == EINVAL) {
+        snprintf(set->message, MESSAGE_LENGTH, "%.300s: is damaged, or of an earlier version; take another restart file",
+                 path);
+        return MT_FILE_FAILED;
+    }
     TRY(nc_open(path, NC_NOWRITE, &out->file));
     const int is_open = !out->error;
     if (is_open && !has_same_settings(out, &set->settings)) {

@@ -47,14 +47,15 @@ static void add_to_statistics(mt_collection *set, int count) {
 }
 
 /* Return MT_OK where the samples fit the settings; nothing is shown otherwise. */
-static int check_shapes(mt_collection *set, int64_t num_samples, const int64_t *cell_ids, int num_inputs,
-                        int num_targets, const int *regions) {
+static int check_shapes(mt_collection *set, int64_t num_samples, int has_arrays, int num_inputs, int num_targets,
+                        const int *regions) {
     if (!set || !set->is_open) return MT_NOT_OPEN;
-    if (num_inputs != set->num_inputs || num_targets != set->num_targets || num_samples < 0 || (num_samples && !cell_ids)) {
+    if (num_inputs != set->num_inputs || num_targets != set->num_targets || num_samples < 0) {
         snprintf(set->message, MESSAGE_LENGTH, "%lld samples of %d inputs and %d targets; the settings have %d and %d",
                  (long long)num_samples, num_inputs, num_targets, set->num_inputs, set->num_targets);
         return MT_WRONG_SHAPE;
     }
+    if (num_samples && !has_arrays) return failed(set, MT_WRONG_SHAPE, "cells, inputs or targets are a null pointer");
     for (int64_t i = 0; set->settings.num_regions && i < num_samples; ++i)
         if (!regions || regions[i] < 0 || regions[i] >= set->settings.num_regions)
             return failed(set, MT_WRONG_SHAPE, "every sample needs a region from 0, fewer than strata.regions");

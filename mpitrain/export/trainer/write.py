@@ -23,6 +23,7 @@ def write_trainer(request: ExportRequest, say: Say) -> None:
         raise UserError(f"--output {output}: its stem begins all names, which need letters, digits and _ only")
     plan = plan_trainer(output.stem, config, read_collection_settings(request.collection))
     files = trainer_files(plan, config, request.collection)
+    request.check_outputs(files, [config, request.collection])
     for name, text in files.items():
         with writing(output.with_name(name), "check the folder, its permissions and space"):
             write_durably(output.with_name(name), text.encode())

@@ -120,6 +120,10 @@ class CheckpointStore:
             )
         raise CheckpointError(f"{self._folder}: holds no checkpoint to resume from; start without --resume")
 
+    def holds_any(self) -> bool:
+        """Tell whether any checkpoint has been begun."""
+        return next(self._folder.glob("step-*"), None) is not None
+
     def _newest_first(self, kind: str) -> list[Path]:
         # By length first: beyond step 99999999 the names grow longer.
         found = (

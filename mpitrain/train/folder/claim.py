@@ -23,7 +23,7 @@ from mpitrain.train.folder.launch import Launch, describe_launch, read_launch
 from mpitrain.train.folder.made_here import MadeHere
 from mpitrain.train.run_folder import RunFolder
 
-_NAME = re.compile(r"\.claim-(\d{6,18})\.json")
+_NAME = re.compile(r"\.claim-([0-9]{6}|[1-9][0-9]{6,})\.json")  # of a number one name alone
 _NUM_TRIES = 10
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 

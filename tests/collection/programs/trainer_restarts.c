@@ -1,4 +1,4 @@
-/* `restarts write|read FILE`: train a little and write a restart file and a run, or read one and go on; print statuses. */
+/* `restarts write|read|null FILE`: train and write a restart file, read one and go on, or add a null pointer; print statuses. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +19,8 @@ int main(int argc, char **argv) {
         if (status == TRAINER_OK) status = small_freeze(trainer);
         if (status == TRAINER_OK) status = small_step(trainer, 4, &loss);
         if (status == TRAINER_OK) status = small_write_restart(trainer, argv[2]);
+    } else if (!strcmp(argv[1], "null")) {
+        status = small_add(trainer, 1, (int64_t[]){1}, 0, NULL, (float[]){1});
     } else {
         if (status == TRAINER_OK) status = small_read_restart(trainer, argv[2]);
         if (status == TRAINER_OK) status = small_step(trainer, 3, &loss);

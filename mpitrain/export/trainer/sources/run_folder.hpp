@@ -91,6 +91,10 @@ void write_file(const std::string& path, const std::string& content) {
     is_written = is_written && std::fflush(file) == 0 && fsync(fileno(file)) == 0;
     int error = errno;
     if (file && std::fclose(file) != 0) is_written = false, error = errno;
+    struct stat found;
+    if (is_written && stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+        is_written = false, error = EEXIST;  // a device, which a rename would replace
+    }
     if (is_written && std::rename(partial.c_str(), path.c_str()) == 0) return;
     if (is_written) error = errno;
     std::remove(partial.c_str());

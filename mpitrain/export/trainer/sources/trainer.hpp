@@ -151,6 +151,8 @@ int add_samples(Trainer* trainer, std::int64_t count, const std::int64_t* cells,
     if (!trainer || !trainer->is_open) return TRAINER_NOT_OPEN;
     if (trainer->training) return failed(*trainer, TRAINER_IS_FROZEN, "the samples are frozen; show them no more");
     if (count < 0) return failed(*trainer, TRAINER_WRONG_CALL, "a negative number of samples");
+    if (count > 0 && !(cells && (inputs.floats || inputs.doubles) && (targets.floats || targets.doubles)))
+        return failed(*trainer, TRAINER_WRONG_CALL, "cells, inputs or targets are a null pointer");
     const std::int64_t left_out = trainer->shown->add(count, cells, step, inputs, targets);
     trainer->was_shown = trainer->was_shown || count > 0;
     if (left_out == 0) return TRAINER_OK;
@@ -212,6 +214,8 @@ int NAME(step)(NAME(trainer) * trainer, int64_t num_steps, double* loss) {
 
 int NAME(forward)(NAME(trainer) * trainer, int64_t count, const TRAINER_REAL* inputs, TRAINER_REAL* outputs) {
     const int status = check_frozen(trainer);
+    if (status == TRAINER_OK && count > 0 && !(inputs && outputs))
+        return failed(*trainer, TRAINER_WRONG_CALL, "inputs or outputs are a null pointer");
     if (status == TRAINER_OK) trainer->training->forward(count, inputs, outputs);
     return status;
 }
