@@ -78,5 +78,5 @@ setup(
         # What a GPU is doing, and the energy that it takes.
         "nvml": ["nvidia-ml-py>=12"],
     },
-    entry_points={"console_scripts": ["mpitrain=mpitrain.cli.main:main"]},
+    entry_points={"console_scripts": ["mpitrain=mpitrain.__main__:run"]},
 )

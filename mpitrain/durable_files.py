@@ -20,17 +20,19 @@ HANDED_OVER = (
 PICTURE = r"Software\0mpitrain"
 """What stands in every picture that this program writes, as a pattern for `check_output`."""
 _MARKED_BYTES = 65_536  # a mark stands that near to the beginning or the end of a file
-_OF_A_RUN = ("run_record.json", "model.safetensors", "members")
+_OF_A_RUN = ("checkpoints", "run_record.json", "model.safetensors", "members")
+_FOLDERS_OF_A_RUN = ("checkpoints", "logs", "tracking", "members")
+_MODELS_OF_A_RUN = ("model.pt", "normalization.model.pt")
 
 
 def check_output(
-    path: Path, mark: str, inputs: Iterable[str | os.PathLike[str]] = (), overwrite: bool = False
+    path: Path, mark: str | None, inputs: Iterable[str | os.PathLike[str]] = (), overwrite: bool = False
 ) -> None:  # fmt: skip
-    """Raise OSError where a command must not write `path`; for each file that a user names, before anything is done.
+    """Raise OSError where a command must not write `path`; for each file that a user names.
 
     Never replaced are an input of the command, by device and inode, what is no regular file, and a file of a run that
     is none of the command's own; without `overwrite` neither is any other. A file is the command's own if it holds
-    `mark`, a pattern of what the command writes into all of its files.
+    `mark`, a pattern of what the command writes into all of its files; None: whatever is there is its own.
     """
     try:
         found = os.stat(path)
@@ -40,13 +42,12 @@ def check_output(
     for one in filter(os.path.exists, inputs):
         if os.path.samestat(os.stat(one), found) or os.path.realpath(path).startswith(f"{os.path.realpath(one)}/"):
             raise OSError(errno.EEXIST, f"{path.name} is an input of this command")
-    if _holds(path, mark):
-        return
-    for folder in Path(os.path.realpath(path)).parents:
-        if (folder / "config.yaml").exists() and any((folder / name).exists() for name in _OF_A_RUN):
-            raise OSError(errno.EEXIST, f"{path.name} is a file of the run in {folder}")
-    if not overwrite:
-        raise OSError(errno.EEXIST, f"{path.name} is not of this command's making; --overwrite replaces it")
+    is_own = mark is None or _holds(path, mark)
+    run = None if mark is None or (is_own and path.name not in _MODELS_OF_A_RUN) else _run_of(path)
+    if run is not None:
+        raise OSError(errno.EEXIST, f"{path.name} is a file of the run in {run}")
+    if not (is_own or overwrite):
+        raise OSError(errno.EEXIST, f"{path.name} has no mark of this command's files; --overwrite replaces it")
 
 
 def _check_regular(path: Path) -> None:
@@ -56,10 +57,23 @@ def _check_regular(path: Path) -> None:
 
 
 def _holds(path: Path, mark: str) -> bool:
-    with path.open("rb") as file:
-        first = file.read(_MARKED_BYTES)
-        file.seek(max(len(first), os.fstat(file.fileno()).st_size - _MARKED_BYTES))
-        return re.search(mark.encode(), first + file.read()) is not None
+    try:
+        with path.open("rb") as file:
+            first = file.read(_MARKED_BYTES)
+            file.seek(max(len(first), os.fstat(file.fileno()).st_size - _MARKED_BYTES))
+            return re.search(mark.encode(), first + file.read()) is not None
+    except PermissionError:
+        return False
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a file is of, if it is in one or in one of a run's own folders."""
+    real = Path(os.path.realpath(path))
+    for inside, folder in zip((real, *real.parents), real.parents, strict=False):
+        is_run = (folder / "config.yaml").exists() and any((folder / name).exists() for name in _OF_A_RUN)
+        if is_run and (inside == real or inside.name in _FOLDERS_OF_A_RUN):
+            return folder
+    return None
 
 
 def is_in_passing_folder(path: Path) -> bool:

@@ -55,6 +55,13 @@ class MpitrainError(Exception):
         return "\n".join(self.args)
 
 
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of an error that ends a command; of an interrupt as shells count."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return error.exit_code if isinstance(error, MpitrainError) else MpitrainError.exit_code
+
+
 class UserError(MpitrainError):
     """The user's input is wrong; the message says what to change."""
 

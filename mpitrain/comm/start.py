@@ -26,9 +26,8 @@ from mpitrain.comm.agent.words import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.ranks import Ranks
-from mpitrain.errors import LaunchError, MpitrainError, StoppedError, one_line, tell_caller
+from mpitrain.errors import LaunchError, MpitrainError, StoppedError, exit_code_of, one_line, tell_caller
 
-INTERNAL_ERROR = 1
 _SECONDS_TO_SPEAK = 2.0
 _SECONDS_FOR_AGENT = 30.0
 _SECONDS_TO_LEARN = 1.0  # why a connection broke
@@ -84,7 +83,7 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     `details` go into the failure's file; without them, the traceback.
     """
     error = _cause_of(ranks, error)
-    exit_code = error.exit_code if isinstance(error, MpitrainError) else INTERNAL_ERROR
+    exit_code = exit_code_of(error)
     ranks.watch.fail(exit_code)
     is_another_ranks = isinstance(error, _OtherRanksError)
     where = "" if is_another_ranks else f"rank {ranks.rank} on {ranks.host}: "

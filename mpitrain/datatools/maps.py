@@ -40,7 +40,9 @@ def draw_maps(inspection: Inspection, folder: Path, overwrite: bool = False) -> 
     with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         names = (*source.input_names, *source.target_names)
-        return [_draw(source, name, selected, places, folder, overwrite) for name in names]
+        for name in names:  # before the first is drawn
+            check_output(_path_of(name, folder), PICTURE, overwrite=overwrite)
+        return [_draw(source, name, selected, places, folder) for name in names]
 
 
 def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
@@ -55,16 +57,19 @@ def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
     return selected.reshape(source.grid_shape)
 
 
+def _path_of(name: str, folder: Path) -> Path:
+    return folder / f"{name.replace('/', '_')}.png"
+
+
 def _draw(
-    source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path, overwrite: bool
+    source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path
 ) -> Path:  # fmt: skip
     values = np.broadcast_to(source.first_level(name), source.grid_shape)  # (J, I), NaN where it has no value
     units, count = source.units[name], int(selected.sum())
     title = f"{name}, first time level: {count:,} selected points, others pale, grey without value"
     look = MapLook(title, f"{name} ({units})" if units else name)
     figure = draw_map(values, places, look, pale=~selected)
-    path = folder / f"{name.replace('/', '_')}.png"
-    check_output(path, PICTURE, overwrite=overwrite)
+    path = _path_of(name, folder)
     write_durably(path, render_png(figure))
     return path
 

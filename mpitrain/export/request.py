@@ -8,12 +8,11 @@ from pathlib import Path
 
 from mpitrain.durable_files import check_output
 from mpitrain.errors import writing
+from mpitrain.train.run_folder import MODEL_MARK
 
 Say = Callable[[str], None]
-# The beginnings of sources, their self-tests and a trainer; TorchScript of our classes; its record; ONNX.
-_MARK = (
-    r"ritten\W+by\W+mpitrain|(bits|those) of mpitrain predict|__torch__\.mpitrain|extra/mpitrain\.json|mpitrain onnx"
-)
+# The beginnings of sources, their self-tests and a trainer; ONNX.
+_MARK = r"ritten\W+by\W+mpitrain|(bits|those) of mpitrain predict|mpitrain onnx|" + MODEL_MARK
 
 
 @dataclass(frozen=True)

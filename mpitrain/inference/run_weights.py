@@ -15,6 +15,7 @@ from mpitrain.data.selection.settings import asked_names
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, MissingDependencyError, UserError
 from mpitrain.models.files.description import ModelDescription
+from mpitrain.models.files.own_file import read_own_model
 from mpitrain.models.files.record import remember_engine
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.kinds import empty_network
@@ -57,9 +58,12 @@ def load_weights(
     """Build the run's `network` with the weights that are asked for.
 
     `checkpoint` latest (None), best, or a folder. `asked` best or final; None: `exported`, best or final as the
-    settings say, as far as there are best ones, or final where a checkpoint is named. Raises CheckpointError where
+    settings say, as far as there are best ones, or final where a checkpoint is named. Without
+    checkpoints the model of the run is taken. Raises CheckpointError where
     there is no checkpoint, or it has not the best weights that are asked for.
     """
+    if asked is checkpoint is None and not CheckpointStore(run.checkpoints).holds_any() and run.own_model.is_file():
+        return RunWeights(read_own_model(run.own_model).model, f"weights of {run.own_model}")
     latest, notices = _latest(run, checkpoint)
     note = run.note_of_another_run(latest.path, latest.state.get(RUN))
     notices = notices if note is None else (*notices, note)

@@ -30,6 +30,7 @@ def build_model(
     built.
     """
     settings = settings.resolved(None)
+    settings.check_size(num_inputs, num_outputs)
     for option, value, what in settings.problems():
         raise ConfigError(f"model.{option}={show_value(value)}: {what}")
     with torch.random.fork_rng(devices=[]):

@@ -124,6 +124,7 @@ def build_dense(
 ) -> DenseModel | None:  # fmt: skip
     """Return the network of `settings`, the section `model`, with zeros for weights; None for one that is no chain."""
     settings = settings.resolved(None)
+    settings.check_size(num_inputs, num_outputs)
     chain = settings.chain(num_inputs, num_outputs)
     if chain is None:
         return None

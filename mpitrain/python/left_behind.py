@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # It reads from a pipe that closes with the process, however that ends. The signal asks for a checkpoint, also of the
-# ranks of an mpirun, which passes it on; they get 30 s for it, as most schedulers give.
+# ranks of an mpirun, which passes it on; they get 20 s for it: many schedulers kill after 30 s.
 _SCRIPT = """
 trap '' HUP INT TERM
 group=
@@ -18,8 +18,9 @@ while IFS= read -r line; do
         group*) group=${line#group} ;;
     esac
 done
-if [ -n "$group" ] && kill -USR1 "$group"; then
-    tries=300
+if [ -n "$group" ]; then
+    kill -USR1 "$group"
+    tries=200
     while [ "$tries" -gt 0 ] && kill -0 "-$group"; do sleep 0.1; tries=$((tries - 1)); done
     kill -KILL "-$group"
 fi
@@ -46,10 +47,11 @@ class LeftBehind:
         if self.shell is None:
             self.shell = subprocess.Popen(
                 ["/bin/sh", "-c", _SCRIPT, "sh"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, text=True, bufsize=1, start_new_session=True,
+                stderr=subprocess.DEVNULL, text=True, errors="surrogateescape", bufsize=1, start_new_session=True,
             )  # fmt: skip
         assert self.shell.stdin is not None
-        self.shell.stdin.write(f"{line}\n")
+        with suppress(OSError):  # somebody has killed the shell
+            self.shell.stdin.write(f"{line}\n")
 
 
 @contextmanager
@@ -60,4 +62,5 @@ def left_behind() -> Iterator[LeftBehind]:
         yield left
     finally:
         if left.shell is not None:
-            left.shell.communicate()
+            with suppress(OSError):
+                left.shell.communicate()

@@ -91,15 +91,14 @@ def _run(line: Sequence[str], environ: Mapping[str, str], left: LeftBehind, quie
             left.group(None)
             child.stdout.close()
             return code, said, interrupted
-        except KeyboardInterrupt:
-            if interrupted:
+        except BaseException as error:
+            if interrupted or not isinstance(error, KeyboardInterrupt):
                 os.killpg(child.pid, signal.SIGKILL)  # a second one: the user will not wait for the checkpoint
+                child.wait()
+                left.group(None)
                 raise
             interrupted = True
             child.send_signal(signal.SIGUSR1)  # mpirun passes it on, MPICH's and Open MPI's
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise
 
 
 def _follow(child: subprocess.Popen[str], quiet: bool) -> str:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
@@ -66,7 +67,8 @@ def _train(
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)
         source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
-        inputs = [*(file.path for file in source.files), *([request.config_path] if request.config_path else [])]
+        others = (request.config_path, config.network.initial_weights, *config.data.test_entries)
+        inputs = [*(file.path for file in source.files), *(Path(one) for one in others if one)]
         ranks.on_root(lambda: check_outputs(config.tracking, folder, inputs, request.overwrite))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         config = prepared.config  # with the defaults that follow from the number of samples

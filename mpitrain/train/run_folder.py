@@ -16,13 +16,13 @@ from mpitrain.durable_files import check_output, replacing, write_durably, write
 from mpitrain.errors import OutputError, writing
 from mpitrain.json_text import read_json
 
-_MODEL = r"__torch__\.mpitrain|extra/mpitrain\.json"
+MODEL_MARK = r"__torch__\.mpitrain|extra/mpitrain\.json"
 RUN = "run"
 """The key of a launch's identity: in a run's record, in the state of a checkpoint, in the record of a model."""
 # In its folders; what else is there is the user's.
 _OWN_PATTERNS = (
-    "checkpoints/step-*", "checkpoints/best*", "checkpoints/latest", "checkpoints/.*.partial", "logs/rank*.log*",
-    "logs/failure.txt", "tracking/*",
+    "checkpoints/step-[0-9]*", "checkpoints/best-[0-9]*", "checkpoints/best", "checkpoints/latest",
+    "checkpoints/.*.partial", "logs/rank*.log*", "logs/failure.txt", "tracking/*",
 )  # fmt: skip
 _LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 
@@ -138,7 +138,7 @@ class RunFolder:
             )
         for path in self._own_files:
             with writing(path, "choose another output.model_dir"):
-                check_output(path, _MODEL)
+                check_output(path, MODEL_MARK)
 
     def check_model_file(self, inputs: Sequence[Path] = (), overwrite: bool = False) -> None:
         """Raise OutputError if the model could not be written at the end of the run; its folder is not made here.
@@ -158,8 +158,9 @@ class RunFolder:
         with writing(f"output.model_file={self.model_file}", "give another name"):
             if self.model in (*self._run_files, self.own_model):
                 raise FileExistsError(errno.EEXIST, f"{self.model.name} is another file of the run")
+            mark = None if self.holds_run and parent == self.path.absolute() else MODEL_MARK
             for path in (self.model, self._normalization):
-                check_output(path, _MODEL, inputs, overwrite)
+                check_output(path, mark, inputs, overwrite)
 
     def refuse_links(self) -> None:
         """Raise OutputError where what a run writes to is a symbolic link, which may lead anywhere, or a pipe.

@@ -95,7 +95,7 @@ def test_the_emulator_keeps_its_variables() -> None:
         ("ffnn: {hiddenSize: 3}", ["semantics=standard"], "semantics", "standard"),
         ("training: {batch size: 3}", [], "semantics", "reference"),
         ("", ["data.data_path='a=b: #c'"], "data.data_path", "a=b: #c"),
-        ("", ["data.data_path="], "data.data_path", None),
+        ("data: {data_path: a.nc}", ["data.data_path=null"], "data.data_path", None),
         ("training: {optimizer: &o {beta1: 0.5, <<: {beta1: 0.4, beta2: 0.4}}}", [], "training.optimizer.beta2", 0.4),
     ],
 )
@@ -104,6 +104,19 @@ def test_overrides(tmp_path: Path, text: str, overrides: list[str], key: str, ex
     for name in key.split("."):
         value = getattr(value, name)
     assert value == expected
+
+
+@pytest.mark.parametrize("override", ["data.data_path=", "training.epochs= ", "output.model_dir="])
+def test_an_override_without_a_value_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"no value, as of a variable that is not set; null is {override.strip()}null"
+    ):
+        load_text(tmp_path, "", override)
+
+
+def test_more_layers_than_can_be_computed_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hidden_layers"):
+        load_text(tmp_path, "", "model.name=mlp", "model.hidden_layers=1000000000")
 
 
 @pytest.mark.parametrize("setting", ["strategy: dp", "strategy: ddp", "fp16_allreduce: true"])

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import launch
 from one_rank import one_rank_in_this_process
 
 from mpitrain.cli.main import main
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.durable_files import check_output, replacing
+from mpitrain.models.files.record import parse_record
+from mpitrain.models.files.torchscript import load_and_run_code
+from mpitrain.models.files.zip_parts import ArchiveError
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
 
@@ -73,6 +80,10 @@ NEVER: dict[str, Callable[[], list[str]]] = {
     "export: the data": lambda: ["export", "run", "--output", "h.nc"],
     "export: run_record.json": lambda: ["export", "run", "--output", "run/run_record.json"],
     "export: report.html": lambda: ["export", "run", "--format", "pt2", "--output", "run/report.html"],
+    "export: another run's model": lambda: ["export", "run", "--output", "other/model.pt"],
+    "train: the first weights": lambda: [
+        "train", *SMALL, NAMED, "model.initial_weights=alone.pt", "output.model_file=../alone.pt",
+        "output.model_dir=a"],
     "export: a device": lambda: ["export", "run", "--output", "/dev/full"],
     "generate: a file of a run": lambda: ["data", "generate", "run/run_record.json"],
     "launch: the settings": lambda: ["launch", "--scheduler", "slurm", "--output", "run.yaml", settings_file()],
@@ -92,6 +103,7 @@ def test_an_input_a_device_and_a_file_of_a_run_are_kept(
     what: str, overwrite: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(run / "model.pt", "alone.pt")
+    shutil.copytree(run, "other", dirs_exist_ok=True)
     words, before = NEVER[what](), content(Path())
     assert main([*words, *overwrite]) == 2
     assert (
@@ -198,9 +210,10 @@ def test_what_a_run_has_made_is_replaced_and_what_a_user_has_put_there_stays(
 ) -> None:
     words = ["train", *SMALL, NAMED, "training.epochs=1", "output.model_dir=again", "--overwrite"]
     assert main(words) == 0
-    mine = [Path("again", name) for name in ("checkpoints/notes.txt", "logs/slurm-17.out", "notes.txt")]
+    mine = [Path("again", name) for name in ("checkpoints/step-backup", "logs/slurm-17.out", "notes.txt")]
     for path in mine:
         path.write_bytes(FOREIGN)
+    Path("again/model.pt").write_bytes(b"")
     assert main(words) == 0
     assert all(path.read_bytes() == FOREIGN for path in mine)
     for name in ("checkpoints", "logs"):
@@ -213,6 +226,60 @@ def test_what_a_run_has_made_is_replaced_and_what_a_user_has_put_there_stays(
         assert content(Path("elsewhere")) == before
         Path("again", name).unlink()
         shutil.rmtree("elsewhere")
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "c"])
+def test_a_run_without_checkpoints_is_exported_from_its_model(run: Path, kind: str) -> None:
+    words = ["train", *SMALL, NAMED, "training.epochs=1", "output.model_dir=bare", "--overwrite"]
+    assert main(words) == 0
+    assert main(["export", "bare", "--format", kind, "--output", f"full_{kind}.c"]) == 0
+    shutil.rmtree("bare/checkpoints")
+    assert main(["export", "bare", "--format", kind, "--output", f"bare_{kind}.c"]) == 0
+    if kind == "torchscript":
+        inputs = torch.zeros(3, 7)
+        full, bare = (load_and_run_code(Path(f"{name}_{kind}.c"))(inputs) for name in ("full", "bare"))
+        assert torch.equal(full, bare)
+    assert main(["export", "bare", "--weights", "final", "--output", "final.pt"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({"name": "mlp", "hidden_size": 2_000_000, "hidden_layers": 2}, (7, 1)),
+        ({"name": "mlp", "hidden_size": 2_000_000, "hidden_layers": 1}, (1_000_000, 1)),
+        ({"name": "icenet", "hidden_size": 2_000_000}, (1, 1_000_000)),
+        ({"name": "cnn", "hidden_size": 2_000_000, "hidden_layers": 2}, (1, 1)),
+        ({"name": "unet", "hidden_size": 2_000_000, "hidden_layers": 2}, (1, 1)),
+        ({"name": "cnn", "linear_part": True, "grid": [2_000, 2_000]}, (1, 1)),
+    ],
+)
+def test_a_file_claims_no_more_numbers_than_it_has(settings: dict[str, Any], sizes: tuple[int, int]) -> None:
+    record = {"model": settings, "num_inputs": sizes[0], "num_outputs": sizes[1], "dtype": "float32"}
+    with pytest.raises(ArchiveError, match="claims sizes"):
+        parse_record(json.dumps(record).encode(), {"weights": np.zeros(2_000_000, np.float32)})
+
+
+def test_a_network_that_no_memory_holds_is_one_line(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for more in (["model.hidden_layers=3"], ["model.name=cnn", "data.samples=fields", "model.hidden_layers=3"]):
+        words = ["train", *SMALL, NAMED, "output.model_dir=big", "model.hidden_size=5000000", *more]
+        assert main(words) == 2
+        assert "too many for this machine" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["mpitrain.cli.commands", "mpitrain.comm.start"])
+def test_an_interrupt_of_the_start_is_one_line(module: str) -> None:
+    code = f"""
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, *others):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["mpitrain", "train", "output.model_dir=interrupted"]
+runpy.run_module("mpitrain", run_name="__main__", alter_sys=True)
+"""
+    done = launch(["-c", code])
+    assert (done.returncode, done.stderr) == (130, "mpitrain: error: interrupted\n")
 
 
 def test_members_have_files_of_their_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from mpitrain.comm.agent.processes import let_end_signal_exit, process_born
 from mpitrain.comm.agent.rank_side import CollectiveLimit, Fail, NodeWatch
 from mpitrain.comm.agent.shared_memory import remove_shared_memory, shared_memory_of
 from mpitrain.comm.agent.words import AGREEING, IMPORTING, START_TIMEOUT_VARIABLE
-from mpitrain.errors import LaunchError, MpitrainError, one_line
+from mpitrain.errors import LaunchError, MpitrainError, exit_code_of, one_line
 
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
@@ -125,14 +125,15 @@ def telling_failures(watch: NodeWatch, environ: Mapping[str, str]) -> Iterator[N
 
 def fail_in_start(watch: NodeWatch, error: BaseException) -> NoReturn:
     """Report an error of this rank before the ranks have met, and end it; the agent ends the others."""
-    watch.fail(MpitrainError.exit_code)
+    watch.fail(exit_code_of(error))
     if watch.claim():
         where = f"rank {watch.rank} on {socket.gethostname()}: " if watch.is_active else ""
         details = "" if isinstance(error, SystemExit | KeyboardInterrupt) else "\n" + traceback.format_exc()
-        print(f"mpitrain: error: {where}{type(error).__name__}: {one_line(str(error))}{details}", file=sys.stderr)  # noqa: T201
+        text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        print(f"mpitrain: error: {where}{one_line(text)}{details}", file=sys.stderr)  # noqa: T201
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(MpitrainError.exit_code)
+    os._exit(exit_code_of(error))
 
 
 def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]) -> None:

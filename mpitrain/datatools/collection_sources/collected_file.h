@@ -312,6 +312,7 @@ static int is_regular(const char *path) {
 
 /* Write the file whole or not at all: under another name, which is renamed at the end. Returns a status. */
 static int write_collected(const collected *all, const char *path, char *message) {
+    if (!*path) return snprintf(message, MESSAGE_LENGTH, "the file has no name"), MT_FILE_FAILED;
     const size_t length = strlen(path) + sizeof ".partial";
     char *partial = malloc(length);
     if (!partial) return MT_NO_MEMORY;

@@ -128,9 +128,9 @@ static int read_on_rank_0(mt_collection *set, const char *path) {
     char stored[NUM_DIGITS], digits[NUM_DIGITS + 1];
     long place;
     const int damage = checksum_of(path, stored, digits, &place);
-    if ((!damage && memcmp(stored, digits, NUM_DIGITS)) || damage == EINVAL) {
-        snprintf(set->message, MESSAGE_LENGTH, "%.300s: is damaged, or of an earlier version; take another restart file",
-                 path);
+    if (damage || memcmp(stored, digits, NUM_DIGITS)) {
+        const char *reason = damage && damage != EINVAL ? strerror(damage) : "it is damaged, or of an earlier version";
+        snprintf(set->message, MESSAGE_LENGTH, "%.300s: cannot be read (%.100s); take another file", path, reason);
         return MT_FILE_FAILED;
     }
     TRY(nc_open(path, NC_NOWRITE, &out->file));

@@ -142,11 +142,10 @@ def parse_record(text: bytes, tensors: Mapping[str, Array]) -> NetworkRecord:
         first = error.errors(include_url=False, include_input=False)[0]
         place = shorten(".".join(map(str, first["loc"])) or "text")
         raise ArchiveError(f"its record {RECORD} has a wrong '{place}'") from error
-    largest = max((math.prod(tensor.shape) for tensor in tensors.values()), default=0)
-    width, depth = record.model.width_and_depth
-    sizes = (record.num_inputs, record.num_outputs, width)
+    fewest = record.model.fewest_numbers(record.num_inputs, record.num_outputs)
+    is_larger = fewest > sum(math.prod(tensor.shape) for tensor in tensors.values())
     if record.output_transforms is not None and len(record.output_transforms) != record.num_outputs:
         raise ArchiveError(f"its record {RECORD} has transforms for other outputs than its own")
-    if not record.is_code and (max(sizes) > largest or depth > len(tensors)):
+    if not record.is_code and (is_larger or getattr(record.model, "hidden_layers", 1) > len(tensors)):
         raise ArchiveError(f"its record {RECORD} claims sizes that its numbers do not have")
     return record

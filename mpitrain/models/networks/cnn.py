@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,11 +33,9 @@ class CnnSettings(LayeredNetwork):
     """Rows and columns of the only grid that a network with linear_part is for: each point then adds coefficients of
     its own, fitted once. Where it is not stated, that of the data, unless it is too large."""
 
-    @property
-    def width_and_depth(self) -> tuple[int, int]:
-        """See `Network.width_and_depth`; a grid has a number at each point."""
-        rows, columns = self.grid or (1, 1)
-        return max(self.hidden_size, rows * columns), self.hidden_layers
+    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """See `Network.fewest_numbers`; a grid has a number at each point."""
+        return super().fewest_numbers(num_inputs, num_outputs) + math.prod(self.grid or ())
 
     @property
     def begins_at_regression(self) -> bool:

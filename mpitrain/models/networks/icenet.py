@@ -35,10 +35,9 @@ class IceNetSettings(Network):
     output_activation: Activation | None = None
     """Function after the last layer; null means sigmoid for icenet and none for the others."""
 
-    @property
-    def width_and_depth(self) -> tuple[int, int]:
-        """See `Network.width_and_depth`."""
-        return self.hidden_size, 1
+    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """See `Network.fewest_numbers`."""
+        return self.hidden_size * (num_inputs + num_outputs)
 
     @property
     def normalizes_outputs(self) -> bool:

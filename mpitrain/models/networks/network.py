@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from mpitrain.config.component import Component
 from mpitrain.config.model import Activation, OutputTransforms, Probability, TargetTransform, transform_of
 from mpitrain.config.section import Count, Text
+from mpitrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from mpitrain.models.activations import LayerOptions
@@ -70,10 +74,15 @@ class Network(Component):
         """The lowest and the highest answer that the function after the last layer allows; None where any is."""
         return _BOUNDS.get(getattr(self, "output_activation", None) or self.usual_output_activation)
 
-    @property
-    def width_and_depth(self) -> tuple[int, int]:
-        """Sizes that the number of parameters bounds: the units of a layer and the number of layers; 0: unknown."""
-        return 0, 0
+    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """Return how many numbers the network for F `num_inputs` and O `num_outputs` holds at least."""
+        return num_inputs + num_outputs
+
+    def check_size(self, num_inputs: int, num_outputs: int) -> None:
+        """Raise ConfigError where the network is larger than this machine's memory."""
+        numbers = self.fewest_numbers(num_inputs, num_outputs)
+        if 4 * numbers > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise ConfigError(f"model: has at least {numbers:.2g} numbers, too many for this machine; give fewer units")
 
     @property
     def transforms(self) -> Mapping[str, TargetTransform]:
@@ -108,7 +117,7 @@ class LayeredNetwork(Network):
 
     hidden_size: Count = 16
     """Number of hidden units of each layer; of cnn and unet: channels of the first."""
-    hidden_layers: Count = 1
+    hidden_layers: Annotated[Count, Field(le=1000)] = 1
     """Number of hidden layers; of unet: levels below the first."""
     hidden_activation: Activation | None = None
     """Function after each hidden layer; null means none for icenet, as in the C++ program, and relu for the others."""
@@ -123,10 +132,9 @@ class LayeredNetwork(Network):
     """Learn log(y), logit(y) or a power of some targets, by their names: {precip: log, cover: logit, snow: {power:
     0.5}}. Statistics and losses are of what is learnt; model.pt has the inverse, and answers in physical units."""
 
-    @property
-    def width_and_depth(self) -> tuple[int, int]:
-        """See `Network.width_and_depth`."""
-        return self.hidden_size, self.hidden_layers
+    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """See `Network.fewest_numbers`."""
+        return self.hidden_size * (num_inputs + num_outputs + (self.hidden_layers - 1) * self.hidden_size)
 
     def layer_options(self, **others: bool | int) -> LayerOptions:
         """Return what the layers share; `others` are options that not all networks have."""

@@ -121,8 +121,14 @@ class CheckpointStore:
         raise CheckpointError(f"{self._folder}: holds no checkpoint to resume from; start without --resume")
 
     def holds_any(self) -> bool:
-        """Tell whether any checkpoint has been begun."""
-        return next(self._folder.glob("step-*"), None) is not None
+        """Tell whether there is any checkpoint, whole or not. Raises OutputError where that cannot be seen."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise OutputError(f"{self._folder}: cannot be read ({error.strerror}); check its permissions") from error
+        return any(name.startswith(("step-", "best-")) for name in names)
 
     def _newest_first(self, kind: str) -> list[Path]:
         # By length first: beyond step 99999999 the names grow longer.

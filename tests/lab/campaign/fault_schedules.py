@@ -46,7 +46,7 @@ SAYS = {
     "our error": (2, "injected"),
     "sys.exit(0)": (1, "SystemExit: 0"),
     "sys.exit(3)": (1, "SystemExit: 3"),
-    "interrupt": (1, "interrupted"),
+    "interrupt": (130, "interrupted"),
 }
 _BUGS = ("bug", "no memory", "sys.exit(0)", "sys.exit(3)")
 _BEFORE_THE_FOLDER = ("opening the data", "preparing", "making the folder")  # so that the traceback can go nowhere else
