@@ -16,6 +16,7 @@ from mpitrain.cli.lasting_output import outlive_readers
 from mpitrain.cli.older_flags import advice_for_words, to_current_flags
 from mpitrain.cli.settings import is_data, is_file, is_of_rank_0_alone
 from mpitrain.cluster.cpu.freed_memory import keep_freed_memory
+from mpitrain.cluster.place import read_place
 from mpitrain.errors import LaunchError, MpitrainError, UserError, tell_caller
 from mpitrain.version import __version__
 
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` (default: the process's) name; return the exit code."""
     if arguments is not None:
         return _run(list(arguments))
+    if read_place(os.environ).world_size == 1:  # of ranks, the launcher and the agents remove what is left
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which lets the command remove its temporary files
     output = outlive_readers()
     code = _run(sys.argv[1:])
     # A scheduler sends this to all ranks once the first has left with a code other than 0, such as 5 after a stop: the
