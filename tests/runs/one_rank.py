@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from mpitrain.comm import start
 from mpitrain.runs.reproduction import record
@@ -29,4 +30,6 @@ def one_rank_in_this_process(folder: Path) -> Iterator[None]:
         ):
             patch.setenv(name, value)  # what a command sets for its own process stays within these tests
         yield
+    if dist.is_initialized():  # by a command that ended with an error, which would have ended its process
+        dist.destroy_process_group()
     torch.set_num_threads(num_threads)

@@ -129,8 +129,8 @@ static int read_on_rank_0(mt_collection *set, const char *path) {
     long place;
     const int damage = checksum_of(path, stored, digits, &place);
     if (damage || memcmp(stored, digits, NUM_DIGITS)) {
-        const char *reason = damage && damage != EINVAL ? strerror(damage) : "it is damaged, or of an earlier version";
-        snprintf(set->message, MESSAGE_LENGTH, "%.300s: cannot be read (%.100s); take another file", path, reason);
+        const char *reason = damage && damage != EINVAL ? strerror(damage) : "damaged, or of an earlier version";
+        snprintf(set->message, MESSAGE_LENGTH, "%.300s: cannot be read (%.150s)", path, reason);
         return MT_FILE_FAILED;
     }
     TRY(nc_open(path, NC_NOWRITE, &out->file));
