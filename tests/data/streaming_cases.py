@@ -38,8 +38,13 @@ class Seen:
     reads: Counter
 
 
-def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype="float32", buffer=100):
-    """What each of `num_ranks` ranks sees of an epoch from a step on; the first pass over the files is not counted."""
+def stream(
+    path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype="float32", buffer=100, v=V, streams=None
+):  # fmt: skip
+    """What each of `num_ranks` ranks sees of an epoch from a step on; the first pass over the files is not counted.
+
+    A batch is computed in `v` microbatches, and read in as many `streams` where these are None.
+    """
     given = (f"data.shuffle_buffer_samples={buffer}", "data.streaming=true", *settings)
     config = config_of(path, *given)
 
@@ -48,10 +53,10 @@ def stream(path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype="f
         source = ranks.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
         reads: Counter = Counter()
         data = open_streamed(
-            source, ranks, VirtualRanks(V, num_ranks, communicator.rank), config.split_data, dtype, reads
+            source, ranks, VirtualRanks(v, num_ranks, communicator.rank, streams), config.split_data, dtype, reads
         )
         reads.clear()
-        plan = plan_batches(data.summary.num_training_samples, batch, V, data.summary.largest_share)
+        plan = plan_batches(data.summary.num_training_samples, batch, v, data.summary.largest_share)
         sources = data.microbatches(plan, config.seed, config.shuffle)
         for one in sources:
             one.start_epoch(epoch, first_step)

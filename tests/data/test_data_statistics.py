@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +94,24 @@ def test_weighted_by_area(tmp_path):
     assert record["variables"][0]["mean"] == pytest.approx(mean, rel=1e-6)
     assert abs(mean - ramp().mean()) > 1
     assert record["weighted_by"] == "area"
+
+
+@pytest.mark.parametrize("weighs", ["data.area_weighted=true", "training.area_weighted_loss=true"])
+@pytest.mark.parametrize("kind", ["points", "fields"])
+def test_a_target_is_weighted_by_area_as_an_input_is(tmp_path: Path, weighs: str, kind: str) -> None:
+    """Areas of 1, 2 and 5 in proportion, and a target of one number in each row: 10, 20 and 60."""
+    x = ramp(shape=(4, 3, 5))
+    y = np.broadcast_to(np.float32([10, 20, 60])[:, None], x.shape)
+    areas = np.broadcast_to(np.array([3e6, 6e6, 15e6])[:, None], x.shape[1:])
+    variables = {name: (("time", "nj", "ni"), values) for name, values in (("x", x), ("y", y))}
+    path = write_netcdf(tmp_path / "a.nc", {**variables, "area": (("nj", "ni"), areas)})
+    (record,) = measured(path, ALL, weighs, "data.area_variable=area", f"data.samples={kind}")
+    mean = (1 * 10 + 2 * 20 + 5 * 60) / 8
+    squares = (1 * (10 - mean) ** 2 + 2 * (20 - mean) ** 2 + 5 * (60 - mean) ** 2) / 8
+    of_input, of_target = record["variables"]
+    assert (of_target["mean"], of_target["std"]) == pytest.approx((mean, math.sqrt(squares)), rel=1e-14)
+    assert of_target["weight"] == of_input["weight"] == 4 * 5 * 24e6 / 2**23
+    assert of_input["mean"] == pytest.approx(np.average(x, weights=np.broadcast_to(areas, x.shape)), rel=1e-14)
 
 
 def test_provenance_and_its_hash(tmp_path):

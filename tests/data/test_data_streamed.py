@@ -9,22 +9,26 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from field_files import config_of
+from field_files import config_of, write_netcdf
 from played_ranks import on_played_ranks, played_ranks_of
 from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_numbers
 
+from mpitrain.comm.arrays import host_array
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split import plan_split, split_rule
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.streaming import dataset as streamed_data
 from mpitrain.errors import DataError
+from mpitrain.inference.quality.answers import answers_of
+from mpitrain.runs.prepare import prepare
 
 MISSING = (5, 700, 701, 2879)
+BY_AREA = ("training.area_weighted_loss=true", "data.area_variable=area")
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +128,86 @@ def test_statistics_and_counts_are_those_in_memory(path, settings):
             for name in ("mean", "m2"):
                 found, wanted = (getattr(one.moments, name) for one in (part.data.summary, streamed))
                 assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+@pytest.mark.parametrize("v", [16, 32])
+def test_each_sample_is_evaluated_by_one_microbatch_where_several_share_a_stream(path, num_ranks, v):
+    parts = stream(path, num_ranks, batch=8 * v, v=v, streams=8)
+    held = in_memory(path)
+    for held_out, samples in ((True, held.validation), (False, held.training)):
+        sources = [source for part in parts for source in part.data.evaluation(held_out)]
+        own = [[int(x) for block in source.blocks() for x in block.inputs[:, 0]] for source in sources]
+        assert sum(map(bool, own)) > 8, "more microbatches than streams have samples"
+        assert sorted(number for one in own for number in one) == sorted(
+            int(x) for one in samples for x in one.inputs[:, 0]
+        )
+
+
+def write_areas(path):
+    """Points that tell their own number, in rows of areas 1 to 6, and what is learnt of them, other in each row."""
+    shape = (70, 6, 8)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    area = np.broadcast_to(np.arange(1.0, 7.0)[:, None], shape[1:])
+    grid = ("time", "nj", "ni")
+    variables = {"x": (grid, x), "y": (grid, (x % 97 + 100 * area**2).astype(np.float32)), "area": (grid[1:], area)}
+    return write_netcdf(path, variables, chunks={name: (1, *shape[1:]) for name in "xy"})
+
+
+def area_of(x):
+    """The weights of points by their numbers: areas in the largest power of two that is no larger than all of them."""
+    return (1 + x // 8 % 6) / 4
+
+
+@pytest.mark.parametrize("validation_split", [0, 0.1])
+def test_streamed_points_weigh_their_areas(tmp_path, validation_split):
+    """In chunks of which all points are trained on, and in others."""
+    settings = (*BY_AREA, f"data.validation_split={validation_split}")
+    (seen,) = stream(write_areas(tmp_path / "xy.nc"), 1, *settings)
+    trained = [piece for slices in seen.slices.values() for piece in slices]
+    blocks = [
+        [block for source in seen.data.evaluation(held_out) for block in source.blocks()] for held_out in (True, False)
+    ]
+    for pieces, count in (
+        (trained, seen.data.summary.num_training_samples),
+        (blocks[0], seen.data.summary.num_validation_samples),
+        (blocks[1], seen.data.summary.num_training_samples),
+    ):
+        is_padding = np.concatenate([np.empty(0), *(piece.weights[:, 0] == 0 for piece in pieces)]).astype(bool)
+        x, weights = (
+            np.concatenate([np.empty(0), *(getattr(piece, name)[:, 0] for piece in pieces)])[~is_padding]
+            for name in ("inputs", "weights")
+        )
+        assert len(x) == count
+        np.testing.assert_array_equal(weights, area_of(x))
+
+
+@pytest.mark.parametrize("engine", ["eager", pytest.param("compiled", marks=pytest.mark.lab)])
+@pytest.mark.parametrize("settings", [(), BY_AREA])
+def test_losses_of_what_is_streamed_are_over_all_its_samples(tmp_path, settings, engine):
+    """Of 128 microbatches, sixteen a stream: the first full batch, and the held-out samples, by the weights drawn."""
+    network = ("model.name=mlp", "model.hidden_layers=1", "model.hidden_size=4", f"training.engine={engine}")
+    config = config_of(
+        write_areas(tmp_path / "xy.nc"), "data.streaming=true", "training.global_batch_size=full", *network, *settings
+    )
+
+    def body(communicator):
+        ranks = played_ranks_of(communicator)
+        source = ranks.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
+        prepared = prepare(config, source, ranks, None)
+        assert prepared.layout.virtual_ranks.num_virtual_ranks > prepared.layout.virtual_ranks.num_streams
+        engine, samples = prepared.engine, source.read_all()
+        error = answers_of(prepared.model).learnt(samples.inputs).astype(np.float64) - samples.targets
+        squares = (error / host_array(prepared.dataset.summary.normalization.output_std)) ** 2
+        is_held_out = plan_split(config.split_data, source).flags(samples.grid_index, 0)
+        weights = area_of(samples.inputs) if settings else np.ones_like(squares)
+        expected = [np.average(squares[one], weights=weights[one]) for one in (is_held_out, ~is_held_out)]
+        found = engine.validation_loss()
+        engine.start_epoch(0)
+        return [found, *engine.take_steps(0, 1, 0.001, False).losses], expected
+
+    ((found, expected),) = on_played_ranks(1, body)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_fields_with_a_mask_stream_as_they_train_in_memory(path):

@@ -1,15 +1,25 @@
 """`data.test_path`: files that no training sees; what is reached on them is in the summary, the metrics, the report."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import launch
 from field_files import config_of, write_netcdf
+from played_ranks import on_played_ranks, played_ranks_of
 from user_files import smooth
 
 from mpitrain.config import load_run_config
+from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data.moments import Moments
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError
+from mpitrain.inference.quality.judge import Judge
+from mpitrain.inference.quality.skill import skill_on_files
+from mpitrain.train.losses.array_loss import ArrayLoss
 
 NAMES = ("variables.input_variables=[x]", "variables.output_variables=[y, z]")
 # A network so small that it cannot learn the noise of z by heart.
@@ -114,3 +124,38 @@ def test_test_files_beside_synthetic_data_are_refused():
     with pytest.raises(ConfigError, match=r"data.test_path=test.nc: there is no data.data_path"):
         load_run_config(None, ["data.test_path=test.nc"])
     assert config_of("a.nc", "data.test_path=test.nc").data.test_entries == ["test.nc"]
+
+
+@pytest.mark.parametrize("weighs", [False, True])
+def test_r2_on_test_files_is_about_their_own_mean(tmp_path, weighs):
+    """Not about the mean that was trained on, 1000 here: it is 1 less the squared errors over the tests' own squares.
+
+    The second row has three times the area of the first; answers are too large by 1/2 there, and exact in the first.
+    """
+    x = np.float32([[[0, 4]], [[1, 11]], [[2, 6]]])
+    y = np.concatenate([x, 3 + x], axis=1)
+    grid, areas = ("time", "nj", "ni"), np.array([[1.0, 1.0], [3.0, 3.0]])
+    fields = {"x": (grid, y + np.float32([[0], [0.5]])), "y": (grid, y), "area": (grid[1:], areas)}
+    path = write_netcdf(tmp_path / "t.nc", fields)
+    by_area = ("training.area_weighted_loss=true", "data.area_variable=area") if weighs else ()
+    config = config_of(path, *by_area)
+    same: Any = SimpleNamespace(learnt=lambda inputs: inputs, restore=lambda learnt: learnt)
+    numbers = np.array([0.0]), np.array([1.0]), np.array([1000.0]), np.array([30.0])
+    moments = Moments(*(np.array([0.0, one]) for one in (90.0, 1000.0, 90.0, 900.0, 1100.0)))
+    summary = DataSummary(90, 10, 0, Normalization(*numbers), moments, ("x",), ("y",))
+    judge = Judge(same, ArrayLoss(config.training.loss_function), summary)
+
+    def body(communicator):
+        ranks = played_ranks_of(communicator)
+        return skill_on_files(judge, open_source(selection_of(config), 16), ranks)
+
+    alone, together = (on_played_ranks(count, body) for count in (1, 2))
+    assert alone[0] == together[0] == together[1]
+    (skill,) = alone[0].targets
+    weights = np.broadcast_to(areas if weighs else np.ones((2, 2)), y.shape)
+    own_mean = np.average(y, weights=weights)
+    squared_errors = 0.25 * weights[:, 1].sum()
+    assert skill.r2 == pytest.approx(1 - squared_errors / (weights * (y - own_mean) ** 2).sum(), rel=1e-9)
+    assert skill.bias == pytest.approx(0.5 * weights[:, 1].sum() / weights.sum(), rel=1e-14)
+    assert skill.rmse == pytest.approx(np.sqrt(squared_errors / weights.sum()), rel=1e-14)
+    assert alone[0].mean_predictor_loss == pytest.approx(np.average((y - 1000) ** 2, weights=weights), rel=1e-6)

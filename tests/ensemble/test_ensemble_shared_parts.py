@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import load_run_config
+from mpitrain.data.open_dataset import open_dataset
+from mpitrain.data.samples import valid_rows
 from mpitrain.data.streaming.dataset import StreamedDataset
 from mpitrain.ensemble.plan.members import plan_members
 from mpitrain.ensemble.training.member_data import read_for_members
 from mpitrain.ensemble.training.member_files import ModelFiles
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.files.torchscript import ModelDescription
+from mpitrain.runs.build import data_request
 from mpitrain.runs.layout import LayoutRule
 
 NAMES = tuple("abcdefg")
@@ -65,3 +69,31 @@ def test_members_that_stream_leave_others_their_shared_samples(
         return held
 
     assert on_played_ranks(1, body) == [(1, 2)]
+
+
+@pytest.mark.parametrize("weighs", ["data.area_weighted=true", "training.area_weighted_loss=true"])
+def test_the_statistics_that_members_share_count_areas(tmp_path: Path, small_history: Path, weighs: str) -> None:
+    words = [f"data.data_path={small_history}", "ensemble.members=2", "data.validation_split=0", weighs]
+    plan = plan_members(load_run_config(None, words).config, None, words, tmp_path)
+
+    def body(communicator):
+        ranks = played_ranks_of(communicator)
+        data = read_for_members(plan.members, ranks, ranks)
+        config = plan.members[0].config
+        assert config is not None
+        assert len(data.shared) == 1
+        source, rule = data.source(config, ranks), LayoutRule(config, "points", 1, 0, None, False)
+        shared = data.dataset(config, rule, ranks).summary
+        alone = open_dataset(data_request(config), source, rule.virtual_ranks, ranks).summary
+        data.close()
+        return shared.moments, alone.moments, source.read_all()
+
+    ((shared, alone, samples),) = on_played_ranks(1, body)
+    assert shared.packed().tobytes() == alone.packed().tobytes()
+    samples = samples.take(np.flatnonzero(valid_rows(samples)))
+    areas, columns = (one.astype(np.float64) for one in (samples.area_weights, np.stack(samples.features)))
+    mean = np.average(columns, axis=1, weights=areas)
+    np.testing.assert_allclose(shared.count, areas.sum(), rtol=1e-12)
+    np.testing.assert_allclose(shared.mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(shared.m2, (areas * (columns - mean[:, None]) ** 2).sum(axis=1), rtol=1e-12)
+    assert (np.abs(columns.mean(axis=1) - mean) > 5e-4 * np.abs(mean)).all(), "areas must matter for this test"

@@ -172,6 +172,62 @@ def test_files_of_several_places_keep_each_its_own(tmp_path: Path, model: Path) 
     np.testing.assert_allclose(found["y_predicted"].reshape(3, 2, 3), answers, atol=1e-6)
 
 
+def write_moving(path: Path, first: int) -> Path:
+    """x, y, z on 3 times, 6 rows and 3 columns whose places move; each value is of its own number, from `first` on."""
+    grid, shape = ("time", "row", "column"), (3, 6, 3)
+    number = first + np.arange(np.prod(shape), dtype="f8").reshape(shape)
+    with netCDF4.Dataset(str(path), "w") as file:
+        for name, size in zip(grid, shape, strict=True):
+            file.createDimension(name, size)
+        for name, values, units in (("lat", number / 8, "degrees_north"), ("lon", number / 4, "degrees_east")):
+            variable = file.createVariable(name, "f8", grid)
+            variable[:], variable.units = values, units
+        for name, values in (("x", number / 50), ("y", -number), ("z", number % 7)):
+            variable = file.createVariable(name, "f4", grid)
+            variable[:], variable.coordinates = values, "lat lon"
+        file.createVariable("deep", "f4", grid[1:])[:] = np.arange(6)[:, None] * np.ones(3)
+    return path
+
+
+@pytest.mark.parametrize("layout", ["auto", "rows"])
+@pytest.mark.parametrize(
+    ("kind", "chunk_bytes", "begins"),
+    [
+        ("points", 80, {(time, row) for time in range(3) for row in (1, 2, 4)}),
+        ("points", 400, {(0, 1), (2, 1)}),
+        ("fields", 300, {(0, 0), (1, 0), (2, 0)}),
+        ("fields", 600, {(0, 0), (2, 0)}),
+    ],
+)  # fmt: skip
+def test_a_chunk_of_any_times_and_rows_comes_back_in_its_place(
+    tmp_path: Path, kind: str, chunk_bytes: int, begins: set[tuple[int, int]], layout: Layout
+) -> None:
+    """Of two files. The first row is no sample: no chunk of points begins with it."""
+    paths = [write_moving(tmp_path / f"{first}.nc", first) for first in (0, 54)]
+    config = config_of([str(path) for path in paths], *ALL, f"data.samples={kind}", "domain.mask=deep > 0")
+    chunks = open_source(selection_of(config), chunk_bytes, 1).chunks
+    assert {(chunk.time_start, chunk.row_start) for chunk in chunks} == begins
+    network = mlp(2) if kind == "points" else mlp(2, name="cnn", hidden_layers=1)
+    model = save(network, tmp_path / "model.pt", ("x", "z"), ("y",))
+    predict_played(model, config, tmp_path / "p.nc", with_jacobian=False, chunk_bytes=chunk_bytes, layout=layout)
+    found = read(tmp_path / "p.nc")
+    number = np.arange(108.0).reshape(6, 6, 3)
+    is_sample = np.broadcast_to(np.arange(6)[:, None] > 0, number.shape)
+    if layout == "rows" and kind == "points":
+        number, is_sample = number[is_sample], np.ones(90, dtype=bool)
+        np.testing.assert_array_equal(found["grid_index"], number)
+    told = {"y": -number, "lat": number / 8, "lon": number / 4}
+    for name in ("y",) if (kind, layout) == ("fields", "rows") else told:  # of fields as rows, no moving places
+        assert found[name].shape == number.shape
+        np.testing.assert_array_equal(found[name][is_sample], told[name][is_sample], err_msg=name)
+    np.testing.assert_array_equal(found["y"] == FILL, ~is_sample)
+    np.testing.assert_array_equal(found["y_predicted"] == FILL, ~is_sample)
+    np.testing.assert_allclose((found["y_predicted"] - found["y"])[is_sample], found["y_error"][is_sample], atol=1e-5)
+    if kind == "points":
+        answer = np.concatenate([expected(path)[:, 1:] for path in paths]).ravel()
+        np.testing.assert_allclose(found["y_predicted"][is_sample].ravel(), answer, atol=1e-6)
+
+
 def test_the_original_programs_rows_are_a_grid_where_asked(tmp_path: Path) -> None:
     history, model = Path(shutil.copy(HISTORY, tmp_path / "h.nc")), save(golden_icenet(), tmp_path / "model.pt")
     layouts: tuple[Layout, ...] = ("auto", "grid")

@@ -11,11 +11,12 @@ import pytest
 from played_ranks import on_played_ranks, played_ranks_of
 from predicting import config_of, mlp, predict_played, read, save
 
+from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.inference import maps
+from mpitrain.inference import maps, roles
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.predictor import _describe_constant, describe_doubts, describe_prediction, predict_to_file
 from mpitrain.inference.roles import find_roles
@@ -275,6 +276,49 @@ def test_what_each_sample_was_used_for(tmp_path: Path, settings) -> None:
     expected[index] = np.where(held_out, 2, 1)
     expected[5 * size :] = 3
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("data.validation_split=0.3",), ("data.validation_split=0.3", "data.max_patterns=30"),
+        ("data.folds=3", "data.fold=1"), ("data.validation_split=0.3", "data.samples=fields"),
+    ],
+)  # fmt: skip
+def test_samples_are_numbered_through_all_chunks_for_their_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], num_ranks: int
+) -> None:
+    """Two files of several chunks, the first of which lacks a value: whose number it is differs from whose place."""
+    files = [str(write_ocean(tmp_path / f"{name}.nc", num_times)) for name, num_times in (("a", 7), ("b", 5))]
+    config = config_of(files, *LEVELS, *settings)
+    predicted = open_source(
+        selection_of(config_of(files, *LEVELS, f"data.samples={config.data.samples}")), num_predicted=3
+    )
+    in_chunks = []
+
+    def opened(selection, ranks):
+        in_chunks.append(open_source_on_root(selection, ranks, target_bytes=150))
+        return in_chunks[-1]
+
+    monkeypatch.setattr(roles, "open_source_on_root", opened)
+
+    def body(communicator):
+        return find_roles(selection_of(config), config.split_data, predicted, played_ranks_of(communicator))
+
+    found = on_played_ranks(num_ranks, body)[0]
+    assert found is not None
+    assert [len({one.file for one in source.chunks}) for source in in_chunks] == [2] * num_ranks
+    assert len(in_chunks[0].chunks) >= 12
+    whole = open_source(selection_of(config))
+    samples = whole.read_all()
+    samples = samples.take(np.flatnonzero(whole.keeps(np.arange(len(samples)), len(samples))))
+    index = samples.grid_index[valid_rows(samples)]
+    held_out = plan_split(config.split_data, whole).flags(index, 0)
+    assert 0 < held_out.sum() < len(index)
+    expected = np.zeros(whole.num_points, dtype=int)
+    expected[index] = np.where(held_out, 2, 1)
+    np.testing.assert_array_equal(found.of, expected)
 
 
 def test_roles_are_in_the_file_and_in_what_is_told(tmp_path: Path, ocean_model: Path) -> None:

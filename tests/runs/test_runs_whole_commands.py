@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from mpitrain.cli.main import main
 from mpitrain.ensemble.training.member_files import MemberWatcher
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.synthetic.history import write_synthetic_history
+from mpitrain.train.checkpoint.format import weights_sha256
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
 
@@ -103,6 +105,30 @@ def test_members_are_runs_and_halving_goes_on_with_the_better_setting(ensemble: 
         assert (ended["result"]["epochs"], ended["result"]["steps"]) == (4, 28)
         assert json.loads((member / "statistics.json").read_text())["variables"]
         assert (member / "logs" / "rank-0000.log").is_file()
+
+
+def test_a_member_s_model_has_its_best_weights_and_not_its_last(settings: list[str]) -> None:
+    """The learning rate, right at first, grows a hundredfold in each epoch: the last one is not the best."""
+    schedule = "training.scheduler={type: step, step_size: 1, gamma: 100}"
+    words = [schedule, "training.epochs=4", "ensemble={members: 2}", "output.model_dir=past_best"]
+    assert main(["ensemble", *settings, *words]) == 0
+    with Path("past_best/ensemble.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert len(rows) == 2
+    for row in rows:
+        member = Path("past_best/members") / row["member"]
+        losses = [json.loads(line)["validation_loss"] for line in (member / "metrics.jsonl").read_text().splitlines()]
+        assert min(losses) < losses[-1]
+        assert (float(row["validation_loss"]), int(row["best_epoch"])) == (min(losses), 1 + int(np.argmin(losses)))
+        held = load_file(member / "checkpoints" / "latest" / "tensors.safetensors")
+        best, last = ({name.removeprefix(kind): one for name, one in held.items() if name.startswith(kind)}
+                      for kind in ("best.", "model."))  # fmt: skip
+        written = torch.jit.load(str(member / "model.pt")).state_dict()
+        assert best
+        for name, values in best.items():
+            np.testing.assert_array_equal(written[name].numpy(), values)
+        assert any(not np.array_equal(values, last[name]) for name, values in best.items())
+        assert row["weights_sha256"] == weights_sha256({name: best[name] for name in written if name in best})
 
 
 def test_a_search_that_is_stopped_within_a_rung_goes_on_to_the_same_table(

@@ -277,6 +277,29 @@ def test_a_resumed_training_goes_on_where_it_stopped(max_steps):
     assert next(call for call in resumed.engine.calls if call[0] == "start") == ("start", state["epoch"])
 
 
+@pytest.mark.parametrize("max_steps", [6, 7, 9, 11])
+def test_the_best_weights_of_before_the_stop_are_still_the_best_after_it(max_steps: int) -> None:
+    """The best epoch is the second, of 6 steps that add 1 each; what comes after the stop is better than the first."""
+    validation = [0.4, 0.2, 0.3, 0.25]
+    first = fitted({"validation": list(validation)}, StoppedError, epochs=4, save_interval=1, max_steps=max_steps)
+    _, _, tensors, state = next(saved for saved in reversed(first.seen.saved) if saved[0] == "step")
+
+    def body(communicator):
+        loop = Loop(communicator, {"validation": validation[state["epoch"] :]}, epochs=4, save_interval=1)
+        loop.trainer.resume(Checkpoint(None, tensors, state, {}))
+        loop.trainer.fit()
+        return loop
+
+    resumed = alone(body)
+    assert (resumed.trainer.state.best_loss, resumed.trainer.state.best_epoch) == (0.2, 2)
+    assert resumed.trainer.state.epochs_without_improvement == 2
+    assert resumed.trainer.best_weights["weight"].item() == 6
+    assert resumed.model.weight.item() == 12
+    saved_last = resumed.seen.saved[-1][2]
+    assert (saved_last["model.weight"].item(), saved_last["best.weight"].item()) == (12, 6)
+    assert {kind for kind, _ in resumed.seen.saves} == {"step"}, "they are on the disk"
+
+
 def test_a_training_that_stopped_early_stays_stopped_when_resumed():
     options = {"epochs": 8, "early_stopping_patience": 1}
     loop = fitted({"validation": [0.5, 0.6]}, **options)
