@@ -130,8 +130,6 @@ install_system_packages() {
     [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || missing+=(qemu-user)
     # another architecture's compiler, whose kernels must compute the same
     [[ $(uname -m) != x86_64 ]] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
-    # MPI programs on described clusters, for `bench simulate`
-    command -v smpirun >/dev/null || missing+=(libsimgrid-dev)
     pkg-config --exists netcdf 2>/dev/null || missing+=(libnetcdf-dev)
     ((${#missing[@]})) || return 0
     local as_root=()

@@ -45,7 +45,7 @@ def configured_run(path: Path | None, overrides: Sequence[str], batch_size: int 
         targets,
     )  # fmt: skip
     engine = Engine(f"{training.engine}-{training.reduction or 'fixed'}", "ours", note="as the settings say")
-    return ScaledRun(network, engine, int(size), training.virtual_ranks)
+    return ScaledRun(network, engine, int(size))
 
 
 def _shape_of(config: RunConfig) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], int]:

@@ -171,12 +171,11 @@ class StepCase:
 
 @dataclass(frozen=True)
 class ScaledRun:
-    """What is measured, or simulated, on several numbers of ranks; `batch_size`: samples of one rank, or of all."""
+    """What is measured on several numbers of ranks; `batch_size`: samples of one rank, or of all."""
 
     network: Network
     engine: Engine
     batch_size: int
-    num_virtual_ranks: int | None = None
 
     @property
     def name(self) -> str:

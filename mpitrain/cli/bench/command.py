@@ -20,23 +20,22 @@ from mpitrain.bench.step_cases import (
     STEP_NETWORK_HELP,
     Engine,
     Network,
+    ScaledRun,
     StepCase,
     default_samples,
     engines_of,
+    network_of,
     step_network_of,
     timed_case,
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
-from mpitrain.cli.bench.ensemble import add_ensemble_action
 from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
-from mpitrain.cli.bench.scaled_runs import scaled_runs
-from mpitrain.cli.bench.simulate import add_simulate_action
-from mpitrain.cli.settings import add_settings, ranks_of
+from mpitrain.cli.settings import add_settings, ranks_of, split_settings
 from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
 from mpitrain.cluster.starting import say_on_stderr
 from mpitrain.errors import UserError
 
-_LARGEST_DEFAULT_RANKS = 8
+_LARGEST_DEFAULT_RANKS, _DEFAULT_SCALED_BATCH = 8, 4096
 
 
 def add_bench_command(commands: Any) -> None:
@@ -45,13 +44,7 @@ def add_bench_command(commands: Any) -> None:
         "bench", help="measure how fast this machine and its ranks are", description="Measurements, under mpirun too."
     )
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for add_action in (
-        add_collectives_action,
-        add_ensemble_action,
-        _add_step_action,
-        _add_scaling_action,
-        add_simulate_action,
-    ):
+    for add_action in (add_collectives_action, _add_step_action, _add_scaling_action):
         add_action(actions)
 
 
@@ -214,6 +207,20 @@ def _run_scaling(options: argparse.Namespace) -> int:
     rows = [result.as_json() for result in results]
     write_outputs(options, "scaling", {"rows": rows}, lambda: draw_scaling(results), threads_of(measured))
     return 0
+
+
+def scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
+    """Return each engine on each of the networks, or the one run of the settings. Raises UserError."""
+    if options.settings:
+        from mpitrain.bench.configured import configured_run
+
+        if options.engines:
+            raise UserError(f"--engines {options.engines}: not with settings; give training.engine=... instead")
+        return [configured_run(*split_settings(options.settings), options.batch)]
+    engines = engines_of((options.engines or "compiled-fixed").split(","))
+    networks = map(network_of, options.networks.split(","))
+    batch = options.batch or _DEFAULT_SCALED_BATCH
+    return [ScaledRun(network, engine, batch) for network in networks for engine in engines]
 
 
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:

@@ -336,8 +336,8 @@ def test_a_users_settings_stay_but_for_what_chooses_samples() -> None:
 
 
 def test_a_users_files_give_the_shape_of_the_samples(small_history: Path) -> None:
-    points = configured_run(None, [f"data.data_path={small_history}", "training.virtual_ranks=4"], 128)
-    assert (points.network.sample_shape, points.batch_size, points.num_virtual_ranks) == ((7,), 128, 4)
+    points = configured_run(None, [f"data.data_path={small_history}"], 128)
+    assert (points.network.sample_shape, points.batch_size) == ((7,), 128)
     assert (len(points.network.input_names), len(points.network.target_names)) == (7, 1)
     fields = configured_run(None, ["model.name=unet", "data.samples=fields", f"data.data_path={small_history}"], None)
     assert (fields.network.sample_shape, fields.batch_size) == ((7, 48, 72), 64)

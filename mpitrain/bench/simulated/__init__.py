@@ -1,1 +1,0 @@
-"""Steps on a cluster that is only described, simulated by SimGrid."""
