@@ -345,3 +345,22 @@ def test_the_notice_names_the_command_for_mpi():
     (notice,) = reconcile(ranks(0, 1), step(3, 4), OPEN_MPI).notices
     assert "torch.distributed" in notice
     assert "`srun --mpi=pmix -n 4 python -m mpitrain`" in notice
+
+
+def test_an_address_without_a_port_is_no_meeting_point_for_mpirun_without_mpi() -> None:
+    for known in ({"MASTER_ADDR": "n1"}, {"MASTER_PORT": "29500"}):
+        with pytest.raises(LaunchError, match="mpirun was used, but there is no MPI"):
+            reconcile(None, hydra(0, 2) | known, "")
+    assert reconcile(None, hydra(0, 2) | {"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "").transport == "torch"
+
+
+@pytest.mark.parametrize("step_id", ["4294967290", "4294967291", "4294967292"])
+def test_the_shell_of_a_job_is_no_step_that_started_its_ranks(step_id: str) -> None:
+    job = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}
+    with pytest.raises(LaunchError, match="SLURM_NTASKS=4 in Slurm job 42, but this is the only process"):
+        reconcile(ranks(0, 1), job | {"SLURM_STEP_ID": step_id}, MPICH)
+
+
+def test_a_number_of_tasks_outside_of_a_job_starts_nothing() -> None:
+    """SLURM_NTASKS is also how a user tells sbatch what to ask for."""
+    assert reconcile(ranks(0, 1), {"SLURM_NTASKS": "4"}, MPICH).claim.world_size == 1

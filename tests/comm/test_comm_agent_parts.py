@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import TIMEOUT_S, launcher_environment
 
-from mpitrain.comm.agent import processes, shared_memory
+from mpitrain.comm.agent import processes, shared_memory, words
 from mpitrain.comm.agent.folder import is_private, open_private_folder
 from mpitrain.comm.agent.position import CollectiveNotes, noted
 from mpitrain.comm.mpi.communicator import _rows_of_round
@@ -117,3 +117,32 @@ def test_an_agent_that_ends_while_it_reads_the_settings_says_nothing(tmp_path: P
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(4, "0, 1, 2, 3"), (5, "0, 1, 2, 3 and 1 more"), (9, "0, 1, 2, 3 and 5 more")]
+)
+def test_a_list_names_the_first_four(count: int, said: str) -> None:
+    assert words.join([str(number) for number in range(count)]) == said
+
+
+def waiting(rank: int, collective: str = "all_reduce", count: int = 7) -> dict[str, object]:
+    """The note of a rank on another host that waits in a collective, and answers."""
+    return {"rank": rank, "host": "elsewhere", "pid": 100 + rank, "collective": collective, "count": count, "step": 3,
+            "waits": True, "waited_s": 60.0, "silent_s": 0.0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("odd", "where"),
+    [
+        (waiting(2, "broadcast_object"), "broadcast_object (collective 7, step 3)"),
+        (waiting(2, count=6), "all_reduce (collective 6, step 3)"),
+    ],
+    ids=["another collective", "another call of it"],
+)
+def test_a_rank_that_waits_elsewhere_is_named(odd: dict[str, object], where: str) -> None:
+    said = words.describe_stall(0, {0: waiting(0), 1: waiting(1), 2: odd}, 3)
+    assert said == (
+        "waited 60 s in all_reduce (collective 7, step 3), but rank 2 on elsewhere (process 102) waits in "
+        f"{where}: some code runs a collective on some of the ranks only"
+    )

@@ -113,3 +113,6 @@ def test_a_line_names_better_numbers_of_ranks_where_many_wait():
     (line,) = uneven_notice(VirtualRanks(8, 6, 0))
     assert line == "8 microbatches on 6 ranks: 67% of the time is work; 4 or 8 ranks would use all of it"
     assert uneven_notice(VirtualRanks(128, 3, 0)) == uneven_notice(VirtualRanks(2, 3, 0)) == []
+    # A line where less than 95% is work: 128/135 is, 19/20 is not.
+    assert len(uneven_notice(VirtualRanks(128, 9, 0))) == 1
+    assert uneven_notice(VirtualRanks(19, 2, 0)) == []

@@ -8,8 +8,10 @@ import pytest
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.advice.explain import explain_settings
+from mpitrain.config.component import Room
 from mpitrain.config.run import rooms
 from mpitrain.errors import ConfigError
+from mpitrain.export.command import EXPORTS
 
 PACKAGE = Path(__file__).parents[2] / "mpitrain"
 NAMED = [(room, name) for room in rooms() for name in room.table]
@@ -24,6 +26,69 @@ def test_a_component_is_made_explained_and_described(room, name):
     assert name in explain_settings([f"{room.key}.{room.name_field}"])
     for option in type(component).model_fields:
         assert f"{room.key}.{option}" in explain_settings([f"{room.key}.{option}"])
+
+
+# Each default of each component, as the settings write them; the name alone of those without options. What a newer
+# version changes here changes the runs of users whose settings do not name it.
+NETWORK = {"input_size": None, "output_size": None, "normalize_outputs": None, "initial_weights": None}
+HIDDEN = {"hidden_size": 16, "hidden_activation": None, "output_activation": None}
+LAYERS = {**HIDDEN, "hidden_layers": 1, "dropout": 0.0, "batch_norm": False, "output_transforms": None}
+OF_FIELDS = {**LAYERS, "kernel_size": 3, "periodic": False, "linear_part": False, "grid": None}
+OF_POINTS = {**LAYERS, "layer_norm": False, "residual": False}
+RATE = {"learning_rate": 0.001, "weight_decay": 0.0}
+ADAM = {**RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+WARMUP = {"warmup_epochs": 0}
+CODE = "package.module:name"
+DEFAULTS: dict[str, dict[str | None, dict[str, object]]] = {
+    "model": {
+        "icenet": {**NETWORK, **HIDDEN},
+        "mlp": {**NETWORK, **OF_POINTS},
+        "cnn": {**NETWORK, **OF_FIELDS},
+        "unet": {**NETWORK, **OF_FIELDS},
+        CODE: {**NETWORK, "output_transforms": None, "options": {}},
+        None: {**NETWORK, **OF_POINTS},
+    },
+    "data.reader": {
+        **{name: {} for name in ("netcdf", "hdf5", "zarr", "npz", "pt", "csv", "parquet")},
+        CODE: {"options": {}},
+    },
+    "training.optimizer": {
+        "adam": ADAM,
+        "adamw": ADAM,
+        "sgd": {**RATE, "momentum": 0.0},
+        CODE: {"learning_rate": 0.001, "options": {}},
+    },
+    "training.scheduler": {
+        "step": {**WARMUP, "step_size": 30, "gamma": 0.5},
+        "cosine": {**WARMUP, "min_learning_rate": 0.0},
+        "plateau": {**WARMUP, "gamma": 0.5, "patience": 10, "min_learning_rate": 0.0},
+        "none": WARMUP,
+        CODE: {**WARMUP, "options": {}},
+    },
+    "training.loss_function": {"mse": {}, "mae": {}, "huber": {}, CODE: {"options": {}}},
+    "tracking.tracker": {"tensorboard": {}, "wandb": {}, "mlflow": {}, CODE: {"options": {}}},
+    "--format": {
+        **{name: {} for name in ("torchscript", "saber", "pt2", "onnx", "c", "c++", "trainer", "fortran")},
+        CODE: {},
+    },
+}
+DEFAULT_COMPONENTS = {
+    "model": None, "data.reader": None, "training.optimizer": "adam", "training.scheduler": None,
+    "training.loss_function": "mse", "tracking.tracker": None, "--format": "torchscript",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("room", [*rooms(), EXPORTS], ids=lambda room: room.key)
+def test_each_default_is_the_one_of_the_table(room: Room) -> None:
+    unnamed = [None] if room.may_be_unnamed else []
+    found = {name: room.component(name)(**{room.name_field: name}) for name in (*room.table, CODE, *unnamed)}
+    options = {name: one.model_dump(exclude={room.name_field}) for name, one in found.items()}
+    assert options == DEFAULTS[room.key]
+    assert room.default == DEFAULT_COMPONENTS[room.key]
+    # 0 equals False, and is another default.
+    assert {name: repr(sorted(one.items())) for name, one in options.items()} == {
+        name: repr(sorted(one.items())) for name, one in DEFAULTS[room.key].items()
+    }
 
 
 def test_options_of_other_components_have_no_effect_and_are_named():

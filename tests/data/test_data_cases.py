@@ -224,6 +224,48 @@ def test_a_climatology_that_is_stamped_at_an_end_has_its_months(tmp_path: Path, 
     assert months[0, 1] == pytest.approx(16.5, abs=1)
 
 
+# The middle of 1990 and of 2020: the mean of the first and the last day, counted from 1.
+@pytest.mark.parametrize(
+    ("calendar", "middles"), [("noleap", [183.5, 183.5]), ("360_day", [181, 181]), ("all_leap", [184, 184])]
+)
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_climatology_of_whole_years_is_dated_in_the_middle_of_the_last(
+    tmp_path: Path, calendar: str, middles: list[float], end: int
+) -> None:
+    """Means of all months over 1961 to 1990, and over 1991 to 2020."""
+    path = climatology_of_years(tmp_path / "f.nc", calendar, end)
+    clocks, _ = columns_of(path, "[year, month, day_of_year]", "[y]")
+    assert clocks[::6].tolist() == [[1990, 7, middles[0]], [2020, 7, middles[1]]]
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_climatology_of_whole_years_in_the_standard_calendar(tmp_path: Path, end: int) -> None:
+    """Thirty years are 10957 days with seven leap days, 10958 with eight: a little less and more than whole years."""
+    clocks, _ = columns_of(
+        climatology_of_years(tmp_path / "f.nc", "standard", end), "[year, month, day_of_year]", "[y]"
+    )
+    assert clocks[::6, :2].tolist() == [[1990, 7], [2020, 7]]
+    (first, *_), (last, *_) = clocks[:6, 2], clocks[6:, 2]
+    assert first == pytest.approx(366 - 365.2425 / 2, abs=1e-4)
+    # The mean year of the calendar, or what the eight leap days leave of it: a day.
+    assert last == pytest.approx(367 - 365.2425 / 2, abs=1e-4)
+
+
+def climatology_of_years(path: Path, calendar: str, end: int) -> Path:
+    """Write two means over thirty years each, stamped at the start of their interval or at its end."""
+    units, years = "days since 1961-01-01", [(1961, 1991), (1991, 2021)]
+    dates = [[cftime.datetime(year, 1, 1, calendar=calendar) for year in one] for one in years]
+    bounds = cftime.date2num(dates, units, calendar).astype("f8")
+    variables = {
+        "time": (("time",), bounds[:, end]), "climatology_bounds": (("time", "nv"), bounds),
+        "lat": (("lat",), np.arange(2.0)), "lon": (("lon",), np.arange(3.0)),
+        **dict.fromkeys("xy", (("time", "lat", "lon"), np.zeros((2, 2, 3), "f4"))),
+    }  # fmt: skip
+    time = {"units": units, "calendar": calendar, "climatology": "climatology_bounds"}
+    methods = {"cell_methods": "time: mean within years time: mean over years"}
+    return write_netcdf(path, variables, "", None, time=time, x=methods, y=methods)
+
+
 @pytest.mark.parametrize("methods", ["time: point", ""])
 def test_times_of_what_is_no_mean_stay(make, methods: str) -> None:
     make("cice_month_end")

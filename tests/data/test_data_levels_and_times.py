@@ -166,3 +166,15 @@ def test_a_missing_time_has_no_date() -> None:
     assert times.tolist()[::2] == [11323.0, 11368.0]
     assert np.isnan(times[1])
     np.testing.assert_array_equal(clock_values("month", times, "standard"), [1, np.nan, 2])
+
+
+@pytest.mark.parametrize("rest_s", [-0.4, -0.001, 0.0, 0.001, 0.4])
+@pytest.mark.parametrize(("first", "year"), [(10957.0, 2000), (-719530.0, 0)], ids=["2000", "a climatology's year 0"])
+def test_a_time_is_that_of_the_nearest_second(first: float, year: int, rest_s: float) -> None:
+    """Sums of days leave 05:59:59.999 for 6 o'clock, and a year that ends a little before it does."""
+    times = first + np.array([0.25, 31.5, 59.75]) + rest_s / 86400
+    assert clock_values("hour_of_day", times, "standard").tolist() == [6, 12, 18]
+    assert clock_values("day_of_year", times, "standard").tolist() == [1.25, 32.5, 60.75]
+    beginning = np.array([first]) + rest_s / 86400 * (year > 0)  # there is nothing before the year 0
+    found = [clock_values(name, beginning, "standard")[0] for name in ("year", "month", "day_of_year", "hour_of_day")]
+    assert found == [year, 1, 1, 0]

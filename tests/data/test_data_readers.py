@@ -34,12 +34,16 @@ def decoded(stored, **attributes):
         (np.array([-1, 0, 100, 101], "i2"), {"valid_range": (0, 100), "scale_factor": 0.1}, [NAN, 0, 10, NAN]),
         (np.array([-1, 0, 100, 101], "i2"), {"valid_range": (0.0, 10.0), "scale_factor": 0.1}, [NAN, 0, 10, NAN]),
         (np.array([-1, 0, 5], "f4"), {"valid_min": 0.0, "valid_max": 4.0}, [NAN, 0, NAN]),
+        (np.array([-1, 0, 100, 101], "i2"), {"valid_min": 0, "valid_max": 10.0, "scale_factor": 0.1},
+         [NAN, 0, 10, NAN]),
+        (np.array([-101, -100, 0, 1], "i2"), {"valid_min": -10.0, "valid_max": 0, "scale_factor": 0.1},
+         [NAN, -10, 0, NAN]),
         (np.array([1, -1, -2], "i1"), {"_Unsigned": "true", "_FillValue": -1}, [1, NAN, 254]),
         (np.array([1, 65535], "u2"), {"_FillValue": 65535}, [1, NAN]),
         (np.array([1, 2], ">f4"), {}, [1, 2]),
     ],
-    ids=["packed", "1e30", "marker rounded", "several markers", "packed range", "unpacked range", "limits", "unsigned",
-         "u2", "big-endian"],
+    ids=["packed", "1e30", "marker rounded", "several markers", "packed range", "unpacked range", "limits",
+         "unpacked maximum", "unpacked minimum", "unsigned", "u2", "big-endian"],
 )  # fmt: skip
 def test_what_is_a_measurement(stored, attributes, expected):
     found = decoded(stored, **attributes)

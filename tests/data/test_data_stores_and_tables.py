@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import numcodecs.zstd
 import numpy as np
@@ -52,6 +53,18 @@ def test_a_missing_chunk_is_the_fill_value_which_of_version_2_is_no_measurement(
     assert np.isfinite(values.reshape(-1)[1:80]).all()
     told = [line for line in source.notices if "1 of its 2 chunks are not stored, and are read as 0" in line]
     assert len(told) == int(version == 3)
+
+
+@pytest.mark.parametrize("dtype", ["i2", "u1", "f4"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_fill_value_of_version_2_marks_what_is_missing_in_numbers_of_any_kind(
+    tmp_path: Path, version: int, dtype: str
+) -> None:
+    group = zarr.open_group(str(tmp_path / "f.zarr"), mode="w", zarr_format=version)
+    for name in ("x", "y"):
+        group.create_array(name, shape=(4,), dtype=dtype, fill_value=7)[:] = np.array([1, 7, 3, 0], dtype)
+    found = read_all(open_source(selection_of(config_of(tmp_path / "f.zarr")))).inputs[:, 0]
+    np.testing.assert_array_equal(found, [1, np.nan if version == 2 else 7, 3, 0])
 
 
 def test_words_in_a_table_are_one_line(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from conftest import launch
 from predicting import HISTORY, config_of, golden_icenet, left_behind, mlp, predict_played, save
 
-from mpitrain.errors import DataError, MpitrainError, UserError
+from mpitrain.errors import ConfigError, DataError, MpitrainError, UserError
+from mpitrain.inference.ensemble import load_ensemble, member_folders
 from mpitrain.inference.predict import PredictRequest, _load_settings, _selection
 from mpitrain.models.files.stored_network import load_network, takes_fields
 
@@ -57,6 +59,23 @@ def test_a_bare_model_knows_its_names_and_kind(tmp_path: Path) -> None:
         asked = _selection(PredictRequest(Path("f.pt"), data=("a.nc",)), config_of(HISTORY), network)
         assert (asked.kind, asked.files) == (kind, ("a.nc",))
         assert (asked.input_names, asked.target_names) == (("x", "z"), ("y",))
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "0000/../../..", "/tmp", "..", ".", "", "a\\b", 7, None])
+def test_members_of_an_ensemble_lie_in_its_folder(tmp_path: Path, name: object) -> None:
+    """`ensemble.json` may come from anywhere: a path in it would have any network of the user read as a member."""
+    folder = tmp_path / "ens"
+    (folder / "members" / "0000").mkdir(parents=True)
+    save(mlp(2), folder / "members" / "0000" / "model.pt")
+    (tmp_path / "elsewhere").mkdir()
+    save(mlp(2), tmp_path / "elsewhere" / "model.pt")
+    (folder / "ensemble.json").write_text(json.dumps({"members": ["0000", name]}))
+    for read in (member_folders, lambda folder: load_ensemble(folder, "model.pt", "none", False)):
+        with pytest.raises(ConfigError, match=r"ensemble\.json: .* is not a plain name; the file is damaged") as caught:
+            read(folder)
+        assert "\n" not in str(caught.value)
+    (folder / "ensemble.json").write_text(json.dumps({"members": ["0000", "0003"]}))
+    assert member_folders(folder) == [folder / "members" / "0000", folder / "members" / "0003"]
 
 
 def test_settings_that_thin_are_refused() -> None:

@@ -12,8 +12,11 @@ from conftest import launcher_environment
 
 from mpitrain.cli.main import main
 from mpitrain.config import EnsembleSection
+from mpitrain.config.output import OutputSection
 from mpitrain.launch import command
+from mpitrain.launch.checks import with_run_folder
 from mpitrain.launch.grammar import clock_text, walltime_seconds
+from mpitrain.launch.job_request import make_job_request
 from mpitrain.launch.presets import PRESETS, ranks_for
 
 HEAVY = {"torch", "mpi4py", "numpy", "netCDF4", "h5py", "matplotlib"}
@@ -223,3 +226,15 @@ def test_it_serves_login_nodes(tmp_path):
     *_, codes, loaded = done.stdout.splitlines()
     assert codes == "[0, 0, 0, 0]"
     assert not HEAVY & set(json.loads(loaded))
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [((), None), (("output.model_dir=mine",), "mine"), ((f"output.model_dir={OutputSection().model_dir}",),
+                                                         OutputSection().model_dir)],
+    ids=["none", "another", "the default, by name"],
+)  # fmt: skip
+def test_a_run_folder_that_is_named_is_the_job_s(settings: tuple[str, ...], folder: str | None) -> None:
+    """Without a name each job has a folder of its own, also where the settings' default is another."""
+    job = with_run_folder(make_job_request(settings=("seed=1", *settings)))
+    assert (job.run_folder, job.settings) == (folder, ("seed=1",))

@@ -50,6 +50,7 @@ def test_each_gpu_that_a_job_got_has_a_rank(requested, variables, ranks):
         ({"CUDA_VISIBLE_DEVICES": "0,GPU-8f2,3"}, 3),
         ({"CUDA_VISIBLE_DEVICES": ""}, 0),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
         ({"SLURM_GPUS_ON_NODE": "$(touch x)"}, 2),
         ({}, 2),
     ],

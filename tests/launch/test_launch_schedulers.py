@@ -12,6 +12,8 @@ from played_scheduler import Stage
 from mpitrain.cli.commands import COMMANDS
 from mpitrain.cli.main import _build_parser, main
 from mpitrain.cluster.schedulers import find_scheduler
+from mpitrain.launch.inside import slurm_hosts
+from mpitrain.launch.inside.run_folder import RunFolder
 from mpitrain.launch.job_request import make_job_request
 from mpitrain.launch.presets import PRESETS
 from mpitrain.launch.schedulers.table import SCHEDULERS
@@ -169,6 +171,117 @@ def test_hosts_started_by_hand_have_a_log_each(tmp_path: Path) -> None:
         ["its errors", "words of rank 2"],
     ]
     assert sorted(done.stdout.splitlines()) == sorted(said[0] + said[1])  # and on the terminal
+
+
+@pytest.mark.parametrize(
+    ("num_tasks", "alive", "expected"),
+    [
+        (None, ("n1", "n2", "n4"), 6), (None, ("n3",), 2), (7, ("n1", "n2", "n3", "n4"), 7), (7, ("n2", "n3", "n4"), 6),
+        (7, ("n2",), 2), (5, ("n1", "n3", "n4"), 5), (5, ("n2", "n4"), 4),
+    ],
+)  # fmt: skip
+def test_srun_starts_no_more_ranks_again_than_the_hosts_that_are_left_hold(
+    monkeypatch: pytest.MonkeyPatch, num_tasks: int | None, alive: tuple[str, ...], expected: int
+) -> None:
+    """Of four hosts of two ranks each; the last of a word that srun is given twice counts."""
+    job = make_job_request(nodes=4, tasks_per_node=2, num_tasks=num_tasks)
+    environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]", "OMP_NUM_THREADS": "1"}
+    ranks = SCHEDULERS["slurm"].ranks(job, SCHEDULERS["slurm"].place(job, environ), environ)
+    assert f"--ntasks={num_tasks or 8}" in ranks.words
+    monkeypatch.setattr("mpitrain.launch.schedulers.slurm.hosts_that_answer", lambda hosts, _: list(alive))
+    again = ranks.again()
+    last = dict(word.split("=", 1) for word in ranks.words if "=" in word)
+    assert (last["--ntasks"], last["--nodes"]) == (str(expected), str(len(alive)))
+    assert last["--nodelist"] == ",".join(alive)
+    assert again is not None
+    assert again.found == f"; {len(alive)} of 4 hosts answer"
+    assert again.ranks == f" and {expected} ranks on {' '.join(alive)}"
+
+
+def test_srun_starts_nothing_again_where_no_host_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, environ = make_job_request(nodes=2), {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "OMP_NUM_THREADS": "1"}
+    ranks = SCHEDULERS["slurm"].ranks(job, SCHEDULERS["slurm"].place(job, environ), environ)
+    monkeypatch.setattr("mpitrain.launch.schedulers.slurm.hosts_that_answer", lambda *_: [])
+    assert ranks.again() is None
+
+
+RUNS = "JobId=77 JobName=ice JobState=RUNNING Reason=None ReqNodeList=n1 NodeList={} BatchHost=n1"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lost"),
+    [
+        (RUNS.format("n[2-3]"), True), (RUNS.format("n[1-3]"), False), (RUNS.format("n11,n2"), True), ("", False),
+        (RUNS.format("n[2-3]").replace("RUNNING", "COMPLETING"), False), ("JobState=RUNNING ReqNodeList=n2", False),
+    ],
+)  # fmt: skip
+def test_a_running_job_has_lost_a_host_that_slurm_lists_no_more(
+    monkeypatch: pytest.MonkeyPatch, said: str, is_lost: bool
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(slurm_hosts, "_said", lambda *words: asked.append(words) or said)
+    assert slurm_hosts.has_lost("77", "n1") is is_lost
+    assert asked == [("scontrol", "--oneliner", "show", "job", "77")]
+
+
+@pytest.mark.parametrize(("hosts", "watchers"), [(("n1", "n2"), ["n2"]), (("n1", "n2", "n3", "n4"), ["n2", "n3"])])
+@pytest.mark.parametrize("is_requeued", [True, False])
+def test_two_of_the_other_hosts_watch_over_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], watchers: list[str], is_requeued: bool
+) -> None:
+    Path("logs").mkdir()
+    started: list[list[str]] = []
+    monkeypatch.setattr(slurm_hosts.subprocess, "Popen", lambda words, **_: started.append(words))
+    slurm_hosts.start_watch("77", "77_0", hosts, is_requeued, {})
+    (words,) = started
+    assert {f"--nodes={len(watchers)}", f"--ntasks={len(watchers)}", f"--nodelist={','.join(watchers)}"} <= set(words)
+    assert {"srun", "--no-kill", "--overlap"} <= set(words)
+    assert words[-4:] == ["77", "n1", "logs/77_0_watch.log", "requeue" if is_requeued else "cancel"]
+
+
+@pytest.mark.parametrize(
+    ("action", "requeue_code", "ran", "line"),
+    [
+        ("requeue", 0, ["scontrol requeue 77"], "n1, the first host, is lost: back into the queue"),
+        ("requeue", 1, ["scontrol requeue 77", "scancel 77"], "n1, the first host, is lost: back into the queue"),
+        ("cancel", 0, ["scancel 77"], "n1, the first host, is lost: the job ends; go on with RESUME=1"),
+    ],
+)
+def test_the_watch_requeues_a_job_or_ends_it(
+    monkeypatch: pytest.MonkeyPatch, action: str, requeue_code: int, ran: list[str], line: str
+) -> None:
+    seen, commands, waits = iter([False, False, True]), list[str](), list[float]()
+    monkeypatch.setattr(slurm_hosts, "has_lost", lambda *_: next(seen))
+    monkeypatch.setattr(slurm_hosts.time, "sleep", waits.append)
+    done = argparse.Namespace(returncode=requeue_code)
+    monkeypatch.setattr(slurm_hosts.subprocess, "run", lambda words: commands.append(" ".join(words)) or done)
+    slurm_hosts._watch("77", "n1", Path("watch.log"), action)
+    assert (commands, waits) == (ran, [30, 30])
+    assert Path("watch.log").read_text().startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("requeues", "code", "is_warned", "expected"),
+    [
+        (True, 5, True, "requeued"), (True, 137, True, "requeued"), (True, 143, True, "requeued"),
+        (True, 5, False, ""), (True, 0, True, ""), (True, 4, True, ""), (False, 5, True, "to go on: sbatch"),
+    ],
+)  # fmt: skip
+def test_a_job_that_was_warned_and_stopped_is_requeued_or_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    requeues: bool, code: int, is_warned: bool, expected: str,
+) -> None:  # fmt: skip
+    job, environ = make_job_request(requeue=requeues), {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1"}
+    environ["OMP_NUM_THREADS"] = "1"
+    ranks = SCHEDULERS["slurm"].ranks(job, SCHEDULERS["slurm"].place(job, environ), environ)
+    commands: list[list[str]] = []
+    monkeypatch.setattr("mpitrain.launch.schedulers.slurm.subprocess.run", lambda words: commands.append(words))
+    ranks.finish(code, is_warned, RunFolder(Path("mine"), "77", False, False))
+    ranks.finish(code, is_warned, None)  # what trains nothing
+    assert commands == ([["scontrol", "requeue", "77"]] if expected == "requeued" else [])
+    said = capsys.readouterr().out
+    assert expected in said if expected else said == ""
+    assert ("RESUME=1,OUTPUT=mine" in said) is not requeues
 
 
 NCCL_OF_PRESETS = {

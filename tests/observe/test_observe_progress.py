@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from mpitrain.observe import open_progress as opening
-from mpitrain.observe.bar import BarProgress
+from mpitrain.observe.bar import BarProgress, _columns
 from mpitrain.observe.open_progress import open_progress
-from mpitrain.observe.progress import LineProgress, render_duration
+from mpitrain.observe.progress import LineProgress, Standing, render_duration, render_line, render_rate
 from mpitrain.observe.terminal import Terminal
 
 
@@ -176,3 +176,29 @@ def _terminal(columns: int, is_ours: bool = True) -> tuple[int, Terminal]:
     read_end, write_end = os.openpty()
     fcntl.ioctl(write_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     return read_end, Terminal(write_end, lambda: is_ours)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1e8, "27777:46:40"), (1.01e8, "-:--")])
+def test_three_years_are_the_longest_time(seconds: float, text: str) -> None:
+    assert render_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(None, ""), (0.012345, "0.0123"), (99.94, "99.9"), (100.4, "100"), (999.6, "1000"), (12345.0, "12345")],
+)
+def test_rates_have_three_digits_and_no_power_of_ten(rate: float | None, text: str) -> None:
+    assert render_rate(rate) == (text and f"{text} steps/s")
+
+
+@pytest.mark.parametrize(("step", "percent"), [(0, 0), (1, 0), (199, 99), (200, 100)])
+def test_all_is_done_at_100_percent_and_not_before(step: int, percent: int) -> None:
+    standing = Standing(step, 200, 1, 1, 0.5, None, 0.1, None, None)
+    assert render_line(standing).startswith(f"step {step}/200 ({percent} %)  epoch 1/1  train loss 5.000e-01")
+
+
+@pytest.mark.parametrize(("width", "num_columns"), [(59, 4), (60, 6), (119, 6), (120, 7), (199, 7), (200, 8)])
+def test_a_wider_terminal_shows_more(width: int, num_columns: int) -> None:
+    """Epoch, bar, loss and time left; steps and rate as well; the learning rate; details."""
+    standing = Standing(1, 200, 1, 1, 0.5, None, 0.1, 2.0, 99.5, details="8 ranks")
+    assert len(_columns(standing, width)) == num_columns

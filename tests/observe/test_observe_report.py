@@ -14,7 +14,7 @@ from mpitrain.observe import plots
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.page.findings import Findings
 from mpitrain.observe.plots import plot_loss, series
-from mpitrain.observe.report import write_report
+from mpitrain.observe.report import _slowest, write_report
 from mpitrain.observe.summary import RunSummary
 
 SUMMARY = RunSummary(
@@ -154,3 +154,12 @@ def test_without_matplotlib_the_page_has_no_pictures_and_says_so(tmp_path, monke
     assert "python -m pip install matplotlib" in page
     assert "<svg" not in page
     assert "Summary" in page
+
+
+def test_a_rank_is_named_that_holds_up_the_others_for_a_tenth_of_the_step() -> None:
+    slowest = {"rank": 3, "host": "n7", "cause": "reading", "behind_s": 0.25}
+    named = "Rank 3 on n7 is slow in reading: the others wait 250 ms a step for it (10 %). Node 2 is the slowest."
+    assert _slowest({"slowest": {**slowest, "share": 0.1}, "slowest_node": 2}) == named
+    none = "No rank holds up the others for a tenth of the step."
+    assert _slowest({"slowest": {**slowest, "share": 0.0999}}) == none
+    assert _slowest({}) == ""

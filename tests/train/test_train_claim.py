@@ -118,6 +118,35 @@ def test_a_launch_that_is_over_is_followed(folder: RunFolder, kind: str) -> None
     assert claim_folder(folder, launch=launch).number == 2
 
 
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (
+            {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"},
+            None,
+        ),  # another rank 0 of the same start, on another host
+        ({"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"}, True),
+        ({"SLURM_JOB_ID": "4711"}, True),  # Slurm counts from the second start on
+        ({"SLURM_JOB_ID": "4712", "SLURM_RESTART_COUNT": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_another_attempt_of_a_job_alone_tells_that_a_launch_elsewhere_is_over(
+    folder: RunFolder, environ: dict[str, str], expected: bool | None
+) -> None:
+    launch = describe_launch(folder.path, environ)
+    assert elsewhere(folder, job="4711", attempt="1").is_over(launch) is expected
+    assert elsewhere(folder, job="", attempt="9").is_over(launch) is None
+
+
+@pytest.mark.parametrize("name", ["PBS_JOBID", "LSB_JOBID", "JOB_ID"])
+def test_a_job_whose_starts_nobody_counts_does_not_tell(folder: RunFolder, name: str) -> None:
+    environ = {name: "4711", "SLURM_RESTART_COUNT": "3"}
+    first, second = (describe_launch(folder.path, environ) for _ in range(2))
+    assert (first.job, first.attempt) == ("4711", "")
+    assert replace(first, host="node7", system="another boot").is_over(second) is None
+
+
 def test_a_launch_elsewhere_is_taken_over_by_hand_alone(folder: RunFolder) -> None:
     other = elsewhere(folder)
     put(folder, other)

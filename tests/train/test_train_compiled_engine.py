@@ -3,7 +3,9 @@
 import ctypes
 import shutil
 import subprocess
+import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -167,6 +169,44 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
     for asked in (("compiled", None), ("auto", "compiled")):
         with pytest.raises(MissingDependencyError, match="no C\\+\\+ compiler"):
             choose(*asked)
+
+
+# Errors on both sides of Huber's 1, whose losses and means binary fractions hold: what is computed is exact.
+ERRORS = np.array([0.25, -0.5, 1, -1, 1.5, -2, 3, -8])
+LOSSES = {
+    "mse": [0.0625, 0.25, 1, 1, 2.25, 4, 9, 64],
+    "mae": [0.25, 0.5, 1, 1, 1.5, 2, 3, 8],
+    "huber": [0.03125, 0.125, 0.5, 0.5, 1, 1.5, 2.5, 7.5],
+}
+HUBER_SLOPES = [0.25, -0.5, 1, -1, 1, -1, 1, -1]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_its_formula(name: str) -> None:
+    loss = load_run_config(None, [f"training.loss_function={name}"]).config.training.loss_function
+    errors, zeros = ERRORS.astype(np.float32), np.zeros(len(ERRORS), np.float32)
+    assert loss.of_arrays(errors, zeros).tolist() == loss.of_arrays(zeros, errors).tolist() == LOSSES[name]
+    assert loss.build()(torch.from_numpy(errors), torch.from_numpy(zeros)).tolist() == LOSSES[name]
+
+
+@pytest.mark.parametrize("engine", [CompiledEngine, EagerEngine])
+def test_huber_s_loss_and_its_slope_are_those_of_the_formula_on_both_sides_of_one(
+    monkeypatch: pytest.MonkeyPatch, engine: type[CompiledEngine | EagerEngine]
+) -> None:
+    """A network of zeros answers the sigmoid of 0; a step of plain descent moves its last bias by the mean slope."""
+    samples = replace(make_samples(len(ERRORS)), targets=(0.5 - ERRORS).astype(np.float32)[:, None])
+    monkeypatch.setattr(sys.modules[__name__], "make_samples", lambda: samples)
+    settings = ("training.optimizer.type=sgd", "training.loss_function=huber", "data.validation_split=0")
+    trained = alone(engine, *settings, "training.dtype=float64", num_epochs=0)
+    with torch.no_grad():
+        for parameter in trained.model.parameters():
+            parameter.zero_()
+    trained.engine.start_epoch(0)
+    assert one_step(trained.engine, 0, 1.0).loss == np.mean(LOSSES["huber"])
+    assert trained.engine.epoch_loss() == np.mean(LOSSES["huber"])
+    *others, last = trained.weights().tolist()
+    assert not any(others)
+    assert last == -np.mean(HUBER_SLOPES) / 4, "the sigmoid's slope at 0 is a quarter"
 
 
 # ------------------------------------------------------------------------------ chains of any depth, several targets

@@ -6,19 +6,23 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import Finished, launch
+from played_ranks import PlayedCommunicator, on_played_ranks, played_ranks_of
 from played_runs import MLP, Run, runs
 
 from mpitrain.cluster.cpu.identity import CpuIdentity
-from mpitrain.train.drift import RankState, describe_drift
+from mpitrain.errors import TrainingError
+from mpitrain.train import drift
+from mpitrain.train.drift import DriftWatch, RankState, describe_drift
 from mpitrain.train.engines.agreement import NUM_COLUMNS, are_equal, columns_of
 from mpitrain.train.engines.weights_digest import CrcOfWeights
-from mpitrain.verify.faults.bit_flips import flip_bit
+from mpitrain.verify.faults.bit_flips import BitFlip, flip_bit, with_bit_flip
 
 NUM_ENGINES = 6
 PROGRAM = Path(__file__).with_name("flip_program.py")
@@ -161,6 +165,45 @@ def test_every_bit_of_many_weights_counts_in_turn() -> None:
                 digest.add_in_step()
             values.append(digest.value)
         assert values[0] != values[1]
+
+
+def test_within_a_long_epoch_weights_are_compared_after_so_many_steps() -> None:
+    """After 1024 steps, and 1024 after that comparison: a message of each rank, and none between."""
+
+    def steps_of_messages(communicator: PlayedCommunicator) -> list[int]:
+        ranks, seen = played_ranks_of(communicator), list[int]()
+        gather = ranks.gather_object
+        ranks.gather_object = lambda value: seen.append(step) or gather(value)  # type: ignore[method-assign]
+        digest = SimpleNamespace(value=5)
+        engine: Any = SimpleNamespace(has_drifted=False, shares_running_statistics=False, weights_digest=digest)
+        watch = DriftWatch(ranks, torch.nn.Linear(1, 1), engine)
+        watch.begin(10)
+        for step in (11, 1033, 1034, 1035, 2057, 2058, 2059, 9999):
+            watch.after_steps(step)
+        watch.after_epoch(10_000)
+        for step in (11_023, 11_024):
+            watch.after_steps(step)
+        return seen
+
+    assert on_played_ranks(2, steps_of_messages) == [[1034, 2058, 9999, 11_024]] * 2
+    assert on_played_ranks(1, steps_of_messages) == [[]]
+
+
+def test_what_differs_within_a_long_epoch_ends_the_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "STEPS_BETWEEN_MESSAGES", 2)
+
+    def told(run: Run) -> tuple[int, str]:
+        run.trainer._one_by_one = True  # else all steps of so short an epoch are taken at once
+        with_bit_flip(BitFlip(1, 2, 0, "weight", 5, 3), run.ranks.rank).adjust_engine(run.engine)
+        with pytest.raises(TrainingError, match=r"\Arank 0 on .* and rank 1 on .* have drifted apart") as caught:
+            run.fit()
+        return run.trainer.state.global_step, str(caught.value)
+
+    # Of eight steps: seen to be the same after two of them, the next two begin with weights that differ.
+    settings = ("training.engine=eager", "training.global_batch_size=16", "training.epochs=1")
+    for steps, words in runs(2, *MLP, *settings, what=told):
+        assert steps == 4
+        assert "in steps 3 to 4; " in words
 
 
 def state(rank: int, weight: str, moment: str = "0", digest: int = 0) -> RankState:
