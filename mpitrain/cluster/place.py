@@ -34,12 +34,13 @@ def read_place(environ: Mapping[str, str]) -> Place:
     largest = max(told, key=lambda claim: claim.world_size or 1, default=None)
     if largest is None:
         return Place(0, 1, False, True)
-    world_size = largest.world_size or 1
+    world_size, num_nodes = largest.world_size or 1, largest.num_nodes
+    has_all = (largest.local_world_size or world_size) == world_size
     return Place(
         largest.rank or 0,
         world_size,
         True,
-        is_one_node=largest.num_nodes == 1 or (largest.local_world_size or world_size) == world_size,
+        is_one_node=has_all if num_nodes is None else num_nodes == 1,
     )
 
 
