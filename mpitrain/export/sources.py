@@ -135,7 +135,8 @@ def _self_test(language: Language, files: Mapping[str, str], environ: Mapping[st
         for step in (command, [str(Path(folder, "self_test"))]):
             try:
                 done = subprocess.run(
-                    step, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+                    step, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+                    env={**environ, "TMPDIR": folder},  # a compiler that is interrupted leaves its files there
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
                 return f"not checked: {' '.join(step)} takes more than {_TIMEOUT_S:.0f} s; run the self-test yourself"

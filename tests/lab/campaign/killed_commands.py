@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -48,7 +49,8 @@ def prepare(folder: Path) -> None:
 def hash_of(folder: Path, name: str) -> str:
     """Return what the record of an ended run, or those of an ensemble's members, say of the weights."""
     records = sorted([*folder.glob(f"{name}/run_record.json"), *folder.glob(f"{name}/members/*/run_record.json")])
-    return "".join(line for path in records for line in path.read_text().splitlines() if "weights_sha256" in line)
+    results = (json.loads(path.read_text())["result"] or {} for path in records)
+    return " ".join(str(result.get("weights_sha256")) for result in results)
 
 
 def kill(folder: Path, name: str, number: signal.Signals, delay_s: float) -> str:
