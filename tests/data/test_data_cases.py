@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import cftime
 import h5py
@@ -208,17 +209,7 @@ def test_a_climatology_that_is_stamped_at_an_end_has_its_months(tmp_path: Path, 
     """Means within years over 1961 to 1990, stamped at the start of the first interval or at the end of the last."""
     firsts = [cftime.datetime(1961, month, 1, calendar=calendar) for month in range(1, 13)]
     lasts = [cftime.datetime(1990 + month // 12, month % 12 + 1, 1, calendar=calendar) for month in range(1, 13)]
-    units = "days since 1961-01-01"
-    bounds = np.stack([cftime.date2num(dates, units, calendar) for dates in (firsts, lasts)], axis=1).astype("f8")
-    grid = ("time", "lat", "lon")
-    variables = {
-        "time": (("time",), bounds[:, end]), "climatology_bounds": (("time", "nv"), bounds),
-        "lat": (("lat",), np.arange(2.0)), "lon": (("lon",), np.arange(3.0)),
-        **dict.fromkeys("xy", (grid, np.zeros((12, 2, 3), "f4"))),
-    }  # fmt: skip
-    time = {"units": units, "calendar": calendar, "climatology": "climatology_bounds"}
-    methods = {"cell_methods": "time: mean within years time: mean over years"}
-    path = write_netcdf(tmp_path / "f.nc", variables, "", None, time=time, x=methods, y=methods)
+    path = write_climatology(tmp_path / "f.nc", list(zip(firsts, lasts, strict=True)), calendar, end)
     months, _ = columns_of(path, "[month, day_of_year]", "[y]")
     assert months[::6, 0].tolist() == list(range(1, 13))
     assert months[0, 1] == pytest.approx(16.5, abs=1)
@@ -252,14 +243,20 @@ def test_a_climatology_of_whole_years_in_the_standard_calendar(tmp_path: Path, e
 
 
 def climatology_of_years(path: Path, calendar: str, end: int) -> Path:
-    """Write two means over thirty years each, stamped at the start of their interval or at its end."""
-    units, years = "days since 1961-01-01", [(1961, 1991), (1991, 2021)]
-    dates = [[cftime.datetime(year, 1, 1, calendar=calendar) for year in one] for one in years]
-    bounds = cftime.date2num(dates, units, calendar).astype("f8")
+    """Write two means over thirty years each."""
+    years = [(1961, 1991), (1991, 2021)]
+    dates = [tuple(cftime.datetime(year, 1, 1, calendar=calendar) for year in one) for one in years]
+    return write_climatology(path, dates, calendar, end)
+
+
+def write_climatology(path: Path, intervals: list[tuple[Any, ...]], calendar: str, end: int) -> Path:
+    """Write a mean over each interval of two dates, stamped at its start (0) or its end (1)."""
+    units = "days since 1961-01-01"
+    bounds = cftime.date2num(intervals, units, calendar).astype("f8")
     variables = {
         "time": (("time",), bounds[:, end]), "climatology_bounds": (("time", "nv"), bounds),
         "lat": (("lat",), np.arange(2.0)), "lon": (("lon",), np.arange(3.0)),
-        **dict.fromkeys("xy", (("time", "lat", "lon"), np.zeros((2, 2, 3), "f4"))),
+        **dict.fromkeys("xy", (("time", "lat", "lon"), np.zeros((len(bounds), 2, 3), "f4"))),
     }  # fmt: skip
     time = {"units": units, "calendar": calendar, "climatology": "climatology_bounds"}
     methods = {"cell_methods": "time: mean within years time: mean over years"}
