@@ -1,6 +1,6 @@
 """Commands that are killed at random moments: no half file under its final name, no process, nothing in memory.
 
-`python tests/lab/campaign/killed_commands.py FOLDER NUM_KILLS` prints a line for each command and signal.
+`python tests/lab/campaign/killed_commands.py FOLDER NUM_KILLS [COMMAND ...]` prints a line for each command and signal.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import netCDF4
@@ -113,11 +114,12 @@ def check(folder: Path, name: str, expected: dict[str, str]) -> str:
     return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
-def campaign(folder: Path, num_kills: int, seed: int = 1) -> dict[str, Counter[str]]:
+def campaign(folder: Path, num_kills: int, names: Sequence[str] = (), seed: int = 1) -> dict[str, Counter[str]]:
     """Kill each command with each signal at that many moments; count what was wrong, "" for nothing."""
     prepare(folder)
     moments, expected, found = random.Random(seed), {}, {}
-    for name, command in COMMANDS.items():
+    for name in names or COMMANDS:
+        command = COMMANDS[name]
         started_s = time.monotonic()
         subprocess.run(command, cwd=folder, env=launcher_environment(), capture_output=True, check=True)
         whole_s = time.monotonic() - started_s
@@ -134,5 +136,5 @@ def campaign(folder: Path, num_kills: int, seed: int = 1) -> dict[str, Counter[s
 
 
 if __name__ == "__main__":
-    for what, counts in campaign(Path(sys.argv[1]).resolve(), int(sys.argv[2])).items():
+    for what, counts in campaign(Path(sys.argv[1]).resolve(), int(sys.argv[2]), sys.argv[3:]).items():
         print(f"{what:28}", dict(counts), flush=True)
