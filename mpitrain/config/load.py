@@ -102,7 +102,9 @@ def _parse(override: str) -> tuple[KeyPath, tuple[Setting, ...]]:
     if not equals or not all(key):
         raise ConfigError(f"{COMMAND_LINE}: {shown}: not a setting; write KEY=VALUE, such as training.epochs=50")
     if not text.strip():
-        raise ConfigError(f"{COMMAND_LINE}: {shown}: no value, as of a variable that is not set; null is {dotted}=null")
+        raise ConfigError(
+            f"{COMMAND_LINE}: {shown}: no value, as of a variable that is not set; for none write {dotted}=null"
+        )
     return key, parse_settings(text, COMMAND_LINE, lambda line: f"{COMMAND_LINE}: {shown}", above=key)
 
 

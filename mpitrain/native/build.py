@@ -38,11 +38,13 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
         # A compiler that is told -march=native looks at the CPU that it runs on, which need not be the program's.
         tools.append(f"-DMPITRAIN_INSTRUCTION_FLAGS={';'.join(instruction_flags(toolchain.cpu))}")
         folders = ["-S", str(toolchain.sources), "-B", str(building)]
-        _run([toolchain.cmake, *folders, "-DBUILD_TESTING=OFF", *tools], "configuring")
+        building.mkdir(parents=True, exist_ok=True)
+        _run([toolchain.cmake, *folders, "-DBUILD_TESTING=OFF", *tools], "configuring", building)
         say("configured; compiling")
         _run(
             [toolchain.cmake, "--build", str(building), "--parallel", str(os.cpu_count() or 1), "--target", *_PROGRAMS],
             "compiling",
+            building,
         )
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # whatever the umask: not for a group to write
@@ -67,8 +69,9 @@ def _fingerprint(toolchain: Toolchain) -> str:
     return digest.hexdigest()[:16]
 
 
-def _run(command: Sequence[str], what: str) -> None:
-    environment = {**os.environ, "LC_ALL": "C"}  # complaints are found by their English words
+def _run(command: Sequence[str], what: str, scratch: Path) -> None:
+    # Complaints are found by their English words; a compiler leaves its files where it is interrupted.
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return

@@ -12,7 +12,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import open_tensors
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root
-from mpitrain.data.selection.settings import name_files, selection_of
+from mpitrain.data.selection.settings import expand_paths, name_files, selection_of
 from mpitrain.runs.beginning import (
     TrainRequest,
     claimed_folder,
@@ -67,8 +67,9 @@ def _train(
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)
         source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
-        others = (request.config_path, config.network.initial_weights, *config.data.test_entries)
-        inputs = [*(file.path for file in source.files), *(Path(one) for one in others if one)]
+        others = (request.config_path, config.network.initial_weights)
+        tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()
+        inputs = [*(file.path for file in source.files), *(Path(one) for one in others if one), *tested]
         ranks.on_root(lambda: check_outputs(config.tracking, folder, inputs, request.overwrite))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         config = prepared.config  # with the defaults that follow from the number of samples

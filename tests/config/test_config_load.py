@@ -109,7 +109,7 @@ def test_overrides(tmp_path: Path, text: str, overrides: list[str], key: str, ex
 @pytest.mark.parametrize("override", ["data.data_path=", "training.epochs= ", "output.model_dir="])
 def test_an_override_without_a_value_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"no value, as of a variable that is not set; null is {override.strip()}null"
+        ConfigError, match=f"no value, as of a variable that is not set; for none write {override.strip()}null"
     ):
         load_text(tmp_path, "", override)
 

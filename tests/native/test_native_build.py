@@ -114,7 +114,7 @@ def test_a_program_that_others_can_write_to_is_built_anew(
     """Else whoever shares the cache has their program run."""
     built: list[Path] = []
 
-    def play(command: list[str], what: str) -> None:
+    def play(command: list[str], what: str, _: Path) -> None:
         folder = Path(command[command.index("-B" if what == "configuring" else "--build") + 1])
         folder.mkdir(parents=True, exist_ok=True)
         for name in (PROGRAM, PORTABLE_PROGRAM):

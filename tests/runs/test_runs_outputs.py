@@ -40,6 +40,7 @@ def _one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def history(small_history: Path, _one_rank: None) -> Path:
     shutil.copy(small_history, "h.nc")
+    shutil.copy(small_history, "test_1.nc")
     Path("sub").mkdir()
     Path("link.nc").symlink_to("h.nc")
     os.link("h.nc", "second_name.nc")
@@ -90,6 +91,9 @@ NEVER: dict[str, Callable[[], list[str]]] = {
     "bench: a file of a run": lambda: [
         "bench", "collectives", "--max-bytes", "4", "--rounds", "1", "--json", "run/metrics.jsonl"],
     "train: the data": lambda: ["train", *SMALL, NAMED, "output.model_file=../h.nc", "output.model_dir=a"],
+    "train: a test file": lambda: [
+        "train", *SMALL, NAMED, "data.test_path=test_?.nc", "output.model_file=../test_1.nc",
+        "output.model_dir=a"],
     "train: the data, predicted": lambda: [
         "train", *SMALL, NAMED, "prediction.output_filename=h.nc", "output.model_dir=a"],
     "train: config.yaml": lambda: [

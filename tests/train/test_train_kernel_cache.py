@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from conftest import train
 
 from mpitrain.cache import private_folder
 from mpitrain.cluster.cpu import kernel_cache
-from mpitrain.cluster.cpu.kernel_cache import find_kernel
+from mpitrain.cluster.cpu.kernel_cache import CompilerError, compile_into, find_kernel
 from mpitrain.errors import MissingDependencyError
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 
@@ -48,6 +49,16 @@ def test_a_library_cut_short_or_changed_anywhere_is_refused(whole: tuple[Path, P
             find_kernel(record)
     library.write_bytes(content)
     assert find_kernel(record) == library
+
+
+def test_nothing_is_left_of_a_compiler_that_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch, cache = tmp_path / "scratch", tmp_path / "cache"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    interrupted = "import os, signal, tempfile; tempfile.mkstemp('.s'); os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(CompilerError):
+        compile_into(cache / "kernel.json", [sys.executable, "-c", interrupted])
+    assert not [*scratch.iterdir(), *cache.iterdir()]
 
 
 def test_a_record_changed_anywhere_never_leads_to_other_bytes(whole: tuple[Path, Path]) -> None:

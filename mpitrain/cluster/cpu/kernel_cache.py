@@ -18,10 +18,10 @@ import hashlib
 import json
 import os
 import platform
-import secrets
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def find_kernel(record: Path) -> Path | None:
 
 
 def store_kernel(built: Path, record: Path) -> Path:
-    """Move the library `built`, in the record's folder, to its place; return that. Raises OSError."""
+    """Move the library `built`, below the record's folder, to its place; return that. Raises OSError."""
     digest = sha256_of(built)
     library = _library_of(record, digest)
     built.chmod(0o755)  # whatever the umask: not for a group to write
@@ -163,21 +163,19 @@ def compile_into(record: Path, command: Sequence[str], source: str | None = None
 
     Raises OSError, also where there is no room for what it writes, and CompilerError with its message where it fails.
     """
-    # Its own name in this folder: a compiler writes through a link, and nobody knows the random part.
-    partial = record.with_name(f"{record.stem}.{platform.node()}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    # A folder of this process alone: a compiler writes through a link, and leaves its files where it is interrupted.
+    beside = f"{record.stem}.{platform.node()}.{os.getpid()}-"
+    with tempfile.TemporaryDirectory(".partial", beside, record.parent, ignore_cleanup_errors=True) as folder:
+        built = Path(folder, "library.so")
         # In a session of its own: a Ctrl-C is for the run, which stops after its first step, not for the compiler.
         done = subprocess.run(
-            [*command, "-o", str(partial)], input=source, capture_output=True, text=True, check=False,
-            start_new_session=True,
+            [*command, "-o", str(built)], input=source, capture_output=True, text=True, check=False,
+            start_new_session=True, env={**os.environ, "TMPDIR": folder},
         )  # fmt: skip
         if done.returncode != 0:
             raise _refusal_of(done.stderr, record.parent)
-        return store_kernel(partial, record)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        return store_kernel(built, record)
 
 
 class CompilerError(ValueError):
