@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mpitrain.cluster.launchers import claimed_rank, read_claims, without_inherited
+from mpitrain.cluster.rank_info import RankClaim
 from mpitrain.errors import LaunchError
 
 PRINT_WITHIN_S = 1.0
@@ -34,14 +35,16 @@ def read_place(environ: Mapping[str, str]) -> Place:
     largest = max(told, key=lambda claim: claim.world_size or 1, default=None)
     if largest is None:
         return Place(0, 1, False, True)
-    world_size, num_nodes = largest.world_size or 1, largest.num_nodes
-    has_all = (largest.local_world_size or world_size) == world_size
-    return Place(
-        largest.rank or 0,
-        world_size,
-        True,
-        is_one_node=has_all if num_nodes is None else num_nodes == 1,
-    )
+    world_size = largest.world_size or 1
+    # PMI's variables, which know nothing of nodes, stand beside Slurm's and Flux's, which do.
+    of_launch = [claim for claim in told if claim.world_size in (None, world_size)]
+    return Place(largest.rank or 0, world_size, True, all(_is_one_node(claim, world_size) for claim in of_launch))
+
+
+def _is_one_node(claim: RankClaim, world_size: int) -> bool:
+    if claim.num_nodes is not None:
+        return claim.num_nodes == 1
+    return (claim.local_world_size or world_size) == world_size
 
 
 def say_once_before_ranks_meet(text: str, environ: Mapping[str, str]) -> None:

@@ -128,7 +128,7 @@ def _self_test(language: Language, files: Mapping[str, str], environ: Mapping[st
             f"not checked: no {language.name} compiler on the PATH; compile and run the self-test where the model runs"
         )
     sources = [name for name in files if name.endswith(language.suffix)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)
         command = [compiler, *language.flags, *sources, "-o", "self_test", "-lm"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mpitrain.cache import code_folder, is_trusted_program
 from mpitrain.cluster.cpu.compiler_flags import instruction_flags
-from mpitrain.errors import MissingDependencyError
+from mpitrain.errors import MissingDependencyError, writing
 from mpitrain.native.toolchain import Toolchain
 
 PROGRAM = "mpitrain_reference"
@@ -25,7 +25,8 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
     """Return the program's path, building it first if these sources and tools have not been built before.
 
     Beside it lies PORTABLE_PROGRAM, the same for any CPU of this machine's kind, such as one that an emulator plays.
-    `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint.
+    `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint,
+    OutputError where the cache cannot be written.
     """
     program = program_path(toolchain)
     folder = program.parent
@@ -38,7 +39,8 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
         # A compiler that is told -march=native looks at the CPU that it runs on, which need not be the program's.
         tools.append(f"-DMPITRAIN_INSTRUCTION_FLAGS={';'.join(instruction_flags(toolchain.cpu))}")
         folders = ["-S", str(toolchain.sources), "-B", str(building)]
-        building.mkdir(parents=True, exist_ok=True)
+        with writing(building, "set MPITRAIN_CACHE to a folder that can be written"):
+            building.mkdir(parents=True, exist_ok=True)
         _run([toolchain.cmake, *folders, "-DBUILD_TESTING=OFF", *tools], "configuring", building)
         say("configured; compiling")
         _run(
@@ -71,7 +73,7 @@ def _fingerprint(toolchain: Toolchain) -> str:
 
 def _run(command: Sequence[str], what: str, scratch: Path) -> None:
     # Complaints are found by their English words; a compiler leaves its files where it is interrupted.
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch)}
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch.absolute())}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import ConfigError, MissingDependencyError, OutputError, UserError
 from mpitrain.export import programs
 from mpitrain.export.command import run_export
+from mpitrain.export.formats.c import C
 from mpitrain.export.formats.fortran import Fortran
 from mpitrain.export.request import ExportRequest
 from mpitrain.export.source.fortran import fortran_files
@@ -279,7 +282,18 @@ def test_a_self_test_that_fails_is_an_error_and_no_compiler_is_said(tmp_path: Pa
     other = "8" if text[first] != "8" else "7"
     spoilt = {**files, "emulator_test.f90": text[:first] + other + text[first + 1 :]}
     with pytest.raises(OutputError, match="self_test failed: FAILED  forward: the bits of mpitrain predict"):
-        _self_test(fortran, spoilt, {"FC": gfortran})
+        _self_test(fortran, spoilt, {**os.environ, "FC": gfortran})
+
+
+def test_nothing_is_left_of_a_compiler_that_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, scratch = tmp_path / "cc", tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    compiler.write_text("#!/bin/sh\ntouch $TMPDIR/left.s\nkill -9 $$\n")
+    compiler.chmod(0o755)
+    with pytest.raises(OutputError):
+        _self_test(C(), {"emulator.c": ""}, {**os.environ, "TMPDIR": str(scratch), "CC": str(compiler)})
+    assert not list(scratch.iterdir())
 
 
 def test_sources_are_functions_of_the_description_alone() -> None:
@@ -296,6 +310,6 @@ def test_a_format_of_a_user_is_a_function(runs: Path, tmp_path: Path, monkeypatc
     assert "network.layers.0.linear.weight (6, 7)" in (tmp_path / "network.txt").read_text()
     failed = r"^--format=my_export:fails: it failed \(RuntimeError: no such network\) at my_export.py:\d+; it is called"
     with pytest.raises(ConfigError, match=failed):
-        exported(runs / "a", tmp_path / "network.txt", "my_export:fails")
+        exported(runs / "a", tmp_path / "failed.txt", "my_export:fails")
     with pytest.raises(UserError, match=r"^--format netcdf: unknown; give one of torchscript, saber, pt2, onnx, c, c"):
         exported(runs / "a", tmp_path / "network.txt", "netcdf")

@@ -75,15 +75,17 @@ def test_it_is_built_once_and_again_for_another_source(small: Toolchain, tmp_pat
         ("main.cpp", SOUND + "int missing();\nint x = missing();\n", "undefined reference to `missing()'"),
         (
             "CMakeLists.txt",
-            PROJECT + 'message(FATAL_ERROR "a library is not here")\n',
-            "CMakeLists.txt:6 (message): a library is not here",
+            PROJECT + 'file(WRITE "$ENV{TMPDIR}/left.s" "")\nmessage(FATAL_ERROR "a library is not here")\n',
+            "CMakeLists.txt:7 (message): a library is not here",
         ),
         ("CMakeLists.txt", "no_such_command()\n", "no_such_command"),
     ],
 )
 def test_a_failed_build_is_one_line_and_leaves_nothing(
-    small: Toolchain, tmp_path: Path, file: str, text: str, complaint: str
+    small: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, complaint: str
 ) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     # A warning inside a file whose name has "error" in it is no complaint.
     (small.sources / "errors.hpp").write_text("#warning errors are handled elsewhere\n")
     (small.sources / file).write_text(text)
@@ -94,6 +96,7 @@ def test_a_failed_build_is_one_line_and_leaves_nothing(
     assert complaint in message.partition("; the command was: ")[0]
     assert "warning" not in message.partition("; the command was: ")[0]
     assert built_things(tmp_path) == []
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_an_interrupted_build_leaves_nothing(small: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

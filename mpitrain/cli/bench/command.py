@@ -209,7 +209,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     return 0
 
 
-def scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
+def _scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
     """Return each engine on each of the networks, or the one run of the settings. Raises UserError."""
     if options.settings:
         from mpitrain.bench.configured import configured_run
@@ -226,7 +226,7 @@ def scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
     """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
     cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
-    for run in scaled_runs(options):
+    for run in _scaled_runs(options):
         for num_ranks in ranks:
             for scaling, batch in (("strong", run.batch_size), ("weak", run.batch_size * num_ranks)):
                 cases[scaling].append(run.case(batch, num_ranks, options.steps, options.warm_up))

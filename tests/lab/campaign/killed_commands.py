@@ -51,7 +51,7 @@ def hash_of(folder: Path, name: str) -> str:
     """Return what the record of an ended run, or those of an ensemble's members, say of the weights."""
     records = sorted([*folder.glob(f"{name}/run_record.json"), *folder.glob(f"{name}/members/*/run_record.json")])
     results = (json.loads(path.read_text())["result"] or {} for path in records)
-    return " ".join(str(result.get("weights_sha256")) for result in results)
+    return " ".join(str(result["weights_sha256"]) for result in results)
 
 
 def kill(folder: Path, name: str, number: signal.Signals, delay_s: float) -> str:
