@@ -36,20 +36,12 @@ def add_verify_command(commands: Any) -> None:
         help="folder of report and traces (default: mpitrain_verify)",
     )
     verify.add_argument(
-        "--faults", action="store_true", help="also introduce errors on Python's side and check that each is found"
-    )
-    verify.add_argument(
         "--case",
         metavar="NAME",
         action="append",
         default=[],
         help="only this case of the table, such as 'reference' or 'standard, batch 64/torch'; may be given several "
         "times; key.path=value changes it",
-    )
-    verify.add_argument(
-        "--emulate",
-        metavar="COMMAND",
-        help="start every rank of both programs under this emulator of another CPU, such as 'qemu-x86_64 -cpu EPYC'",
     )
     verify.add_argument(
         "--invariance",
@@ -85,8 +77,7 @@ def add_doctor_command(commands: Any) -> None:
 
 
 def _run_verify(options: argparse.Namespace) -> int:
-    from mpitrain.native.emulation import parse_emulator
-    from mpitrain.verify.report import render_table, write_reports
+    from mpitrain.verify.report import render_table, to_json, write_json
     from mpitrain.verify.verify import VerifyRequest, verify
 
     if options.invariance:
@@ -102,23 +93,19 @@ def _run_verify(options: argparse.Namespace) -> int:
         tuple(ranks_of("1,2,3,4" if options.ranks is None else options.ranks)),
         config_path,
         tuple(overrides),
-        options.faults,
         tuple(options.case),
-        parse_emulator(options.emulate) if options.emulate is not None else (),
     )
     verification = verify(request, say_on_stderr)
-    _, page = write_reports(verification, request.output)
-    sys.stdout.write(f"{render_table(verification)}\nreport: {one_line(str(page))}\n")
+    path = write_json(to_json(verification), request.output / "verify.json")
+    sys.stdout.write(f"{render_table(verification)}\nreport: {one_line(str(path))}\n")
     return 0 if verification.passed else 1
 
 
 def _run_invariance(options: argparse.Namespace) -> int:
-    for flag, is_given in (("--faults", options.faults), ("--emulate", options.emulate is not None)):
-        if is_given:
-            raise UserError(f"{flag} belongs to the comparison with the C++ program, not to --invariance; leave it out")
     from mpitrain.verify.invariance.checks import named_checks
     from mpitrain.verify.invariance.invariance import InvarianceRequest, check_invariance
-    from mpitrain.verify.invariance.report import render_table, write_reports
+    from mpitrain.verify.invariance.report import render_table, to_json
+    from mpitrain.verify.report import write_json
 
     path, overrides = split_settings(options.settings)
     request = InvarianceRequest(
@@ -129,8 +116,8 @@ def _run_invariance(options: argparse.Namespace) -> int:
         named_checks(options.case),
     )
     invariance = check_invariance(request, say_on_stderr)
-    _, page = write_reports(invariance, request.output)
-    sys.stdout.write(f"{render_table(invariance)}\nreport: {one_line(str(page))}\n")
+    path = write_json(to_json(invariance), request.output / "invariance.json")
+    sys.stdout.write(f"{render_table(invariance)}\nreport: {one_line(str(path))}\n")
     return 0 if invariance.passed else 1
 
 

@@ -16,15 +16,12 @@ from mpitrain.errors import MissingDependencyError, writing
 from mpitrain.native.toolchain import Toolchain
 
 PROGRAM = "mpitrain_reference"
-PORTABLE_PROGRAM = "mpitrain_reference_portable"
-_PROGRAMS = (PORTABLE_PROGRAM, PROGRAM)  # in the order in which they appear: the last one says that all are there
 Say = Callable[[str], None]
 
 
 def build_program(toolchain: Toolchain, say: Say) -> Path:
     """Return the program's path, building it first if these sources and tools have not been built before.
 
-    Beside it lies PORTABLE_PROGRAM, the same for any CPU of this machine's kind, such as one that an emulator plays.
     `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint,
     OutputError where the cache cannot be written.
     """
@@ -44,15 +41,14 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
         _run([toolchain.cmake, *folders, "-DBUILD_TESTING=OFF", *tools], "configuring", building)
         say("configured; compiling")
         _run(
-            [toolchain.cmake, "--build", str(building), "--parallel", str(os.cpu_count() or 1), "--target", *_PROGRAMS],
+            [toolchain.cmake, "--build", str(building), "--parallel", str(os.cpu_count() or 1), "--target", PROGRAM],
             "compiling",
             building,
         )
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # whatever the umask: not for a group to write
-        for name in _PROGRAMS:
-            (building / name).chmod(0o755)
-            (building / name).replace(folder / name)
+        (building / PROGRAM).chmod(0o755)
+        (building / PROGRAM).replace(program)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return program

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import threading
@@ -13,29 +12,24 @@ from contextlib import contextmanager
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.own_python import NO_IMPORTS_FROM_HERE, finding_package
 from mpitrain.errors import LaunchError, MpitrainError, UserError
-from mpitrain.native.emulation import EMULATION_VARIABLES
 
 _MARK = "error: "
-# QEMU prints one line for each instruction set that a model has and it has not, for each process.
-_NO_MESSAGE = re.compile(r"qemu-\S+: warning: TCG doesn't support")
 
 
 def run_under_mpi(
     launcher: str | Sequence[str], num_ranks: int, command: Sequence[str], timeout_s: float = 1800.0,
-    emulator: Sequence[str] = (), variables: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
     """Run `command` on `num_ranks` ranks and return its standard output.
 
     `launcher`: the path of mpirun, for ranks on this machine; or words such as `srun --mpi=pmi2`, which start ranks on
-    other nodes too, whose cores are not known here. Each rank is started by `emulator`, where there is one: what an
-    emulated process starts is not emulated; it gets `variables` where the environment does not have them. Raises
-    UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError if it fails
-    or does not end in `timeout_s` seconds.
+    other nodes too, whose cores are not known here. Each rank gets `variables` where the environment does not have
+    them. Raises UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError
+    if it fails or does not end in `timeout_s` seconds.
     """
     words = [launcher, "-np"] if isinstance(launcher, str) else [*launcher, "-n"]
     num_here = num_ranks if isinstance(launcher, str) else 1
-    full = [*words, str(num_ranks), *emulator, *command]
-    return run_command(full, num_here, timeout_s, {**(EMULATION_VARIABLES if emulator else {}), **(variables or {})})
+    return run_command([*words, str(num_ranks), *command], num_here, timeout_s, variables)
 
 
 def run_command(
@@ -91,7 +85,7 @@ def json_line_of(output: str) -> str:
 
 
 def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) -> MpitrainError:
-    lines = [line for line in done.stderr.splitlines() if not _NO_MESSAGE.match(line)]
+    lines = done.stderr.splitlines()
     message = next((line.partition(_MARK)[2] for line in lines if _MARK in line), "")
     # Both programs give their exit codes the same meaning.
     kind = {UserError.exit_code: UserError, LaunchError.exit_code: LaunchError}.get(done.returncode)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.dataset.batches import EpochOrder
 from mpitrain.data.dataset.split import members_of, split_validation
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
-from mpitrain.verify.faults.table import stages_of
 from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
 from mpitrain.verify.recorder import record_run
 from mpitrain.verify.trace import Trace, write_trace
@@ -31,17 +30,18 @@ from mpitrain.verify.traced_run import Recorded
 def main() -> int:
     """Do the jobs of the file that the command line names; return the exit code."""
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    return run_on_all_ranks(lambda ranks: _do_all(ranks, jobs))
+    return run_on_all_ranks(lambda ranks: do_jobs(ranks, jobs))
 
 
-def _do_all(ranks: Ranks, jobs: list[dict[str, Any]]) -> int:
+def do_jobs(ranks: Ranks, jobs: Sequence[Mapping[str, Any]]) -> int:
+    """Train as each job says and leave its files; return exit code 0. Collective."""
     for job in jobs:
         # On CPUs and over MPI, as the C++ program runs, whatever this machine has and the user trains with.
         settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi"]
         path = Path(job["config"]) if job["config"] else None
         config = ranks.on_all_ranks(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
         with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
-            recorded = record_run(config, ranks, TRACE_STEPS, stages_of(job.get("fault")))
+            recorded = record_run(config, ranks, TRACE_STEPS)
             recorded.trace.attributes |= as_attributes(ranks.gather_object(facts_of_this_rank(os.environ)))
             ranks.on_root(lambda config=config, job=job, recorded=recorded: _write(config, job, recorded))  # type: ignore[misc]
     return 0
@@ -49,8 +49,6 @@ def _do_all(ranks: Ranks, jobs: list[dict[str, Any]]) -> int:
 
 def _write(config: RunConfig, job: Mapping[str, Any], recorded: Recorded) -> None:
     write_trace(Path(job["trace"]), recorded.trace)
-    if job.get("fault"):
-        return
     if weights_for_cpp(config.model.initial_weights) is None:
         _write_initial_weights(Path(job["initial_weights"]), config.model.hidden_size, recorded.trace)
     if config.semantics == "standard":

@@ -14,14 +14,15 @@ from mpitrain.comm.arrays import to_tensor
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data.dataset.exchange import open_source_on_root, read_own_chunks
+from mpitrain.data.open_dataset import hold_samples
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.runs.build import data_request, engine_request, model_request
+from mpitrain.models.jacobian import scalar_jacobian
+from mpitrain.runs.build import build_model, data_request, engine_request, model_request
 from mpitrain.runs.engine import SampleOrder, build_engine, open_microbatches, plan_run_batches
 from mpitrain.runs.layout import plan_layout
 from mpitrain.train.choose_engine import choose_engine
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
-from mpitrain.verify.stages import Stages
 from mpitrain.verify.trace import Trace
 from mpitrain.verify.traced_run import (
     Recorded,
@@ -34,13 +35,13 @@ from mpitrain.verify.traced_run import (
 )
 
 
-def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int], stages: Stages) -> Recorded:
+def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> Recorded:
     """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective."""
-    source = open_source_on_root(stages.select(selection_of(config)), ranks)
+    source = open_source_on_root(selection_of(config), ranks)
     rule = plan_layout(config, ranks, None, "points")
-    dataset = stages.hold_samples(data_request(config), read_own_chunks(source, ranks), rule.virtual_ranks, ranks)
+    dataset = hold_samples(data_request(config), read_own_chunks(source, ranks), rule.virtual_ranks, ranks)
     layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
-    model = stages.build_model(model_request(config), dataset.summary, ranks)
+    model = build_model(model_request(config), dataset.summary, ranks)
     plan = plan_run_batches(config.training, dataset, layout, ranks)
     tensors = dataset.converted(functools.partial(to_tensor, device=ranks.device))
     order, known = SampleOrder(config.seed, config.shuffle), set[str]()
@@ -49,9 +50,7 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int], stag
     choice = choose_engine(request, ranks, model, example)
     trained_on = dataset if choice.name == "compiled" else tensors
     sources, _ = open_microbatches(config.network, order, trained_on, model, plan, ranks, known)
-    of_engine = stages.session_of_engine(ranks)
-    engine = build_engine(request, config.seed, choice, trained_on, model, sources, plan, layout, of_engine)
-    stages.adjust_engine(engine)
+    engine = build_engine(request, config.seed, choice, trained_on, model, sources, plan, layout, ranks)
     selected = ranks.on_all_ranks(source.read_all)
     kept = without_missing(selected)
     trace = Trace({"selected_index": kept.grid_index})
@@ -62,7 +61,7 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int], stag
     Trainer(config.training, ranks, model, engine, [recorder], StopRequest(), one_by_one=True).fit()
     trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
     add_weights(trace, "weights_final", model)
-    outputs, jacobian = stages.jacobian(model, torch.from_numpy(kept.inputs.astype(config.training.dtype)))
+    outputs, jacobian = scalar_jacobian(model, torch.from_numpy(kept.inputs.astype(config.training.dtype)))
     trace.arrays["prediction"], trace.arrays["jacobian"] = trace_array(outputs), trace_array(jacobian)
     trace.attributes["median_us_per_step"] = recorder.median_step_us()
     return Recorded(trace, kept, plan)

@@ -13,10 +13,11 @@ import torch
 from mpitrain.comm.arrays import Array, host_array
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.dataset.batches import BatchPlan
+from mpitrain.data.dataset.in_memory import InMemoryDataset
+from mpitrain.data.dataset.reference import ReferenceDataset
 from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.train.callbacks import Callback
 from mpitrain.train.state import TrainingState, named_weights
-from mpitrain.verify.stages import HeldDataset
 from mpitrain.verify.trace import Trace
 
 
@@ -61,7 +62,7 @@ def without_missing(selected: Samples) -> Samples:
     return selected.take(np.flatnonzero(valid_rows(selected)))
 
 
-def add_partition(trace: Trace, ranks: Ranks, dataset: HeldDataset) -> None:
+def add_partition(trace: Trace, ranks: Ranks, dataset: InMemoryDataset | ReferenceDataset) -> None:
     """Add which samples each rank trains on, and the inputs' statistics. Collective."""
     own = np.concatenate([share.grid_index for share in dataset.training])
     gathered = ranks.gather_object(own)
@@ -72,7 +73,9 @@ def add_partition(trace: Trace, ranks: Ranks, dataset: HeldDataset) -> None:
 
 
 @torch.no_grad()
-def add_forward(trace: Trace, ranks: Ranks, dataset: HeldDataset, model: torch.nn.Module) -> None:
+def add_forward(
+    trace: Trace, ranks: Ranks, dataset: InMemoryDataset | ReferenceDataset, model: torch.nn.Module
+) -> None:
     """Add the model's outputs for all training samples. Collective."""
     outputs = [trace_array(model(share.inputs).view(-1)) for share in dataset.training if len(share.targets)]
     own = np.concatenate(outputs) if outputs else np.empty(0, trace_array(dataset.summary.normalization.mean).dtype)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,28 +12,17 @@ import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import DataError, MpitrainError, writing
-from mpitrain.native.build import PORTABLE_PROGRAM, build_program
+from mpitrain.errors import DataError, writing
+from mpitrain.native.build import build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
 from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, named_cases, weights_for_cpp
 from mpitrain.verify.compare import Comparison, compare_traces
-from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.machine_facts import SeenMachine, machines_of, merged
-from mpitrain.verify.stages import Fault
-from mpitrain.verify.trace import Trace, read_trace
+from mpitrain.verify.trace import read_trace
 from mpitrain.verify.verification_data import write_verification_history
 
 Say = Callable[[str], None]
-FAULT_RANKS = 3
-_FAULT_RUNS = {
-    "reference": Run("faults, reference", "float32", ("semantics=reference", "training.epochs=10")),
-    "standard": Run(
-        "faults, standard",
-        "float32",
-        ("training.engine=eager", "training.epochs=10", "training.global_batch_size=full"),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -53,32 +41,16 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class FaultResult:
-    """What the harness said of one planted fault."""
-
-    fault: Fault
-    found_stage: str
-    message: str
-
-    @property
-    def caught(self) -> bool:
-        """True if the first difference was named at the stage where this fault arises."""
-        return self.found_stage == self.fault.stage
-
-
-@dataclass(frozen=True)
 class Verification:
     """Everything that `mpitrain verify` found."""
 
     cases: tuple[CaseResult, ...]
-    faults: tuple[FaultResult, ...]
     wall_time_s: float
-    emulator: str = ""
 
     @property
     def passed(self) -> bool:
-        """True if every case holds and every fault was caught."""
-        return all(result.comparison.passed for result in self.cases) and all(result.caught for result in self.faults)
+        """True if every case holds."""
+        return all(result.comparison.passed for result in self.cases)
 
     @property
     def machines(self) -> tuple[SeenMachine, ...]:
@@ -90,17 +62,14 @@ class Verification:
 class VerifyRequest:
     """What to verify: the built-in cases, those of `case_names` only, or the user's own configuration.
 
-    `overrides` change the named cases where there are any. `emulator`: the command that starts every rank of both
-    programs, none for this machine's own CPU.
+    `overrides` change the named cases where there are any.
     """
 
     output: Path
     ranks: tuple[int, ...] = (1, 2, 3, 4)
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
-    with_faults: bool = False
     case_names: tuple[str, ...] = ()
-    emulator: tuple[str, ...] = ()
 
 
 def verify(request: VerifyRequest, say: Say) -> Verification:
@@ -112,7 +81,7 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
     # Before anything is built: the user's mistakes are told at once.
     named = named_cases(request.case_names, request.overrides)
     own = None if named else _own_cases(request)
-    bench = _Workbench(request.output, request.emulator, say)
+    bench = _Workbench(request.output, say)
     cases, history = own or (named or all_cases(), bench.write_history())
     results: list[CaseResult] = []
     for num_ranks in request.ranks:
@@ -120,8 +89,7 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
         runs = {case.run.name: case.run for case in cases}
         bench.run_python(num_ranks, runs.values(), history, request.config_path)
         results += [bench.compare(case, num_ranks, history, request.config_path) for case in cases]
-    faults = bench.plant_faults(history) if request.with_faults else []
-    return Verification(tuple(results), tuple(faults), time.monotonic() - started_s, shlex.join(request.emulator))
+    return Verification(tuple(results), time.monotonic() - started_s)
 
 
 def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
@@ -144,14 +112,12 @@ def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
 class _Workbench:
     """The folder, the tools and the programs of one verification."""
 
-    def __init__(self, output: Path, emulator: Sequence[str], say: Say) -> None:
+    def __init__(self, output: Path, say: Say) -> None:
         self.folder = output / "traces"
-        self._emulator, self._say = emulator, say
+        self._say = say
         toolchain = find_toolchain()
         self._python, self._mpirun = toolchain.python, toolchain.mpirun
-        built = build_program(toolchain, say)
-        # What is built for this machine's CPU may have instructions that the emulated one has not.
-        self._program = built.with_name(PORTABLE_PROGRAM) if emulator else built
+        self._program = build_program(toolchain, say)
         with writing(self.folder, "choose another --output"):
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -161,23 +127,14 @@ class _Workbench:
         write_verification_history(history)
         return history
 
-    def _run(self, num_ranks: int, command: Sequence[str]) -> str:
-        return run_under_mpi(self._mpirun, num_ranks, command, emulator=self._emulator)
-
     def run_python(
-        self,
-        num_ranks: int,
-        runs: Iterable[Run],
-        history: Path,
-        config_path: Path | None = None,
-        faults: Sequence[Fault] = (),
-    ) -> None:
-        """Train `runs` on Python's side in one launch; with `faults`, train each fault's run with the fault planted."""
+        self, num_ranks: int, runs: Iterable[Run], history: Path, config_path: Path | None
+    ) -> None:  # fmt: skip
+        """Train `runs` on Python's side in one launch."""
         jobs = [self._job(run, num_ranks, history, config_path) for run in runs]
-        jobs += [self._faulty_job(fault, num_ranks, history) for fault in faults]
         job_file = self.folder / f"jobs_np{num_ranks}.json"
         write_durably(job_file, json.dumps(jobs).encode())
-        self._run(num_ranks, [self._python, "-m", "mpitrain.verify.python_side", str(job_file)])
+        run_under_mpi(self._mpirun, num_ranks, [self._python, "-m", "mpitrain.verify.python_side", str(job_file)])
 
     def _job(self, run: Run, num_ranks: int, history: Path, config_path: Path | None) -> dict[str, object]:
         stem = self.stem(run, num_ranks)
@@ -188,13 +145,6 @@ class _Workbench:
             "initial_weights": f"{stem}.weights.nc",
             "batch_order": f"{stem}.order.nc",
         }
-
-    def _faulty_job(self, fault: Fault, num_ranks: int, history: Path) -> dict[str, object]:
-        job = self._job(_FAULT_RUNS[fault.semantics], num_ranks, history, None)
-        return {**job, "trace": str(self._fault_trace(fault)), "fault": fault.name}
-
-    def _fault_trace(self, fault: Fault) -> Path:
-        return self.folder / f"fault_{FAULTS.index(fault)}.nc"
 
     def stem(self, run: Run, num_ranks: int) -> str:
         """Return the beginning of the file names of `run` at `num_ranks`."""
@@ -207,7 +157,7 @@ class _Workbench:
         config = load_run_config(config_path, [*case.run.settings, f"data.data_path={history}"]).config
         trace = Path(f"{stem}.{case.engine}.nc")
         flags = cpp_flags(config, case, stem, history)
-        output = self._run(num_ranks, [str(self._program), *flags, "--trace", str(trace)])
+        output = run_under_mpi(self._mpirun, num_ranks, [str(self._program), *flags, "--trace", str(trace)])
         return trace, float(json.loads(json_line_of(output))["median_us_per_step"])
 
     def compare(self, case: Case, num_ranks: int, history: Path, config_path: Path | None) -> CaseResult:
@@ -221,30 +171,6 @@ class _Workbench:
         python_us = float(np.asarray(python.attributes["median_us_per_step"]))
         machines = (*machines_of("Python", python), *machines_of("C++", cpp))
         return CaseResult(case, num_ranks, comparison, python_us, cpp_us, machines)
-
-    def plant_faults(self, history: Path) -> list[FaultResult]:
-        """Plant every fault on Python's side and compare it with the C++ program's sound run."""
-        self._say(f"{FAULT_RANKS} ranks: {len(FAULTS)} planted faults")
-        self.run_python(FAULT_RANKS, _FAULT_RUNS.values(), history, None, FAULTS)
-        sound = {semantics: self._sound_trace(run, history) for semantics, run in _FAULT_RUNS.items()}
-        results = []
-        for fault in FAULTS:
-            first = compare_traces(
-                sound[fault.semantics], read_trace(self._fault_trace(fault)), "exact"
-            ).first_difference
-            result = FaultResult(fault, first.stage if first else "not found", str(first) if first else "no difference")
-            self._say(f"  {fault.name}: {'caught' if result.caught else 'NOT CAUGHT'} at {result.message}")
-            results.append(result)
-        return results
-
-    def _sound_trace(self, run: Run, history: Path) -> Trace:
-        """Return the C++ program's trace of `run`. Raises MpitrainError unless Python's is the same without a fault."""
-        expected = read_trace(self.run_cpp(Case(run, "torch", "exact"), FAULT_RANKS, history, None)[0])
-        found = read_trace(Path(f"{self.stem(run, FAULT_RANKS)}.python.nc"))
-        first = compare_traces(expected, found, "exact").first_difference
-        if first:  # any fault would seem to be caught
-            raise MpitrainError(f"{run.name}: differs without a planted fault: {first}")
-        return expected
 
 
 def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[str]:

@@ -14,7 +14,7 @@ from cpp_program import cpp_program, need_cpp_toolchain
 
 from mpitrain.errors import MissingDependencyError
 from mpitrain.native import build, toolchain
-from mpitrain.native.build import PORTABLE_PROGRAM, PROGRAM, build_program
+from mpitrain.native.build import PROGRAM, build_program
 from mpitrain.native.toolchain import Toolchain, find_toolchain
 
 # A project of one file in place of the C++ program: what is tried here is not the compiler's patience.
@@ -22,7 +22,6 @@ PROJECT = f"""
 cmake_minimum_required(VERSION 3.21)
 project(small LANGUAGES CXX)
 add_executable({PROGRAM} main.cpp)
-add_executable({PORTABLE_PROGRAM} main.cpp)
 """
 SOUND = "int main() { return 0; }\n"
 
@@ -49,7 +48,7 @@ def test_a_second_call_builds_nothing() -> None:
     assert build_program(find_toolchain(), said.append) == program
     assert said == []
     assert os.access(program, os.X_OK)
-    assert {path.name for path in program.parent.iterdir()} == {PROGRAM, PORTABLE_PROGRAM}  # and no objects next to it
+    assert {path.name for path in program.parent.iterdir()} == {PROGRAM}  # and no objects next to it
 
 
 def test_it_is_built_once_and_again_for_another_source(small: Toolchain, tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_it_is_built_once_and_again_for_another_source(small: Toolchain, tmp_pat
     first = build_program(small, said.append)
     assert subprocess.run([first], check=False).returncode == 0
     folder = f"cache/{first.parent.name}"
-    assert built_things(tmp_path) == [folder, f"{folder}/{PROGRAM}", f"{folder}/{PORTABLE_PROGRAM}"]
+    assert built_things(tmp_path) == [folder, f"{folder}/{PROGRAM}"]
     assert [line.split()[0] for line in said] == ["building", "configured;"]
     assert build_program(small, said.append) == first
     assert len(said) == 2
@@ -76,7 +75,7 @@ def test_it_is_built_once_and_again_for_another_source(small: Toolchain, tmp_pat
         (
             "CMakeLists.txt",
             PROJECT + 'file(WRITE "$ENV{TMPDIR}/left.s" "")\nmessage(FATAL_ERROR "a library is not here")\n',
-            "CMakeLists.txt:7 (message): a library is not here",
+            "CMakeLists.txt:6 (message): a library is not here",
         ),
         ("CMakeLists.txt", "no_such_command()\n", "no_such_command"),
     ],
@@ -120,9 +119,8 @@ def test_a_program_that_others_can_write_to_is_built_anew(
     def play(command: list[str], what: str, _: Path) -> None:
         folder = Path(command[command.index("-B" if what == "configuring" else "--build") + 1])
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (PROGRAM, PORTABLE_PROGRAM):
-            (folder / name).write_text("ours")
-            built.append(folder)
+        (folder / PROGRAM).write_text("ours")
+        built.append(folder)
 
     monkeypatch.setattr(build, "_run", play)
     monkeypatch.setattr(Toolchain, "identity", lambda _: "tools")

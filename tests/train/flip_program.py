@@ -16,6 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from planted_faults.bit_flips import BitFlip, plant_bit_flip
 from played_runs import COMMON, points, with_values
 
 from mpitrain.comm.agreement import is_agreed
@@ -30,7 +31,6 @@ from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.state import named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
-from mpitrain.verify.faults.bit_flips import BitFlip, with_bit_flip
 
 NUM_STEPS = 8  # of a run: 2 epochs of 4, or 8 of 1
 _STANDARD = (*COMMON, "training.save_interval=1", "data.validation_split=0.1", "model.hidden_size=5")
@@ -57,7 +57,7 @@ def train(config, ranks, flip=None):
     fractions = with_values(samples, targets=(samples.targets / 4 + 0.5).clip(0, 1))  # as IceNet's answers
     prepared = prepare_on_samples(config, take_share(fractions, ranks), ranks)
     if flip is not None:
-        with_bit_flip(flip, ranks.rank).adjust_engine(prepared.engine)
+        plant_bit_flip(flip, ranks.rank, prepared.engine)
     saved = {}
 
     class Save(Callback):

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Finished, launch
+from conftest import TESTS, Finished, launch
+from planted_faults.bit_flips import BitFlip, flip_bit, plant_bit_flip
 from played_ranks import PlayedCommunicator, on_played_ranks, played_ranks_of
 from played_runs import MLP, Run, runs
 
@@ -22,7 +23,6 @@ from mpitrain.train import drift
 from mpitrain.train.drift import DriftWatch, RankState, describe_drift
 from mpitrain.train.engines.agreement import NUM_COLUMNS, are_equal, columns_of
 from mpitrain.train.engines.weights_digest import CrcOfWeights
-from mpitrain.verify.faults.bit_flips import BitFlip, flip_bit, with_bit_flip
 
 NUM_ENGINES = 6
 PROGRAM = Path(__file__).with_name("flip_program.py")
@@ -71,19 +71,23 @@ def test_most_flips_are_noticed(flips: list[dict[str, Any]]) -> None:
     assert {fact["engine"] for fact in noticed} == {fact["engine"] for fact in flips}
 
 
-WITH_FLIP = """
+WITH_FLIP = (
+    f"TESTS = {str(TESTS)!r}"
+    + """
 import sys
 from mpitrain.cli.main import main
 from mpitrain.train.trainer import Trainer
-from mpitrain.verify.faults.bit_flips import BitFlip, with_bit_flip
+sys.path.insert(0, TESTS)
+from planted_faults.bit_flips import BitFlip, plant_bit_flip
 
 fit = Trainer.fit
 def fit_with_flip(self):
-    with_bit_flip(BitFlip(1, 20, 0, "weight", 5, 3), self._ranks.rank).adjust_engine(self._engine)
+    plant_bit_flip(BitFlip(1, 20, 0, "weight", 5, 3), self._ranks.rank, self._engine)
     fit(self)
 Trainer.fit = fit_with_flip
 sys.exit(main(sys.argv[1:]))
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +198,7 @@ def test_what_differs_within_a_long_epoch_ends_the_run_there(monkeypatch: pytest
 
     def told(run: Run) -> tuple[int, str]:
         run.trainer._one_by_one = True  # else all steps of so short an epoch are taken at once
-        with_bit_flip(BitFlip(1, 2, 0, "weight", 5, 3), run.ranks.rank).adjust_engine(run.engine)
+        plant_bit_flip(BitFlip(1, 2, 0, "weight", 5, 3), run.ranks.rank, run.engine)
         with pytest.raises(TrainingError, match=r"\Arank 0 on .* and rank 1 on .* have drifted apart") as caught:
             run.fit()
         return run.trainer.state.global_step, str(caught.value)

@@ -37,7 +37,6 @@ def test_the_same_bits_in_every_way(tmp_path: Path, request: pytest.FixtureReque
     assert [(check["check"], check["verdict"]) for check in report["checks"]] == [(name, "same") for name in names]
     assert report["steps"] > 10
     assert re.search(r"^PASSED in \d+ s$", done.stdout, re.MULTILINE)
-    assert "depends on data and settings alone" in (tmp_path / "out" / "invariance.html").read_text()
 
 
 @pytest.mark.lab
@@ -55,9 +54,6 @@ def test_a_result_that_depends_on_the_ranks_is_red_and_explained(tmp_path: Path)
     assert "training.reduction=fixed gives the same bits on any number of ranks" in check["reasons"][0]
     assert re.search(r"^PEM .* DIFFERS: after step \d: (model|optimizer)\.fc\S*\[.*\]: ", done.stdout, re.MULTILINE)
     assert re.search(r"^     why: training.reduction=any adds in the order ", done.stdout, re.MULTILINE)
-    page = (tmp_path / "out" / "invariance.html").read_text()
-    assert "depends on how the run is started" in page
-    assert "training.reduction=fixed" in page
 
 
 def result(step: int = 4, metrics: tuple[dict[str, Any], ...] = (), **tensors: Any) -> Result:
@@ -140,8 +136,6 @@ def test_the_defaults_explain_none() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--faults"], "--faults belongs to the comparison with the C++ program"),
-        (["--emulate", "qemu"], "--emulate belongs to the comparison"),
         (["--case", "PFS"], "--case 'PFS': no such check of --invariance; there are REP, PEM, ERS, ERP, PET"),
         (["--ranks", "2,x"], "--ranks 2,x: give numbers"),
         (["training.epochs=-1"], "training.epochs=-1"),

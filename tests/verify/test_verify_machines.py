@@ -7,8 +7,6 @@ import re
 import pytest
 
 from mpitrain.cli.main import main
-from mpitrain.errors import MissingDependencyError, UserError
-from mpitrain.native.emulation import parse_emulator
 from mpitrain.verify.cases import all_cases, named_cases
 from mpitrain.verify.machine_facts import SeenMachine, as_attributes, facts_of_this_rank, machines_of, merged
 from mpitrain.verify.trace import Trace
@@ -52,15 +50,6 @@ def test_cases_by_name():
     assert named_cases([], ["training.epochs=3"]) == []
 
 
-def test_an_emulator_is_a_command():
-    assert parse_emulator("env -u 'NO SUCH'") == ("env", "-u", "NO SUCH")
-    for text in ("", "qemu 'cpu"):
-        with pytest.raises(UserError, match="--emulate"):
-            parse_emulator(text)
-    with pytest.raises(MissingDependencyError, match=r"no qemu-vax on the PATH; .*apt-get install qemu-user"):
-        parse_emulator("qemu-vax -cpu 780")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -71,8 +60,6 @@ def test_an_emulator_is_a_command():
             ["--case", "standard, full batch", "training.loss_function=mae"],
             "the C++ program has no training.loss_function;",
         ),
-        (["--emulate", "qemu-vax"], "no qemu-vax on the PATH"),
-        (["--emulate", " "], "--emulate: no command"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(tmp_path, capsys, arguments, message):

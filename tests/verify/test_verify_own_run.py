@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import REFERENCE_CASE, launch
+from conftest import REFERENCE_CASE, TESTS, launch
 from cpp_program import cpp_program, read_arrays
 from networks import build_icenet
 
@@ -50,7 +50,6 @@ def test_own_reference_run(tmp_path: Path) -> None:
     # 200 epochs, not the default: step 100 is traced, step 1000 is not.
     assert "weights_step100.fc1.weight" in cases[0]["variables"]
     assert "weights_step1000.fc1.weight" not in cases[0]["variables"]
-    assert (tmp_path / "out" / "verify.html").stat().st_size > 1000
 
 
 @pytest.mark.lab
@@ -107,16 +106,25 @@ def test_a_model_file_keeps_all_its_digits(tmp_path: Path) -> None:
 
 
 # The public command, with one of the faults planted in what Python's side computes.
-WITH_FAULT = """
+WITH_FAULT = (
+    f"PROGRAM = {str(TESTS / 'planted_faults' / 'python_side.py')!r}"
+    + """
 import sys
-from unittest import mock
 from mpitrain.cli.main import main
-from mpitrain.verify.verify import _Workbench
+from mpitrain.verify import verify
 
-job = _Workbench._job
-with mock.patch.object(_Workbench, "_job", lambda *arguments: {**job(*arguments), "fault": "torch's Adam arithmetic"}):
-    sys.exit(main(sys.argv[1:]))
+job, run = verify._Workbench._job, verify.run_under_mpi
+
+def run_with_fault(launcher, num_ranks, command):
+    if "mpitrain.verify.python_side" in command:
+        command = [command[0], PROGRAM, command[-1]]
+    return run(launcher, num_ranks, command)
+
+verify._Workbench._job = lambda *arguments: {**job(*arguments), "fault": "torch's Adam arithmetic"}
+verify.run_under_mpi = run_with_fault
+sys.exit(main(sys.argv[1:]))
 """
+)
 
 
 def test_a_difference_is_exit_code_1(tmp_path: Path) -> None:
@@ -132,9 +140,6 @@ def test_a_difference_is_exit_code_1(tmp_path: Path) -> None:
     assert re.search(r"^FAILED in \d+ s$", done.stdout, re.MULTILINE)
     report = json.loads((tmp_path / "out" / "verify.json").read_text())
     assert report["passed"] is False
-    page = (tmp_path / "out" / "verify.html").read_text()
-    assert "At least one claim does not hold." in page
-    assert "All claims hold." not in page
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planted_faults.table import FAULTS
 
 from mpitrain.errors import DataError
-from mpitrain.verify.faults.table import FAULTS
 from mpitrain.verify.trace import Trace, in_order, read_trace, stage_of, write_trace
 
 IN_ORDER = (

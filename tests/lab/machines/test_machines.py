@@ -19,6 +19,7 @@ from cpp_program import cpp_program
 from machine_matrix import EMULATED, MACHINES, Machine, instruction_sets_here
 
 RANKS = 2
+EMULATED_VERIFY = Path(__file__).with_name("emulated_verify.py")
 TIMEOUT_S = 900.0  # emulation takes twenty times as long, on a machine that may be busy
 SLOW = ("Intel Haswell",)  # with --full alone: another maker's CPU, emulated too, is the one that differs
 REFERENCE = "reference/torch"
@@ -106,11 +107,11 @@ def _trained(folder: Path, number: int, run: Path) -> Trained:
 
 def verify_on(machine: Machine, case: str, folder: Path) -> tuple[Finished, dict[str, Any]]:
     """Verify one case, and return what was said and the report."""
-    emulate = ["--emulate", " ".join(machine.emulator)] if machine.emulator else []
-    flags = ["--case", case, f"training.epochs={FEW_EPOCHS[case]}", "--ranks", str(RANKS), *emulate]
+    flags = ["--case", case, f"training.epochs={FEW_EPOCHS[case]}", "--ranks", str(RANKS)]
     cpp_program()
+    program = [str(EMULATED_VERIFY), *machine.emulator, "--"] if machine.emulator else ["-m", "mpitrain", "verify"]
     done = launch(
-        ["-m", "mpitrain", "verify", *flags, "--output", str(folder)],
+        [*program, *flags, "--output", str(folder)],
         timeout_s=TIMEOUT_S,
         environ=machine.environ_of_launch,
     )

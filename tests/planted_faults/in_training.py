@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planted_faults.stages import Fault, Stages
 from torch import nn
 
 from mpitrain.comm.ranks import Ranks
@@ -18,7 +19,6 @@ from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import ModelRequest, build_model
 from mpitrain.train.losses.weighted import WeightedLoss
 from mpitrain.train.optimizers.libtorch_adam import LibtorchAdam
-from mpitrain.verify.stages import Fault, Stages
 
 # Of a row of partial sums: the gradient, then loss, weight and stop flag.
 _NUM_EXTRAS = 3

@@ -10,7 +10,6 @@ import numpy as np
 from mpitrain.comm.arrays import Array, host_array
 from mpitrain.train.compiled.vectors import KernelOptimizer
 from mpitrain.train.engines.contract import StepEngine, StepResult
-from mpitrain.verify.stages import Stages
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,9 @@ class BitFlip:
     bit: int
 
 
-def with_bit_flip(flip: BitFlip, rank: int) -> Stages:
-    """Return the stages of a run on rank `rank` in which the bit is flipped on its own rank, and nothing elsewhere."""
-
-    def adjust(engine: StepEngine) -> None:
-        engine.take_steps = _Flipping(engine, flip, rank).take_steps  # type: ignore[method-assign]
-
-    return Stages(adjust_engine=adjust)
+def plant_bit_flip(flip: BitFlip, rank: int, engine: StepEngine) -> None:
+    """Let the steps of the engine of rank `rank` flip the bit on the flip's own rank, and do nothing elsewhere."""
+    engine.take_steps = _Flipping(engine, flip, rank).take_steps  # type: ignore[method-assign]
 
 
 class _Flipping:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from planted_faults.stages import Fault, Stages
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DomainSection
@@ -25,7 +26,6 @@ from mpitrain.data.open_dataset import DataRequest, torch_dtype
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.data.selection.settings import Selection
-from mpitrain.verify.stages import Fault, Stages
 
 
 def _domain(**settings: Any) -> Stages:

@@ -1,10 +1,13 @@
-"""The stages of a run as the recorder takes them, each of which a test of the harness may replace by a wrong one."""
+"""The stages of a run as the recorder of `verify` takes them, and what puts others in their place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -14,10 +17,12 @@ from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
 from mpitrain.data.open_dataset import DataRequest, hold_samples
 from mpitrain.data.samples import Samples
-from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import ModelRequest, build_model
+from mpitrain.runs.engine import build_engine
 from mpitrain.train.engines.contract import StepEngine
+from mpitrain.verify import recorder
 
 HeldDataset = InMemoryDataset | ReferenceDataset
 
@@ -46,3 +51,22 @@ class Fault:
     stage: str
     stages: Stages
     semantics: str = "reference"
+
+
+@contextmanager
+def planted(stages: Stages) -> Iterator[None]:
+    """Let the recorder take these stages."""
+
+    def build(*arguments: Any) -> StepEngine:
+        *others, ranks = arguments
+        engine = build_engine(*others, stages.session_of_engine(ranks))
+        stages.adjust_engine(engine)
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "selection_of", lambda config: stages.select(selection_of(config)))
+        patch.setattr(recorder, "hold_samples", stages.hold_samples)
+        patch.setattr(recorder, "build_model", stages.build_model)
+        patch.setattr(recorder, "build_engine", build)
+        patch.setattr(recorder, "scalar_jacobian", stages.jacobian)
+        yield
