@@ -6,7 +6,6 @@ algbw = bytes / time      busbw = algbw * factor: what the wires carry, to be co
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
 from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing, measure_interleaved, timing_record
 from mpitrain.bench.output import check_writable, format_bytes, render_table, write_bytes, write_json
+from mpitrain.bench.step_report import machine_record
 from mpitrain.comm.agreement import mark_agreed, on_root
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.mpi.communicator import MpiCommunicator
@@ -233,24 +233,13 @@ def _write(
 ) -> None:
     records = [to_record(result) for result in results]
     if request.json_path is not None:
-        write_json(request.json_path, {**_surroundings(ranks), "transports": list(names), "results": records})
+        of_ranks = {"num_ranks": ranks.world_size, "num_nodes": ranks.num_nodes, "dtype": "float32"}
+        record = {"command": "bench collectives", "machine": machine_record(), **of_ranks, "transports": list(names)}
+        write_json(request.json_path, {**record, "results": records})
     if request.plot_path is not None:
         from mpitrain.bench.plots import draw_collectives
 
         write_bytes(request.plot_path, draw_collectives(records))
-
-
-def _surroundings(ranks: Ranks) -> dict[str, Any]:
-    return {
-        "benchmark": "collectives",
-        "num_ranks": ranks.world_size,
-        "num_nodes": ranks.num_nodes,
-        "num_cores": ranks.node_cores,
-        "host": ranks.host,
-        "processor": platform.processor() or platform.machine(),
-        "torch": torch.__version__,
-        "dtype": "float32",
-    }
 
 
 def to_record(result: CollectiveResult) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from mpitrain.bench.output import render_table
 from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
 from mpitrain.cluster.cores import detect_usable_core_count
 from mpitrain.cluster.cpu.identity import detect_cpu
-from mpitrain.version import __version__
+from mpitrain.cluster.facts import package_versions
 
 
 def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
@@ -23,9 +22,7 @@ def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
         "processor": detect_cpu().brand or platform.machine(),
         "cores": detect_usable_core_count(),
         "threads_per_rank": threads_per_rank,
-        "python": platform.python_version(),
-        "torch": importlib.metadata.version("torch"),
-        "mpitrain": __version__,
+        "versions": package_versions(),
     }
 
 
@@ -103,7 +100,7 @@ def threads_of(results: Sequence[StepResult]) -> int | None:
 def _machine_line(threads_per_rank: int | None = 1) -> str:
     machine = machine_record()
     threads = "threads as the settings say" if threads_per_rank is None else "one thread a rank"
-    return f"{machine['cores']} cores, {machine['processor']}, torch {machine['torch']}; {threads}"
+    return f"{machine['cores']} cores, {machine['processor']}, torch {machine['versions']['torch']}; {threads}"
 
 
 def _error_lines(results: Sequence[StepResult]) -> list[str]:

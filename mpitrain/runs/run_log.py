@@ -12,6 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from mpitrain.cluster.cores import detect_affinity
+from mpitrain.cluster.facts import machine_facts, package_versions, variables_of_launch
+from mpitrain.comm.mpi.library import mapped_library_path
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig, TrackingSection
 from mpitrain.errors import MpitrainError, StoppedError
@@ -20,7 +23,6 @@ from mpitrain.observe.summary import RunSummary
 from mpitrain.observe.trackers.open_trackers import check_trackers, final_values, open_trackers, where_to_look
 from mpitrain.observe.trackers.tracker import BackgroundTracker
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.runs.reproduction.facts import machine_facts, package_versions, rank_facts
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.run_folder import RunFolder
 
@@ -45,12 +47,25 @@ def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> No
         logger.info("start: %s", line)
     if not logger.isEnabledFor(logging.DEBUG):
         return
-    facts = {**_part_of(prepared), **rank_facts(ranks, os.environ), **machine_facts(os.environ)}
+    facts = {**_part_of(prepared), **_rank_facts(ranks), **machine_facts(os.environ)}
     for name, value in facts.items():
         logger.debug("%s: %s", name, value or "-")
     logger.debug("versions: %s", ", ".join(f"{name} {version or '-'}" for name, version in package_versions().items()))
     for what, seconds in ranks.starting.times:
         logger.debug("start: %.3f s %s", seconds, what)
+
+
+def _rank_facts(ranks: Ranks) -> dict[str, str]:
+    """Return what this rank is and who started it."""
+    return {
+        "launcher": f"{ranks.info.source}, transport {ranks.transport}, backend {ranks.backend or '-'}",
+        "place": f"rank {ranks.rank} of {ranks.world_size}, {ranks.local_rank} of {ranks.local_world_size} on node "
+        f"{ranks.node_rank} of {ranks.num_nodes} ({ranks.host})",
+        "device": f"{ranks.device}, {ranks.num_threads} threads, reduction {ranks.reduction}",
+        "cores": f"{sorted(detect_affinity())}, {ranks.node_cores} of the node",
+        "mpi_library_path": mapped_library_path(),
+        "variables": variables_of_launch(os.environ),
+    }
 
 
 def describe_start(of_ranks: Sequence[Sequence[tuple[str, float]]]) -> list[str]:

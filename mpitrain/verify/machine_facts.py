@@ -6,14 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster.facts import vendor_settings
 from mpitrain.comm.mpi.library import read_mpi_library
 from mpitrain.verify.trace import Trace
 
-# Settings with which vendors' libraries choose their instructions; the C++ program's machine.cpp has the same list.
-_VENDOR_SETTINGS = (
-    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-)  # fmt: skip
 _FACTS = ("cpu", "torch", "mpi_library", "vendor_settings")
 
 
@@ -42,7 +38,7 @@ def facts_of_this_rank(environ: Mapping[str, str]) -> dict[str, str]:
         "cpu": str(detect_cpu()),
         "torch": f"{torch.__version__} ({torch.backends.cpu.get_cpu_capability()})",
         "mpi_library": read_mpi_library().version,
-        "vendor_settings": " ".join(f"{name}={environ[name]}" for name in _VENDOR_SETTINGS if name in environ),
+        "vendor_settings": vendor_settings(environ),
     }
 
 

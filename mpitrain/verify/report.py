@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from mpitrain.cluster.facts import package_versions
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.verify.tolerances import TABLES
@@ -54,19 +53,10 @@ def to_json(verification: Verification) -> dict[str, Any]:
     return {
         "passed": verification.passed,
         "wall_time_s": verification.wall_time_s,
-        "versions": versions(),
+        "versions": package_versions(),
         "machines": [asdict(seen) for seen in verification.machines],
         "cases": [_case_to_json(result) for result in verification.cases],
         "tolerances": {claim: [asdict(entry) for entry in table] for claim, table in TABLES.items()},
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that bits may depend on."""
-    return {
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "mpi4py", "numpy")},
     }
 
 

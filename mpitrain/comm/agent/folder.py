@@ -13,21 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.launchers import SHELL_STEP_IDS, is_set
+from mpitrain.cluster.launchers import RANK_VARIABLES, SHELL_STEP_IDS, is_set
 from mpitrain.comm.agent.processes import process_stat, read_of_process
 
 Note = dict[str, Any]
 SPOKEN, SAID = "spoken", "said"
 
-_RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_RANK",
-    "PMIX_RANK",
-    "PMI_RANK",
-    "PALS_RANKID",
-    "FLUX_TASK_RANK",
-    "RANK",
-    "SLURM_PROCID",
-)
 _POLL_S = 0.05
 _NUM_NAMES = 8  # another user can hold some of them
 
@@ -149,9 +140,9 @@ def _identity_of_launcher(environ: Mapping[str, str]) -> str:
 
 def launcher_pid(environ: Mapping[str, str]) -> int:
     """Return the process that started this rank: the nearest ancestor that is not the rank itself or its wrapper."""
-    name = next((name for name in _RANK_VARIABLES if is_set(environ, name)), "")
-    own = f"{name}={environ.get(name, '')}".encode()
+    # All of them: a launcher inside of another one's step has the step's own variable too.
+    own = {f"{name}={environ[name]}".encode() for name in RANK_VARIABLES if is_set(environ, name)}
     pid = os.getppid()
-    while pid > 1 and own in read_of_process(pid, "environ").split(b"\0"):
+    while pid > 1 and own and own <= {*read_of_process(pid, "environ").split(b"\0")}:
         pid = int(process_stat(pid)[1])
     return pid

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mpitrain.cluster.facts import machine_facts, package_versions, vendor_settings
 from mpitrain.comm.ranks import Ranks
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.durable_files import write_durably
@@ -24,7 +25,6 @@ from mpitrain.observe.summary import RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.data_files import FileRecord, record_files
 from mpitrain.runs.reproduction.energy import EnergyMeter
-from mpitrain.runs.reproduction.facts import machine_facts, package_versions, vendor_settings
 from mpitrain.runs.reproduction.stored_record import FORMAT, read_record
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.folder.claim import ClaimedFolder

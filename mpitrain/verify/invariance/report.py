@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from mpitrain.cluster.facts import package_versions
 from mpitrain.verify.invariance.invariance import CheckOutcome, Invariance
-from mpitrain.verify.report import versions
 
 _NO_REASON = "nothing in the settings explains it: a bug of this package or of a library, or a fault of a machine"
 
@@ -36,7 +36,7 @@ def to_json(invariance: Invariance) -> dict[str, Any]:
     return {
         "passed": invariance.passed,
         "wall_time_s": invariance.wall_time_s,
-        "versions": versions(),
+        "versions": package_versions(),
         "ranks": invariance.num_ranks,
         "steps": invariance.num_steps,
         "checks": [

@@ -1,0 +1,71 @@
+"""What bits and speed may depend on besides the settings, as one process sees it: versions, machine, variables."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster.launchers import LAUNCHERS
+from mpitrain.compiler import find_cpp_compiler
+from mpitrain.errors import installed_version
+from mpitrain.version import __version__
+
+PACKAGES = ("torch", "numpy", "mpi4py", "netCDF4", "h5py", "safetensors", "pydantic")
+"""The packages that compute or read."""
+NEEDED_PACKAGES = (*PACKAGES, "PyYAML", "rich", "matplotlib")
+"""Those and the others without which a command fails."""
+# With these libraries choose their instructions; the C++ program's machine.cpp has the same list of a CPU's.
+_CHOOSING = (
+    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
+COMPARED_VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HDF5_USE_FILE_LOCKING",
+)  # fmt: skip
+"""Variables that must not differ between ranks, or one rank takes another way than the rest."""
+
+
+def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of Python, of this package and of `names`, which are not imported; "" for a missing one."""
+    return {"Python": platform.python_version(), "mpitrain": __version__} | {
+        name: installed_version(name) for name in names
+    }
+
+
+def machine_facts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what this machine is: its CPU, what torch uses of it, system, MPI library, compiler."""
+    torch: Any = sys.modules.get("torch")  # a run that does not load it computes nothing with it
+    return {
+        "cpu": str(detect_cpu()),
+        "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
+        "system": platform.platform(),
+        "mpi_library": mpi_library_version(),
+        "compiler": find_cpp_compiler(environ) or "",
+    }
+
+
+def vendor_settings(environ: Mapping[str, str]) -> str:
+    """Return the variables that choose instructions or threads, as NAME=VALUE."""
+    return _given(_CHOOSING, environ)
+
+
+def variables_of_launch(environ: Mapping[str, str]) -> str:
+    """Return the variables that launchers set and libraries read, as NAME=VALUE."""
+    fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes", "tasks_per_node")
+    named = [getattr(launcher, field) for launcher in LAUNCHERS for field in fields]
+    others = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "PBS_JOBID", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG")
+    names = dict.fromkeys((*filter(None, named), *others, "MPI4PY_LIBMPI", *_CHOOSING, *COMPARED_VARIABLES))
+    return _given(names, environ)
+
+
+def mpi_library_version() -> str:
+    """Return the first line of the loaded MPI library's version; "" where none is loaded."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return "" if mpi is None else mpi.Get_library_version().strip("\0\n ").splitlines()[0]
+
+
+def _given(names: Iterable[str], environ: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={environ[name]}" for name in names if name in environ)
