@@ -1,4 +1,4 @@
-"""The section `ensemble`: which networks are trained in one world, and how the best of them are found."""
+"""The section `ensemble`: which networks are trained in one world."""
 
 from __future__ import annotations
 
@@ -40,13 +40,6 @@ class EnsembleSection(Section):
     numbers."""
     draws: Count | None = None
     """How many times the settings of `random` are drawn, for each combination of the grid; null means 10."""
-    halving: Fraction | None = None
-    """Stop the worst early: of this many settings one is trained on, up to this many times the epochs; null trains
-    all to the end."""
-    first_epochs: Count = 1
-    """Epochs before the first decision of `halving`."""
-    halving_block: Count | None = None
-    """Decide among this many settings at a time, without waiting for the others; null decides among all."""
     ranks_per_member: Count | Literal["auto"] = "auto"
     """Ranks that train one member together; auto: as few as leave no rank without work."""
     save_interval_s: Annotated[float, Field(ge=0)] = 60.0
@@ -77,8 +70,6 @@ def ensemble_problems(section: EnsembleSection) -> Iterator[tuple[str, object, s
                 yield f"ensemble.{name}", key, f"{key} {problem}"
     if section.draws is not None and not section.random:
         yield "ensemble.draws", section.draws, "nothing is drawn; name settings in ensemble.random, or remove it"
-    if section.halving is None and section.halving_block is not None:
-        yield "ensemble.halving_block", section.halving_block, "is of ensemble.halving; set that too, or remove this"
 
 
 def _problem_of(name: str, key: str, values: Any, section: EnsembleSection) -> str | None:

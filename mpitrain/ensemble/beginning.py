@@ -11,6 +11,8 @@ from typing import Any
 from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DataSection, LoadedConfig, RunConfig, TrackingSection, load_run_config, render_yaml
 from mpitrain.config.advice.defaults import OpenSettings, SampleCount
+from mpitrain.config.older.spellings import HALVING
+from mpitrain.config.yaml import read_settings
 from mpitrain.data.dataset.exchange import count_usable, open_source_on_root
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
@@ -56,9 +58,19 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         if not folder.config.is_file():
             raise ConfigError(f"--resume: {folder.path} holds no ensemble; name its folder with --output FOLDER")
         loaded = load_settings_to_go_on(folder, request.trust_code, overrides)
+        _refuse_halving(folder)
     else:
         loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
     return LoadedConfig(loaded.config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
+
+
+def _refuse_halving(folder: RunFolder) -> None:
+    """Raise ConfigError where the ensemble was begun with a setting that has gone: its members are at various rungs."""
+    if any(one.path == HALVING and one.value is not None for one in read_settings(folder.config)):
+        raise ConfigError(
+            f"--resume: {folder.path} was begun with ensemble.halving, which has gone; train all of its settings anew "
+            "in another folder, or with --overwrite"
+        )
 
 
 def _of_no_effect(tracking: TrackingSection, data: DataSection) -> list[str]:
@@ -163,9 +175,8 @@ def _check_members(plan: EnsemblePlan) -> None:
 
 
 def _of_member(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of a member but for its step to stop at, which a search sets, and its ensemble's place."""
+    """Return the settings of a member but for its ensemble's place."""
     values = config.model_dump()
-    values["training"]["max_steps"] = None
     ensemble = RunFolder(Path(values["output"].pop("model_dir")).parent.parent)
     if config.data.entries == [str(ensemble.synthetic_history)]:  # which is moved and copied with it
         values["data"]["data_path"] = None

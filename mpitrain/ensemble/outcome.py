@@ -17,19 +17,18 @@ from mpitrain.errors import writing
 from mpitrain.json_text import read_regular_file
 
 OUTCOME = "member.json"
-Status = Literal["done", "given up", "diverged", "failed"]
+Status = Literal["done", "diverged", "failed"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one member fared up to one rung of a search, the last one where there is no search.
+    """How one member fared.
 
-    Losses are those of its exported weights; settings are compared by `score`, None where there is none. `given up`
-    after `epochs`: it waits to be promoted. `message` says why a member has no network.
+    Losses are those of its exported weights; settings are compared by `score`, None where there is none. `message` says
+    why a member has no network.
     """
 
     number: int
-    rung: int
     status: Status
     epochs: int = 0
     score: float | None = None
@@ -78,17 +77,17 @@ class LoneFailures:
         with contextlib.suppress(OSError):
             self._path(self._number).write_text(f"{message}\n")
 
-    def outcome_of(self, number: int, rung: int) -> Outcome | None:
-        """Return what became of member `number` on `rung` if it has failed so too often; else None."""
+    def outcome_of(self, number: int) -> Outcome | None:
+        """Return what became of member `number` if it has failed so too often; else None."""
         if self._number < MOST_LONE_FAILURES:
             return None
         message = self._path(self._number - 1).read_text(errors="replace").strip()
-        return Outcome(number, rung, "failed", message=f"{message} (on some of its ranks, {self._number} times)")
+        return Outcome(number, "failed", message=f"{message} (on some of its ranks, {self._number} times)")
 
 
-Known = dict[tuple[int, int], Outcome]
-Results = Mapping[tuple[int, int], Outcome]
-"""What became of members, by (member's number, rung)."""
+Known = dict[int, Outcome]
+Results = Mapping[int, Outcome]
+"""What became of members, by their numbers."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +98,16 @@ class Ended:
     signal_name: str | None
 
 
-def write_outcomes(folder: Path, outcomes: Mapping[int, Outcome]) -> None:
-    """Write `member.json`, a line for each rung, whole or not at all. Raises OutputError."""
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """Write `member.json`, whole or not at all. Raises OutputError."""
     with writing(folder / OUTCOME, "free space, then --resume"):
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / OUTCOME, "".join(f"{outcomes[rung].to_json()}\n" for rung in sorted(outcomes)).encode())
+        write_whole(folder / OUTCOME, f"{outcome.to_json()}\n".encode())
 
 
-def read_outcomes(folder: Path) -> dict[int, Outcome]:
-    """Return what became of the member in `folder`, by rung; nothing where it has not ended, or the file is damaged."""
+def read_outcome(folder: Path) -> Outcome | None:
+    """Return what became of the member in `folder`; None where it has not ended, or the file is damaged."""
     try:
-        found = [Outcome.from_json(line) for line in read_regular_file(folder / OUTCOME).splitlines()]
+        return Outcome.from_json(read_regular_file(folder / OUTCOME))
     except (OSError, ValueError, TypeError):
-        return {}
-    return {outcome.rung: outcome for outcome in found}
+        return None

@@ -13,11 +13,10 @@ from typing import Any
 
 from mpitrain.comm.ranks import Ranks
 from mpitrain.durable_files import write_durably
-from mpitrain.ensemble.choice import BEST, choose_best, render_best, stage_history
+from mpitrain.ensemble.choice import BEST, choose_best, render_best
 from mpitrain.ensemble.held_out import HeldOut, compare
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
-from mpitrain.ensemble.plan.search import Search
 from mpitrain.ensemble.report import draw_members, write_ensemble_report
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
@@ -26,29 +25,21 @@ from mpitrain.models.files.file_network import StoredNetwork
 from mpitrain.models.files.torchscript import save_model, scripted_copies
 from mpitrain.observe.page.words import describe_settings
 
-TABLE, HISTORY = "ensemble.csv", "search.txt"
+TABLE = "ensemble.csv"
 
 
-def last_outcomes(results: Results) -> dict[int, Outcome]:
-    """Return each member's outcome on the highest rung that it reached."""
-    found: dict[int, Outcome] = {}
-    for (number, _), outcome in sorted(results.items()):
-        found[number] = outcome
-    return found
-
-
-def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, search: Search, results: Results) -> None:
-    """Write the table, the networks as one, what a search decided, and the report. Collective. Raises UserError.
+def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> None:
+    """Write the table, the networks as one, the best settings, and the report. Collective. Raises UserError.
 
     Two ranks share the work: while the first writes the networks, the second draws what the members have written.
     """
-    table = render_table(plan, last_outcomes(results))
+    table = render_table(plan, results)
     rows = list(csv.DictReader(io.StringIO(table)))
-    chosen = _network_members(plan, search, results)
+    chosen = _network_members(plan, results)
     draws = ranks.rank == min(1, ranks.world_size - 1)
 
     def share_the_work() -> tuple[tuple[HeldOut | None, list[str]], dict[str, str]]:
-        networks = _write_results(plan, search, results, table, chosen) if ranks.is_root else {}
+        networks = _write_results(plan, results, table, chosen) if ranks.is_root else {}
         pictures = draw_members(plan.folder, rows) if draws else {}
         return (compare(plan.folder, rows, networks), _words(plan, networks)), pictures
 
@@ -68,16 +59,14 @@ def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[st
 
 
 def _write_results(
-    plan: EnsemblePlan, search: Search, results: Results, table: str, chosen: Sequence[Member]
+    plan: EnsemblePlan, results: Results, table: str, chosen: Sequence[Member]
 ) -> Mapping[str, StoredNetwork]:
     """Write all but the report; return the networks of the ensemble's model by the members' names."""
     _write(plan, TABLE, table)
     networks = _write_network(plan, chosen)
-    if search.is_complete(results) and any(member.varied for member in plan.members):
-        _write(plan, HISTORY, "".join(f"{line}\n" for line in stage_history(search, results)))
-        choice = choose_best(plan, search, results)
-        if choice is not None:
-            _write(plan, BEST, render_best(choice, plan))
+    choice = choose_best(plan, results)
+    if choice is not None and choice.members[0].varied:
+        _write(plan, BEST, render_best(choice, plan))
     return networks
 
 
@@ -98,12 +87,11 @@ def _write_network(plan: EnsemblePlan, chosen: Sequence[Member]) -> Mapping[str,
     return dict(zip(stored.member_names, stored.members, strict=True))
 
 
-def _network_members(plan: EnsemblePlan, search: Search, results: Results) -> list[Member]:
+def _network_members(plan: EnsemblePlan, results: Results) -> list[Member]:
     """Return the members of the best setting, or where each setting has a failure, of the one with most networks."""
-    last = last_outcomes(results)
-    done = [one for one in plan.members if one.number in last and last[one.number].status == "done"]
+    done = [one for one in plan.members if one.number in results and results[one.number].status == "done"]
     counts = Counter(member.setting for member in done)
-    choice = choose_best(plan, search, results)
+    choice = choose_best(plan, results)
     setting = choice.setting if choice is not None else max(counts, key=lambda one: (counts[one], -one), default=-1)
     return [member for member in done if member.setting == setting]
 
@@ -114,7 +102,7 @@ def _write(plan: EnsemblePlan, name: str, text: str) -> None:
         write_durably(path, text.encode())
 
 
-def render_table(plan: EnsemblePlan, outcomes: Mapping[int, Outcome]) -> str:
+def render_table(plan: EnsemblePlan, outcomes: Results) -> str:
     """Return one line a member as CSV: what it is, and what became of it; nothing in it depends on time or ranks."""
     keys = list(dict.fromkeys(key for member in plan.members for key in member.varied))
     names = ("status", "epochs", "train_loss", "validation_loss", "best_epoch", "weights_sha256", "message")
@@ -133,11 +121,9 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def describe_end(
-    plan: EnsemblePlan, search: Search, ended: Ended, wall_time_s: float, world_size: int
-) -> Sequence[str]:
+def describe_end(plan: EnsemblePlan, ended: Ended, wall_time_s: float, world_size: int) -> Sequence[str]:
     """Return the lines at the end of an ensemble."""
-    outcomes = last_outcomes(ended.results)
+    outcomes = dict(sorted(ended.results.items()))
     done = [outcome for outcome in outcomes.values() if outcome.status == "done"]
     failed = [outcome for outcome in outcomes.values() if outcome.is_failure]
     lines = [
@@ -147,7 +133,7 @@ def describe_end(
     lines += [f"         member {one.number:04d} {one.status}: {one.message}" for one in failed[:3]]
     lines += [f"         and {len(failed) - 3} more, see the table"] if len(failed) > 3 else []
     lines += _describe_losses(plan.members, done)
-    choice = choose_best(plan, search, ended.results)
+    choice = choose_best(plan, ended.results)
     if choice is not None and choice.members[0].varied:
         lines += [f"Best     {choice.members[0].settings_words}: {choice.words}", f"         {plan.folder / BEST}"]
     model = plan.folder / plan.config.output.model_file

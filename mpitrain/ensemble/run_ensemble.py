@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.ranks import Ranks
@@ -15,10 +14,9 @@ from mpitrain.ensemble.beginning import (
     prepare_folder,
     with_defaults,
 )
-from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcomes
-from mpitrain.ensemble.plan.estimate import Estimator, costs_of, render_dry_run
+from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcome
+from mpitrain.ensemble.plan.estimate import Estimator, longest_first, render_dry_run
 from mpitrain.ensemble.plan.members import EnsemblePlan
-from mpitrain.ensemble.plan.search import Search, plan_search
 from mpitrain.ensemble.results import describe_end, finish_ensemble
 from mpitrain.ensemble.training.worker import train_members
 from mpitrain.errors import MpitrainError, StoppedError, TrainingError
@@ -52,36 +50,27 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
 def _train_and_finish(ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, started_s: float) -> None:
     ranks.write_failures_to(RunFolder(plan.folder).logs)
     ranks.end_start()
-    search = replace(plan_search(plan), costs=costs_of(plan.members, Estimator(ranks, plan)))
-    known = ranks.on_root(lambda: _known_outcomes(plan, search))
-    ended = train_members(ranks, plan, search, known, claim)
+    members = longest_first(plan.members, Estimator(ranks, plan))
+    known = ranks.on_root(lambda: _known_outcomes(plan))
+    ended = train_members(ranks, plan, members, known, claim)
     ranks.on_root(claim.check_claim)
-    finish_ensemble(ranks, plan, search, ended.results)
-    for line in describe_end(plan, search, ended, time.monotonic() - started_s, ranks.world_size):
+    finish_ensemble(ranks, plan, ended.results)
+    for line in describe_end(plan, ended, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)
 
 
-def _known_outcomes(plan: EnsemblePlan, search: Search) -> Known:
-    """Return what a resumed ensemble has done already."""
-    found = {member.number: read_outcomes(plan.folder_of(member)) for member in plan.members}
-    known = {
-        (number, rung): outcome
-        for number, outcomes in found.items()
-        for rung, outcome in outcomes.items()
-        if rung < len(search.rungs) and (outcome.is_failure or _is_whole(plan, outcome))
-    }
-    return known | _failed_on_some_ranks(plan, known)
-
-
-def _failed_on_some_ranks(plan: EnsemblePlan, known: Known) -> Known:
-    """Return the members that have ended all ranks too often, each on the rung after those that it has reached."""
-    found: Known = {}
+def _known_outcomes(plan: EnsemblePlan) -> Known:
+    """Return what a resumed ensemble has done already, and the members that have ended all ranks too often."""
+    known: Known = {}
     for member in plan.members:
-        rung = len([number for number, _ in known if number == member.number])
-        failed = LoneFailures(plan.folder_of(member)).outcome_of(member.number, rung)
-        found |= {} if failed is None else {(member.number, rung): failed}
-    return found
+        folder = plan.folder_of(member)
+        outcome = read_outcome(folder)
+        if outcome is None or not (outcome.is_failure or _is_whole(plan, outcome)):
+            outcome = LoneFailures(folder).outcome_of(member.number)
+        if outcome is not None:
+            known[member.number] = outcome
+    return known
 
 
 def _is_whole(plan: EnsemblePlan, outcome: Outcome) -> bool:
@@ -89,8 +78,7 @@ def _is_whole(plan: EnsemblePlan, outcome: Outcome) -> bool:
     folder = RunFolder(plan.folder_of(plan.members[outcome.number]), plan.config.output.model_file)
     try:
         CheckpointStore(folder.checkpoints).load_latest()
-        if outcome.status == "done":
-            check_sums(folder.model)
+        check_sums(folder.model)
     except (MpitrainError, OSError, RuntimeError):
         return False
     return True
@@ -98,7 +86,7 @@ def _is_whole(plan: EnsemblePlan, outcome: Outcome) -> bool:
 
 def _raise_if_unfinished(plan: EnsemblePlan, ended: Ended) -> None:
     if ended.signal_name is not None:
-        left = len(plan.members) - len({number for number, _ in ended.results})
+        left = len(plan.members) - len(ended.results)
         raise mark_agreed(
             StoppedError(f"stopped by {ended.signal_name}; {left} members have not begun or are under way: --resume")
         )

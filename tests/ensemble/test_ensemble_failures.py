@@ -13,7 +13,6 @@ from test_ensemble_runs import ensemble, hashes_of, table_of
 from mpitrain.comm.agent.position import CollectiveNotes
 from mpitrain.ensemble.outcome import LoneFailures
 from mpitrain.ensemble.training import worker
-from mpitrain.ensemble.training.hand_out import Task
 
 NETWORKS = """
 import os, torch
@@ -99,9 +98,9 @@ def test_a_member_is_not_blamed_for_ranks_that_were_lost(
     tools: Any = SimpleNamespace(group=SimpleNamespace(cpu=communicator, tensors=communicator))
     none: Any = None
     one = worker._Worker(none, SimpleNamespace(claims=None), tools, none)  # type: ignore[arg-type]
-    member: Any = SimpleNamespace(number=0)
+    member: Any = SimpleNamespace(name="0000")
     with pytest.raises(RuntimeError, match="reset by peer"):
-        one._check_all_know(RuntimeError("reset by peer"), Task(member, 0), LoneFailures(tmp_path))
+        one._check_all_know(RuntimeError("reset by peer"), member, LoneFailures(tmp_path))
     assert len(list(tmp_path.iterdir())) == (collective is None)
 
 

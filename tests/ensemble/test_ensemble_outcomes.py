@@ -10,7 +10,7 @@ import pytest
 
 from mpitrain.config import EnsembleSection, RunConfig
 from mpitrain.ensemble import report
-from mpitrain.ensemble.outcome import Ended, Outcome, read_outcomes, write_outcomes
+from mpitrain.ensemble.outcome import Ended, Outcome, read_outcome, write_outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan
 from mpitrain.ensemble.results import _describe_losses
 from mpitrain.ensemble.run_ensemble import _raise_if_unfinished
@@ -19,16 +19,21 @@ from mpitrain.errors import StoppedError, TrainingError
 PLAN: Any = SimpleNamespace(members=range(5))
 
 
-def outcomes_of(*statuses: Any) -> dict[tuple[int, int], Outcome]:
-    told = dict(enumerate(statuses))
-    return {(number, 0): Outcome(number, 0, status, message=f"member {number}") for number, status in told.items()}
+def outcomes_of(*statuses: Any) -> dict[int, Outcome]:
+    return {number: Outcome(number, status, message=f"member {number}") for number, status in enumerate(statuses)}
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    outcomes = {rung: Outcome(3, rung, "failed", message=f"line {rung}") for rung in (1, 0)}
-    write_outcomes(tmp_path / "new", outcomes)
-    assert read_outcomes(tmp_path / "new") == outcomes
-    assert read_outcomes(tmp_path / "none") == {}
+    outcome = Outcome(3, "failed", message="what it failed with")
+    write_outcome(tmp_path / "new", outcome)
+    assert read_outcome(tmp_path / "new") == outcome
+    assert read_outcome(tmp_path / "none") is None
+    # Earlier versions wrote the rung of a search, 0 where there was none, and a line for each rung.
+    line = '{"number": 3, "rung": 0, "status": "done", "epochs": 2}\n'
+    (tmp_path / "new" / "member.json").write_text(line)
+    assert read_outcome(tmp_path / "new") == Outcome(3, "done", epochs=2)
+    (tmp_path / "new" / "member.json").write_text(2 * line)
+    assert read_outcome(tmp_path / "new") is None
 
 
 def test_a_stop_tells_how_many_members_are_left() -> None:
@@ -43,10 +48,10 @@ def test_one_member_that_ended_well_is_enough() -> None:
 
 
 def test_losses_that_are_no_numbers_do_not_count() -> None:
-    done = [Outcome(number, 0, "done", score=score, validation_loss=score) for number, score in enumerate((0.5, 0.25))]
+    done = [Outcome(number, "done", score=score, validation_loss=score) for number, score in enumerate((0.5, 0.25))]
     expected = ["Loss     validation 3.7500e-01 +- 1.8e-01 over members, best 2.5000e-01 (member 0001)"]
     assert _describe_losses([], done) == expected
-    without = [Outcome(2, 0, "done"), Outcome(3, 0, "done", score=float("inf"))]
+    without = [Outcome(2, "done"), Outcome(3, "done", score=float("inf"))]
     assert _describe_losses([], [*done, *without]) == expected
     assert _describe_losses([], without) == []
 

@@ -1,23 +1,25 @@
-"""Searches decide by scores alone: the same history whoever arrives first, on any number of ranks, after a kill."""
+"""A search is a table of settings: the same on any number of ranks, whoever arrives first, and after a kill."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TIMEOUT_S, launch
+from conftest import PROJECT, TIMEOUT_S, launch
 from test_ensemble_runs import SMALL, ensemble, start, table_of
 
+from mpitrain.cli.main import main
 from mpitrain.config import EnsembleSection, RunConfig, load_run_config
-from mpitrain.ensemble.choice import choose_best, stage_history
+from mpitrain.ensemble.choice import choose_best
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member, plan_members
-from mpitrain.ensemble.plan.search import Search, Stage, plan_search, rungs_of
 
 
 def plan_of(num_settings: int, **options: object) -> EnsemblePlan:
@@ -31,53 +33,27 @@ def plan_of(num_settings: int, **options: object) -> EnsemblePlan:
     return EnsemblePlan(Path("ens"), config, members)
 
 
-def outcome(member: Member, rung: int, score: float | None) -> Outcome:
-    return Outcome(member.number, rung, "diverged" if score is None else "done", score=score)
+def results_of(plan: EnsemblePlan, score: Callable[[Member], float | None]) -> dict[int, Outcome]:
+    scores = {member.number: score(member) for member in plan.members}
+    return {number: Outcome(number, "diverged" if one is None else "done", score=one) for number, one in scores.items()}
 
 
-def test_rungs_grow_by_the_factor_and_end_with_all_epochs():
-    assert rungs_of(EnsembleSection(), 9) == [9]
-    assert rungs_of(EnsembleSection(halving=3), 10) == [1, 3, 9, 10]
-    assert rungs_of(EnsembleSection(halving=2, first_epochs=3), 12) == [3, 6, 12]
+def test_the_best_setting_is_that_of_the_least_mean_and_ties_go_to_the_first() -> None:
+    plan = plan_of(4, members=2)
+    failed = choose_best(plan, results_of(plan, lambda member: None if member.number == 0 else 1.0))
+    assert failed is not None
+    assert (failed.setting, failed.num_settings) == (1, 3)  # a failed member takes its setting out
+    best = choose_best(plan, results_of(plan, lambda member: abs(member.setting - 2) + 0.1 * member.seed))
+    assert best is not None
+    assert [member.number for member in best.members] == [2, 6]
+    assert best.score == pytest.approx(0.05)
 
 
-def played(search: Search, score: object, shuffled: int | None = None) -> dict[tuple[int, int], Outcome]:
-    """Results of a search whose members arrive in some order: `score(member, rung)`."""
-    results: dict[tuple[int, int], Outcome] = {}
-    for rung in range(len(search.rungs)):
-        for block in range(search.num_blocks):
-            members = search.members_of(Stage(block, rung), results)
-            if shuffled is not None:
-                random.Random(shuffled).shuffle(members)
-            new = {(one.number, rung): outcome(one, rung, score(one, rung)) for one in members}  # type: ignore[operator]
-            results |= new
-    return results
-
-
-def test_the_best_go_on_with_all_their_seeds():
-    search = plan_search(plan_of(9, halving=3, members=2))
-    results = played(search, lambda member, rung: abs(member.setting - 4) + 0.1 * member.seed)
-    assert stage_history(search, results) == [
-        "block 0, 1 epochs: settings 0, 1, 2, 3, 4, 5, 6, 7, 8",
-        "block 0, 3 epochs: settings 3, 4, 5",
-        "block 0, 9 epochs: settings 4",
-    ]
-    assert {number for number, rung in results if rung == 2} == {4, 13}
-
-
-def test_a_failed_member_takes_its_setting_out_and_ties_go_to_the_first():
-    search = plan_search(plan_of(4, halving=2, members=2))
-    results = played(search, lambda member, rung: None if member.number == 0 else 1.0)
-    assert search.settings_of(Stage(0, 1), results) == [1, 2]
-
-
-def test_blocks_decide_by_themselves():
-    search = plan_search(plan_of(7, halving=3, halving_block=3))
-    results = played(search, lambda member, rung: float(member.setting))
-    assert [search.settings_of(Stage(block, 2), results) for block in range(3)] == [[0], [3], [6]]
-    assert stage_history(search, results) == stage_history(
-        search, played(search, lambda member, rung: float(member.setting), shuffled=5)
-    )
+def test_nothing_is_chosen_before_all_members_have_ended() -> None:
+    plan = plan_of(3)
+    results = results_of(plan, lambda member: 1.0)
+    del results[1]
+    assert choose_best(plan, results) is None
 
 
 @pytest.mark.parametrize(("effect", "expected"), [(0.0, False), (3.0, True)])
@@ -86,9 +62,8 @@ def test_the_best_is_compared_with_chance(effect: float, expected: bool):
     for draw in range(20):
         numbers = random.Random(draw)
         plan = plan_of(8, members=4)
-        search = plan_search(plan)
-        results = played(search, lambda member, rung: 10 + numbers.gauss(0, 1) - effect * (member.setting == 2))  # noqa: B023
-        choice = choose_best(plan, search, results)
+        results = results_of(plan, lambda member: 10 + numbers.gauss(0, 1) - effect * (member.setting == 2))  # noqa: B023
+        choice = choose_best(plan, results)
         assert choice is not None
         assert choice.gap is not None
         assert choice.chance_gap
@@ -100,13 +75,12 @@ def test_the_best_is_compared_with_chance(effect: float, expected: bool):
 
 def test_no_search_with_one_seed_knows_chance():
     plan = plan_of(3)
-    search = plan_search(plan)
-    choice = choose_best(plan, search, played(search, lambda member, rung: float(member.setting)))
+    choice = choose_best(plan, results_of(plan, lambda member: float(member.setting)))
     assert choice is not None
     assert (choice.setting, choice.gap, choice.chance_gap) == (0, 1.0, None)
 
 
-HALVING = ["ensemble.members=2", "ensemble.halving=2", "training.epochs=4", *SMALL,
+SEARCH = ["ensemble.members=2", "training.epochs=4", *SMALL,
            "ensemble.random.training.optimizer.learning_rate={low: 0.0001, high: 0.1, scale: log}",
            "ensemble.draws=4"]  # fmt: skip
 # Ranks that sleep for a random time before each member: what arrives first is another one each time.
@@ -123,34 +97,30 @@ sys.exit(main())
 """
 
 
-def history_of(folder: Path) -> tuple[str, list[str]]:
-    return (folder / "ensemble.csv").read_text(), (folder / "search.txt").read_text().splitlines()
-
-
 @pytest.mark.lab
-def test_a_search_has_one_history(tmp_path: Path, small_history: Path, request: pytest.FixtureRequest):
-    words = [f"data.data_path={small_history}", *HALVING]
+def test_a_search_has_one_table(tmp_path: Path, small_history: Path, request: pytest.FixtureRequest):
+    words = [f"data.data_path={small_history}", *SEARCH]
     done = ensemble(None, tmp_path / "one", *words)
     assert done.returncode == 0, done.stderr
-    expected = history_of(tmp_path / "one")
-    assert [row["status"] for row in table_of(tmp_path / "one")].count("given up") == 6
+    expected = (tmp_path / "one" / "ensemble.csv").read_text()
     for num_ranks in (2, 3, 8) if request.config.getoption("--full") else (3,):
         folder = tmp_path / f"delayed{num_ranks}"
         arguments = ["-c", DELAYED, "ensemble", f"output.model_dir={folder}", *words]
         done = launch(arguments, num_ranks)
         assert done.returncode == 0, done.stderr
-        assert history_of(folder) == expected
+        assert (folder / "ensemble.csv").read_text() == expected
     best = load_run_config(tmp_path / "one/best.yaml").config
     assert best.ensemble is None
-    rates = {row["training.optimizer.learning_rate"] for row in table_of(tmp_path / "one") if row["status"] == "done"}
-    assert rates == {str(best.training.optimizer.learning_rate)}
+    rates = {row["training.optimizer.learning_rate"] for row in table_of(tmp_path / "one")}
+    assert str(best.training.optimizer.learning_rate) in rates
+    assert len(rates) == 4
     assert "what chance gives" in (tmp_path / "one/best.yaml").read_text()
     assert yaml.safe_load((tmp_path / "one/best.yaml").read_text())["data"]["data_path"] == str(small_history)
 
 
 @pytest.mark.lab
-def test_a_killed_search_has_the_same_history(tmp_path: Path, small_history: Path):
-    words = [f"data.data_path={small_history}", *HALVING, "training.epochs=80", "ensemble.first_epochs=20"]
+def test_a_killed_search_has_the_same_table(tmp_path: Path, small_history: Path):
+    words = [f"data.data_path={small_history}", *SEARCH, "training.epochs=40"]
     folder = tmp_path / "killed"
     running = start(2, folder, *words)
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -162,11 +132,44 @@ def test_a_killed_search_has_the_same_history(tmp_path: Path, small_history: Pat
     done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={folder}", "--resume"], 3)
     assert done.returncode == 0, done.stderr
     assert ensemble(2, tmp_path / "whole", *words).returncode == 0
-    assert history_of(folder) == history_of(tmp_path / "whole")
+    assert (folder / "ensemble.csv").read_text() == (tmp_path / "whole" / "ensemble.csv").read_text()
 
 
 def test_plan_members_of_a_search_are_pure(tmp_path: Path):
-    words = ["data.data_path=a.nc", *HALVING]
+    words = ["data.data_path=a.nc", *SEARCH]
     config = load_run_config(None, words).config
     first, again = (plan_members(config, None, words, tmp_path) for _ in range(2))
     assert first == again
+
+
+def test_an_older_file_with_halving_loads_with_a_line_and_its_folder_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ens").mkdir()
+    Path("ens/config.yaml").write_text("ensemble: {members: 2, halving: 3, first_epochs: 1, halving_block: null}\n")
+    loaded = load_run_config(Path("ens/config.yaml"))
+    assert loaded.config.ensemble == EnsembleSection(members=2)
+    (line,) = loaded.notices
+    assert line.startswith("ensemble.halving=3: has gone: all settings are trained to the end")
+    assert main(["ensemble", "--resume", "output.model_dir=ens"]) == 2
+    assert "ens was begun with ensemble.halving, which has gone; train all of its" in capsys.readouterr().err
+    Path("plain.yaml").write_text("ensemble: {members: 2, halving: null, first_epochs: 1, halving_block: null}\n")
+    assert load_run_config(Path("plain.yaml")).notices == ()
+
+
+@pytest.mark.lab
+def test_the_search_with_optuna_in_the_help_is_played(tmp_path: Path, small_history: Path) -> None:
+    pytest.importorskip("optuna")
+    (text,) = re.findall(
+        r"```python\n(.*?)```", (PROJECT / "mpitrain" / "help" / "ensembles.md").read_text(), re.DOTALL
+    )
+    (tmp_path / "history.nc").symlink_to(small_history)
+    done = launch(["-c", text], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{'rate': 0.")
+    states = [path.name for path in (tmp_path / "search").iterdir()]
+    assert len(states) == 9
+    epochs = [len((tmp_path / "search" / name / "metrics.jsonl").read_text().splitlines()) for name in states]
+    assert max(epochs) == 9
+    assert min(epochs) < 9  # some are stopped early

@@ -41,6 +41,15 @@ CPP_KEYS: dict[KeyPath, KeyPath] = {
     ("prediction", "output filename"): ("prediction", "output_filename"),
 }
 
+HALVING: KeyPath = ("ensemble", "halving")
+# What is read, never used, and why; earlier versions wrote all of the ensemble's into its folder.
+_UNUSED: dict[KeyPath, str] = {
+    UNUSED_BATCH_SIZE: "read, not used, as in the C++ program: each epoch is one full-batch step",
+    HALVING: "has gone: all settings are trained to the end; `mpitrain help ensembles` shows how to stop some early",
+    ("ensemble", "first_epochs"): "",
+    ("ensemble", "halving_block"): "",
+}
+
 OLDER_KEYS: dict[KeyPath, KeyPath] = {
     USE_CUDA: ("compute", "device"),
     **{tuple(older.split(".")): tuple(today.split(".")) for older, today in SAME.items()},
@@ -120,11 +129,10 @@ def refuse_given_twice(settings: Sequence[Setting]) -> None:
 
 
 def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return the settings without the C++ program's batch size, which it reads and never uses, and a notice of it."""
-    kept = tuple(setting for setting in settings if setting.path != UNUSED_BATCH_SIZE)
-    dropped = (setting for setting in settings if setting.path == UNUSED_BATCH_SIZE)
-    why = "read, not used, as in the C++ program: each epoch is one full-batch step"
-    return kept, tuple(f"{setting.key}={show_value(setting.value)}: {why}" for setting in dropped)
+    """Return the settings without those that are read and never used, and a notice of each that asks for something."""
+    kept = tuple(setting for setting in settings if setting.path not in _UNUSED)
+    unused = ((one, _UNUSED[one.path]) for one in settings if one.path in _UNUSED and one.value is not None)
+    return kept, tuple(f"{one.key}={show_value(one.value)}: {why}" for one, why in unused if why)
 
 
 def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:

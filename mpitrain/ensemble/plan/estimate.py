@@ -1,4 +1,4 @@
-"""What members cost: arithmetic, time and memory, estimated before anything is trained."""
+"""What members cost, estimated before anything is trained."""
 
 from __future__ import annotations
 
@@ -19,26 +19,21 @@ from mpitrain.models.networks.network import Network
 from mpitrain.synthetic.stand_in import SAMPLES_A_TIME
 from mpitrain.text_table import aligned
 
-# The compiled step on one core (Xeon with AVX-512): products and sums a second, and what a step costs besides.
-_PRODUCTS_A_SECOND = 2e10
-_SECONDS_A_STEP = 2e-6
-# A weight is multiplied once forward, and twice backward: for the gradient, and for the layer before.
-_PRODUCTS_A_WEIGHT = 3
-_DEFAULT_BATCH = 64
-# An epoch's order of the samples and a member's own view of them, both 64-bit numbers; weights with two moments.
-_BYTES_A_SAMPLE, _NUMBERS_A_WEIGHT = 24, 8
 _CICE_SIZES = 7, 1
-_MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What one member costs: its weights, the samples at most, seconds on one core, bytes of its own."""
+class Cost:
+    """What one member's training is proportional to: its epochs, its samples, at most so many, and its weights."""
 
-    num_weights: int
+    epochs: int
     num_samples: int
-    seconds: float
-    own_bytes: int
+    num_weights: int
+
+    @property
+    def product(self) -> int:
+        """Epochs x samples x weights."""
+        return self.epochs * self.num_samples * self.num_weights
 
 
 class Estimator:
@@ -50,31 +45,22 @@ class Estimator:
         self._sizes: dict[str, tuple[int, int, int]] = {}
         self._weights: dict[str, int] = {}
 
-    def estimate(self, config: RunConfig) -> Estimate:
-        """Return what a member with these settings costs. Collective. Raises the user's errors, on all ranks."""
-        training = config.training
-        if self._is_synthetic:  # not written yet in a dry run
-            num_inputs, num_targets, num_samples = *_CICE_SIZES, config.most_samples or SAMPLES_A_TIME
-        else:
-            num_inputs, num_targets, num_samples = self._data_sizes(selection_of(config))
-        num_weights = self._num_weights(config.network, training.dtype, num_inputs, num_targets)
-        size = training.global_batch_size or _DEFAULT_BATCH
-        batch = num_samples if size == "full" or training.batch_size == "full" else int(size)
-        steps = -(-num_samples // max(batch, 1)) * training.epochs
-        products = _PRODUCTS_A_WEIGHT * num_weights * num_samples * training.epochs
-        number_bytes = torch_dtype(training.dtype).itemsize
-        own_bytes = _BYTES_A_SAMPLE * num_samples + _NUMBERS_A_WEIGHT * number_bytes * num_weights
-        seconds = products / _PRODUCTS_A_SECOND + _SECONDS_A_STEP * steps
-        return Estimate(num_weights, num_samples, seconds, own_bytes)
-
-    def of_member(self, member: Member) -> Estimate | str:
+    def of_member(self, member: Member) -> Cost | str:
         """Return what a member costs, or why it cannot be trained: it will fail with that. Collective."""
         if member.config is None:
             return "cannot be trained"
         try:
-            return self.estimate(member.config)
+            return self._cost(member.config)
         except MpitrainError as error:
             return str(error)
+
+    def _cost(self, config: RunConfig) -> Cost:
+        if self._is_synthetic:  # not written yet in a dry run
+            num_inputs, num_targets, num_samples = *_CICE_SIZES, config.most_samples or SAMPLES_A_TIME
+        else:
+            num_inputs, num_targets, num_samples = self._data_sizes(selection_of(config))
+        num_weights = self._num_weights(config.network, config.training.dtype, num_inputs, num_targets)
+        return Cost(config.training.epochs, num_samples, num_weights)
 
     def _data_sizes(self, selection: Selection) -> tuple[int, int, int]:
         """Return the numbers of inputs, of targets and, at most, of samples. Collective."""
@@ -107,30 +93,27 @@ def _chunk_samples(chunk: SampleChunk, source: SampleSource) -> int:
     return times if source.kind == "fields" else times * (chunk.row_stop - chunk.row_start) * source.grid_shape[1]
 
 
-def costs_of(members: Sequence[Member], estimator: Estimator) -> list[float]:
-    """Return each member's seconds, 0 for one that cannot be trained. Collective."""
-    found = [estimator.of_member(member) for member in members]
-    return [0.0 if isinstance(one, str) else one.seconds for one in found]
+def longest_first(members: Sequence[Member], estimator: Estimator) -> list[Member]:
+    """Return the members in the order in which they are begun: the last ones to end are then short. Collective."""
+    costs = {member.number: estimator.of_member(member) for member in members}
+    products = {number: 0 if isinstance(cost, str) else cost.product for number, cost in costs.items()}
+    return sorted(members, key=lambda member: (-products[member.number], member.number))
 
 
 def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
-    """Return a table of the members with what they cost, and what all of them cost. Collective."""
+    """Return a table of the members with what they cost. Collective."""
     estimator = Estimator(ranks, plan)
     keys = list(dict.fromkeys(key for member in plan.members for key in member.varied))
-    rows = [["member", "seed", "fold", *keys, "weights", "samples", "about s", "MB"]]
-    seconds = 0.0
+    rows = [["member", "seed", "fold", *keys, "epochs", "samples", "weights"]]
     for member in plan.members:
         fixed = [member.name, str(member.seed), "" if member.fold is None else str(member.fold)]
         found = estimator.of_member(member)
-        seconds += 0.0 if isinstance(found, str) else found.seconds
-        cells = [found, "", "", ""] if isinstance(found, str) else _cells_of(found)
+        cells = [found, "", ""] if isinstance(found, str) else _cells_of(found)
         rows.append([*fixed, *(str(member.varied.get(key, "")) for key in keys), *cells])
     # Said once for all seeds and folds of a setting.
     problems = list({m.setting: f"member {m.name}: {m.problem}" for m in reversed(plan.members) if m.problem}.values())
-    total = f"{len(plan.members)} members, about {seconds:.0f} s on one core, {seconds / ranks.world_size:.0f} s here"
-    return [*aligned(rows), *problems, f"{total} (samples at most; compiled engine; data once a node besides)"]
+    return [*aligned(rows), *problems, f"{len(plan.members)} members; samples at most; longest first: their product"]
 
 
-def _cells_of(found: Estimate) -> list[str]:
-    numbers = [f"{found.num_weights:,}", f"{found.num_samples:,}", f"{found.seconds:.2g}"]
-    return [*numbers, f"{found.own_bytes / _MEGABYTE:.2g}"]
+def _cells_of(cost: Cost) -> list[str]:
+    return [f"{cost.epochs:,}", f"{cost.num_samples:,}", f"{cost.num_weights:,}"]

@@ -143,8 +143,7 @@ class MemberCheckpoints(Callback):
 
     def _is_last(self, state: TrainingState) -> bool:
         # Between epochs a checkpoint is one of many, unless the training ends or is stopped there.
-        is_stopped = state.step_in_epoch > 0 or state.global_step == self._training.max_steps
-        return bool(is_stopped or state.stopped_early or state.epoch == self._training.epochs)
+        return bool(state.step_in_epoch > 0 or state.stopped_early or state.epoch == self._training.epochs)
 
 
 class MemberWatcher(Callback):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpitrain.comm.ranks import Ranks
-from mpitrain.config import TrainingSection
 from mpitrain.ensemble.training.member_data import MemberData
 from mpitrain.ensemble.training.member_files import MemberCheckpoints, MemberWatcher, ModelFiles
 from mpitrain.ensemble.training.member_records import MemberRecords
@@ -39,17 +38,10 @@ class MemberTools:
 
 
 def fit_member(
-    prepared: PreparedRun,
-    training: TrainingSection,
-    checkpoint: Checkpoint | None,
-    folder: RunFolder,
-    tools: MemberTools,
-) -> tuple[Trainer, bool]:
-    """Train, and return the trainer, and whether the training is finished: else `training` has stopped it. Collective.
-
-    Raises TrainingError or StoppedError, on all ranks of the group.
-    """
-    group = tools.group
+    prepared: PreparedRun, checkpoint: Checkpoint | None, folder: RunFolder, tools: MemberTools
+) -> Trainer:  # fmt: skip
+    """Train, and return the trainer. Collective. Raises TrainingError or StoppedError, on all ranks of the group."""
+    group, training = tools.group, prepared.config.training
     of_jacobian = jacobian_callbacks(prepared, group)
     save = MemberCheckpoints(group, folder, prepared.settings, training, tools.save_interval_s, tools.claim)
     with closing(prepared.engine), MemberWatcher(group, folder, training, checkpoint) as watcher:
@@ -61,9 +53,6 @@ def fit_member(
         try:
             trainer.fit()
         except StoppedError:
-            max_steps = training.max_steps
-            if max_steps is None or trainer.state.global_step < max_steps:
-                save.save_skipped()
-                raise
-            return trainer, False
-    return trainer, True
+            save.save_skipped()
+            raise
+    return trainer

@@ -44,9 +44,8 @@ class MemberRecords:
         """Write record and statistics of a member that has ended. For the root of its group. Raises OutputError."""
         result = {name: getattr(outcome, name) for name in ("weights_sha256", "epochs", "train_loss",
                                                             "validation_loss", "best_epoch")}  # fmt: skip
-        is_whole = outcome.weights_sha256 is not None
         record |= {"ended": now(), "used": {"wall_s": round(outcome.training_s, 3)}}
-        record["result"] = {**result, "steps": steps} if is_whole else None
+        record["result"] = {**result, "steps": steps}
         _write(folder.record, record)
         summary = prepared.dataset.summary
         if summary.moments is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from mpitrain.comm.tensors import settle_order_and_threads
-from mpitrain.config import RunConfig, TrainingSection, render_yaml
+from mpitrain.config import RunConfig, render_yaml
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.ensemble.training.member_files import (
@@ -24,8 +24,8 @@ from mpitrain.train.run_folder import RunFolder
 from mpitrain.train.state import TrainingState, load_named_weights, named_weights
 
 
-def train_member(member: Member, config: RunConfig, epochs: int, rung: int, tools: MemberTools) -> Outcome:
-    """Train `member` for `epochs` in all, from its newest checkpoint on, and leave its run folder. Collective.
+def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outcome:
+    """Train `member`, from its newest checkpoint on, and leave its run folder. Collective.
 
     The weights are those of `mpitrain train` with its config.yaml. Raises the errors of `mpitrain.errors`, on all ranks
     of the group together.
@@ -47,30 +47,20 @@ def train_member(member: Member, config: RunConfig, epochs: int, rung: int, tool
     prepared.remember_run(tools.claim.run)
     if checkpoint is not None:
         group.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))
-    training = _until(prepared, epochs)
-    as_trained = config.model_copy(update={"training": training})
+    as_trained = config.model_copy(update={"training": prepared.config.training})
     group.on_root(lambda: folder.write_settings(render_yaml(as_trained), waits_for_disk=False))
     record = group.on_root(lambda: tools.records.begin(group, prepared, source, checkpoint))
     started_s = time.monotonic()
-    trainer, is_finished = fit_member(prepared, training, checkpoint, folder, tools)
+    trainer = fit_member(prepared, checkpoint, folder, tools)
     training_s = time.monotonic() - started_s
     if config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
-    if is_finished:
-        group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
-    outcome = _outcome(member, rung, prepared, trainer.state, is_finished, training_s)
+    group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
+    outcome = _outcome(member, prepared, trainer.state, training_s)
     group.on_root(lambda: tools.records.end(folder, record, prepared, source, trainer.state.global_step, outcome))
     # Not after a failure: what a loss that is not finite has left in the engine's memory is nobody's to begin with.
     tools.ended = prepared
     return outcome
-
-
-def _until(prepared: PreparedRun, epochs: int) -> TrainingSection:
-    """Return the settings of a training that stops after `epochs`; its schedules are those of the whole training."""
-    training = prepared.config.training
-    if epochs >= training.epochs:
-        return training
-    return training.model_copy(update={"max_steps": epochs * prepared.engine.steps_per_epoch})
 
 
 def _finish(
@@ -82,20 +72,17 @@ def _finish(
     files.write(prepared.model, folder.model, prepared.description, waits_for_disk)
 
 
-def _outcome(
-    member: Member, rung: int, prepared: PreparedRun, state: TrainingState, is_finished: bool, training_s: float
-) -> Outcome:
+def _outcome(member: Member, prepared: PreparedRun, state: TrainingState, training_s: float) -> Outcome:
     is_best = prepared.config.exported_weights == "best" and state.best_loss is not None
     validation_loss = state.best_loss if is_best else state.validation_loss
     return Outcome(
         member.number,
-        rung,
-        "done" if is_finished else "given up",
+        "done",
         state.epoch,
         state.train_loss if validation_loss is None else validation_loss,
         state.train_loss,
         validation_loss,
         state.best_epoch if is_best else None,
-        weights_sha256(named_weights(prepared.model)) if is_finished else None,
+        weights_sha256(named_weights(prepared.model)),
         training_s,
     )

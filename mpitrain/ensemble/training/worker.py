@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpitrain.comm.groups import split_into_groups, split_into_nodes
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import started_tensors
-from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcomes, write_outcomes
-from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, num_groups_for
-from mpitrain.ensemble.plan.search import Search
+from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, write_outcome
+from mpitrain.ensemble.plan.members import EnsemblePlan, Member, describe_plan, num_groups_for
 from mpitrain.ensemble.training.failures import describe, is_in_collective, may_go_on
-from mpitrain.ensemble.training.hand_out import HandOut, Progress, Task, open_hand_out
+from mpitrain.ensemble.training.hand_out import HandOut, Progress, open_hand_out
 from mpitrain.ensemble.training.member_data import read_for_members
 from mpitrain.ensemble.training.member_fit import MemberTools
 from mpitrain.ensemble.training.member_records import log_outcome, open_records
@@ -21,13 +21,15 @@ from mpitrain.train.folder.claim import ClaimedFolder
 from mpitrain.train.stop_request import listen_for_stop
 
 
-def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known, claim: ClaimedFolder) -> Ended:
+def train_members(
+    ranks: Ranks, plan: EnsemblePlan, members: Sequence[Member], known: Known, claim: ClaimedFolder
+) -> Ended:  # fmt: skip
     """Train what is not known yet, in groups; return what became of all members. Collective.
 
-    `claim` is that of the launch, on the folder of the ensemble.
+    `members`: all of the plan, in the order in which they are begun. `claim` is that of the launch, on the folder of
+    the ensemble.
     """
-    last = len(search.rungs) - 1
-    todo = [member for member in plan.members if (member.number, last) not in known]
+    todo = [member for member in plan.members if member.number not in known]
     num_groups = num_groups_for(plan, todo, ranks.world_size)
     ranks.say(describe_plan(plan, num_groups, ranks.world_size))
     node, group = split_into_nodes(ranks), split_into_groups(ranks, num_groups)
@@ -37,7 +39,7 @@ def train_members(ranks: Ranks, plan: EnsemblePlan, search: Search, known: Known
     weights = [member.config.model.initial_weights for member in todo if member.config is not None]
     records = open_records(ranks, list(data.sources.values()), weights, plan.config.output.hash_data, claim.run)
     with listen_for_stop() as own_stop:
-        hand_out = open_hand_out(ranks, search, known, own_stop)
+        hand_out = open_hand_out(ranks, members, known, own_stop)
         with started_tensors(group, plan.config.distributed.timeout_s, needs_torch=False):
             tools = MemberTools(group, data, records, hand_out.stop_request, plan.section.save_interval_s, claim)
             _Worker(plan, hand_out, tools, Progress(ranks, hand_out.claims, len(todo))).work()
@@ -61,40 +63,38 @@ class _Worker:
     def work(self) -> None:
         """Train what can be claimed. Collective over the group."""
         group = self.tools.group
-        while (task := self.hand_out.next_task(group)) is not None:
-            outcome = self._outcome_of(task)
+        while (member := self.hand_out.next_member(group)) is not None:
+            outcome = self._outcome_of(member)
             if outcome is None:  # stopped: its checkpoint waits for --resume
                 return
-            group.on_root(lambda outcome=outcome: self._keep(task, outcome))  # type: ignore[misc]
+            group.on_root(lambda member=member, outcome=outcome: self._keep(member, outcome))  # type: ignore[misc]
             self.progress.count(group)
 
-    def _keep(self, task: Task, outcome: Outcome) -> None:
-        folder = self.plan.folder_of(task.member)
-        write_outcomes(folder, {**read_outcomes(folder), task.rung: outcome})
+    def _keep(self, member: Member, outcome: Outcome) -> None:
+        folder = self.plan.folder_of(member)
+        write_outcome(folder, outcome)
         log_outcome(folder, self.tools.group, outcome)
         self.hand_out.report(outcome)
 
-    def _outcome_of(self, task: Task) -> Outcome | None:
+    def _outcome_of(self, member: Member) -> Outcome | None:
         """Train one member; what it fails with is its own affair. Collective over the group."""
-        member = task.member
         if member.config is None:
-            return Outcome(member.number, task.rung, "failed", message=member.problem)
+            return Outcome(member.number, "failed", message=member.problem)
         lone_failures = LoneFailures(self.plan.folder_of(member))
         try:
-            return train_member(member, member.config, self.hand_out.search.rungs[task.rung], task.rung, self.tools)
+            return train_member(member, member.config, self.tools)
         except StoppedError:
             return None
         except TrainingError as error:
-            self._check_all_know(error, task, lone_failures)
-            return Outcome(member.number, task.rung, "diverged", message=str(error))
+            self._check_all_know(error, member, lone_failures)
+            return Outcome(member.number, "diverged", message=str(error))
         except Exception as error:  # a user's own network may raise anything
-            self._check_all_know(error, task, lone_failures)
-            return Outcome(member.number, task.rung, "failed", message=describe(error))
+            self._check_all_know(error, member, lone_failures)
+            return Outcome(member.number, "failed", message=describe(error))
 
-    def _check_all_know(self, error: Exception, task: Task, lone_failures: LoneFailures) -> None:
+    def _check_all_know(self, error: Exception, member: Member, lone_failures: LoneFailures) -> None:
         """Raise `error` again where other ranks of the group may wait for this one: then the world must end."""
-        name = f"{task.member.number} {task.rung}"
-        if not may_go_on(self.tools.group, self.hand_out.claims, name, error):
+        if not may_go_on(self.tools.group, self.hand_out.claims, member.name, error):
             if not is_in_collective(self.tools.group):  # else it is not the member's fault that ranks were lost
                 lone_failures.note(describe(error))
             raise error

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from mpitrain.config import load_run_config, render_yaml
-from mpitrain.ensemble.outcome import Outcome, read_outcomes
+from mpitrain.ensemble.outcome import Outcome, read_outcome
 from mpitrain.inference.ensemble import member_folders
 from mpitrain.models.files.named_tensors import to_safetensors
 from mpitrain.models.files.own_file import _digest_of
@@ -125,7 +125,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "description": ("description.json", _read_own_model),
     "network": ("network.json", _read_own_model),
     "members": ("ensemble.json", lambda path: member_folders(path.parent)),
-    "outcome": ("member.json", lambda path: read_outcomes(path.parent)),
+    "outcome": ("member.json", lambda path: read_outcome(path.parent)),
     "claim": (".claim-000001.json", read_launch),
     "origin": ("run_record.json", lambda path: RunFolder(path.parent).note_of_another_run(path, "x")),
 }
@@ -191,7 +191,7 @@ def write_texts(folder: Path) -> None:
     for name, content in ((TENSORS, tensors), (MANIFEST, manifest), (COMMIT, encode_commit(manifest))):
         (checkpoint / name).write_bytes(content)
     (folder / "ensemble.json").write_text('{"members": ["0000", "0001"]}\n')
-    (folder / "member.json").write_text(Outcome(0, 0, "done", 3, 0.1, 0.1, 0.2, 2, "0" * 64).to_json() + "\n")
+    (folder / "member.json").write_text(Outcome(0, "done", 3, 0.1, 0.1, 0.2, 2, "0" * 64).to_json() + "\n")
     for name, text in _own_texts().items():
         (folder / f"{name}.json").write_text(text)
     (folder / ".claim-000001.json").write_bytes(describe_launch(folder, {}).to_json())
