@@ -212,7 +212,7 @@ def test_it_serves_login_nodes(tmp_path):
     arguments = [["launch", "--scheduler", name, "-n", "2"] for name in ("slurm", "pbs", "local", "manual")]
     code = (
         "import sys, json\nfrom mpitrain.cli.main import main\n"
-        f"print([main(words) for words in {arguments!r}])\nimport mpitrain.launch.job_files, mpitrain.launch.command\n"
+        f"print([main(words) for words in {arguments!r}])\nimport mpitrain.launch.command\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from conftest import PROJECT
+from job_files import job_files
 from played_scheduler import Stage
 
 from mpitrain.errors import UserError
 from mpitrain.launch import script
-from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import JobRequest, make_job_request
 from mpitrain.launch.schedulers.table import SCHEDULERS
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from conftest import TIMEOUT_S, find_mpirun, launch, launcher_environment, without_notes_on_cores
+from job_files import job_files
 from played_scheduler import Stage
 
-from mpitrain.launch.job_files import job_files
 from mpitrain.launch.job_request import make_job_request
 from mpitrain.launch.schedulers.table import SCHEDULERS
 

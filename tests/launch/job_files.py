@@ -1,4 +1,4 @@
-"""The files of `jobs/`: scripts and their settings. Written anew by `python -m mpitrain.launch.job_files jobs`."""
+"""The files of `jobs/`: scripts and their settings. Written anew by `python tests/launch/job_files.py jobs`."""
 
 from __future__ import annotations
 
