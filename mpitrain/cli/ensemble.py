@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, add_take_over_flag, add_trust_flag, split_settings
+from mpitrain.cli.settings import add_settings, add_take_over_flag, add_trust_flag, as_setting, data_and_settings
 
 _FLAGS = {
     "members": ("ensemble.members", "N", "number of seeds"),
@@ -16,7 +16,7 @@ _FLAGS = {
         "ranks that train one member (default: as few as keep all ranks busy)",
     ),
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
-    "data": ("data.data_path", "FILE", "data file; without it, a synthetic one is written"),
+    "data": ("data.data_path", "FILE", "data files or patterns; without it, a synthetic file is written"),
     "output": ("output.model_dir", "FOLDER", "the ensemble's folder (default: mpitrain_ensemble)"),
 }
 
@@ -32,7 +32,8 @@ def add_ensemble_command(commands: Any) -> None:
     add_settings(ensemble)
     for name, (key, metavar, text) in _FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
-        ensemble.add_argument(flag, metavar=metavar, help=f"{text}; the same as {key}={metavar}")
+        nargs = "+" if name == "data" else None
+        ensemble.add_argument(flag, metavar=metavar, nargs=nargs, help=f"{text}; the same as {key}={metavar}")
     ensemble.add_argument(
         "--dry-run", action="store_true", help="list the members with their estimated cost; train nothing"
     )
@@ -49,10 +50,9 @@ def add_ensemble_command(commands: Any) -> None:
 def _run_ensemble(options: argparse.Namespace) -> int:
     from mpitrain.comm.agent.arrival import watching_start
 
-    path, overrides = split_settings(options.settings)
-    overrides += [
-        f"{key}={getattr(options, name)}" for name, (key, _, _) in _FLAGS.items() if getattr(options, name) is not None
-    ]
+    files, path, overrides = data_and_settings(options)
+    flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
+    overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:
         from mpitrain.comm.start import run_on_all_ranks
         from mpitrain.ensemble.beginning import EnsembleRequest

@@ -8,10 +8,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpitrain.data.formats import SUFFIXES
 from mpitrain.errors import UserError
 
 _YAML = (".yaml", ".yml")
-_DATA = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".npz", ".csv", ".parquet")
+_DATA = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,7 @@ def is_file(word: str) -> bool:
 
 def is_data(word: str) -> bool:
     """Return whether a word is a name or pattern of data files, which need not exist."""
-    return "=" not in word and word.endswith(_DATA)
+    return "=" not in word and word.rstrip("/").lower().endswith(_DATA)
 
 
 def split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -90,9 +91,28 @@ def in_order(words: Sequence[str], given: Sequence[str]) -> list[str]:
     return sorted(words, key=lambda word: places.get(word, len(given)))
 
 
+def data_and_settings(
+    options: argparse.Namespace, more: Sequence[str] = ()
+) -> tuple[list[str], Path | None, list[str]]:  # fmt: skip
+    """Return data files, the YAML file and the overrides of a command with `--data FILE ...`, in the given order.
+
+    `more`: words that another flag has taken. Raises UserError for two YAML files, and for `--data` without a file.
+    """
+    # `--data a.nc b.nc run.yaml seed=1`: argparse gives the flag all words after it.
+    files, yaml_files, settings = split_words(options.data or [])
+    files += [word for word in options.settings if is_data(word)]
+    if options.data and not files:
+        raise UserError(f"--data {' '.join(options.data)}: no data file; give one, or leave --data out")
+    given = [word for word in options.settings if not is_data(word)]
+    words = in_order([*given, *settings, *more], options.given)
+    path, overrides = split_settings([*yaml_files, *words])
+    return files, path, overrides
+
+
 def as_setting(files: Sequence[str]) -> str:
-    """Return files as the value of a setting: a lone one as it is written, several as JSON, which YAML reads."""
-    return files[0] if len(files) == 1 else json.dumps(list(files))
+    """Return files as the value of a setting: as JSON, which YAML reads whatever a name holds, or a list as it is."""
+    is_as_written = len(files) == 1 and (not files[0] or files[0].startswith("["))
+    return files[0] if is_as_written else json.dumps(files[0] if len(files) == 1 else list(files))
 
 
 def ranks_of(text: str, in_order: bool = True) -> list[int]:

@@ -14,14 +14,10 @@ from mpitrain.cli.settings import (
     add_take_over_flag,
     add_trust_flag,
     as_setting,
-    in_order,
-    is_data,
+    data_and_settings,
     is_file,
-    split_settings,
-    split_words,
 )
 from mpitrain.cluster.starting import FINDING
-from mpitrain.errors import UserError
 
 if TYPE_CHECKING:
     from mpitrain.comm.ranks import Ranks
@@ -100,14 +96,7 @@ def _run_train(options: argparse.Namespace) -> int:
     # argparse gives `--resume` the next word, which may be a setting or the file of settings.
     if resumed and ("=" in resumed or is_file(resumed)):
         resumed, resume_words = "", [resumed]
-    # `--data a.nc b.nc run.yaml seed=1`: argparse gives the flag all words after it.
-    files, yaml_files, settings = split_words(options.data or [])
-    files += [word for word in options.settings if is_data(word)]
-    if options.data and not files:
-        raise UserError(f"--data {' '.join(options.data)}: no data file; give one, or leave --data out")
-    given = [word for word in options.settings if not is_data(word)]
-    words = in_order([*given, *settings, *resume_words], options.given)
-    path, overrides = split_settings([*yaml_files, *words])
+    files, path, overrides = data_and_settings(options, resume_words)
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from mpitrain.config.checks import cause_of_any_reduction
 from mpitrain.config.messages import explain
 from mpitrain.config.older.emulators import read_as_emulator
 from mpitrain.config.older.spellings import (
+    current_path,
     implied_scheduler,
     implied_semantics,
     options_of_others,
@@ -30,6 +32,7 @@ from mpitrain.config.section import stated_values
 from mpitrain.config.yaml import COMMAND_LINE, KeyPath, Setting, parse_settings, read_settings, render_tree, shorten
 from mpitrain.errors import ConfigError
 
+_DATA_PATH = ("data", "data_path")
 _TWO_BATCH_SIZES = {("training", "batch_size"), ("training", "global_batch_size")}
 
 
@@ -105,6 +108,8 @@ def _parse(override: str) -> tuple[KeyPath, tuple[Setting, ...]]:
         raise ConfigError(
             f"{COMMAND_LINE}: {shown}: no value, as of a variable that is not set; for none write {dotted}=null"
         )
+    if current_path(key) == _DATA_PATH and text.startswith(("*", "?")):  # a pattern, which YAML takes for an alias
+        text = json.dumps(text)
     return key, parse_settings(text, COMMAND_LINE, lambda line: f"{COMMAND_LINE}: {shown}", above=key)
 
 

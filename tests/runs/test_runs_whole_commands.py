@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,3 +232,29 @@ def test_a_network_for_saber_answers_with_the_names_given(
     assert emulator.input_names == [f"model_{name}" for name in samples.input_names]
     expected = answers_of(run / "model.pt", samples.inputs)
     np.testing.assert_allclose(answers_of(Path("saber.pt"), samples.inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+DATA_WORDS = {
+    "store.zarr": "store.zarr: no such file",
+    "store.zarr/": "store.zarr/: no such file",
+    "table.pq": "table.pq: no such file",
+    "table.PARQUET": "table.PARQUET: no such file",
+    "numbers.pth": "numbers.pth: no such file",
+    "*_2001.nc": "*_2001.nc: no file matches this pattern",
+    "data.data_path=?_2001.nc": "?_2001.nc: no file matches this pattern",
+    "data.data_path=[a_2001.nc,b.nc]": "a_2001.nc: no such file",
+    "a_2001.nc training.epochs=1 seed=2": "a_2001.nc: no such file",
+}
+
+
+@pytest.mark.parametrize("words", DATA_WORDS)
+@pytest.mark.parametrize("command", ["train", "train --data", "ensemble", "ensemble --data", "data inspect", "predict"])
+def test_a_word_is_data_by_the_end_of_its_name_or_as_a_pattern(
+    command: str, words: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree("mpitrain_ensemble", ignore_errors=True)
+    command = f"predict {run} --data" if command == "predict" else command
+    if words.startswith("data.data_path"):  # of predict and behind --data a setting alone is no data
+        command = command.partition(" ")[0].replace("predict", "train").replace("data", "data inspect")
+    assert main([*command.split(), *words.split()]) != 0
+    assert DATA_WORDS[words] in capsys.readouterr().err

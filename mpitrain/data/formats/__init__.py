@@ -10,4 +10,14 @@ TABLE = {
     "csv": "mpitrain.data.formats.csv:Csv",
     "parquet": "mpitrain.data.formats.parquet:Parquet",
 }
+SUFFIXES = {
+    "netcdf": (".nc", ".nc4", ".cdf"),
+    "hdf5": (".h5", ".hdf5", ".he5", ".hdf"),
+    "zarr": (".zarr",),
+    "npz": (".npz",),
+    "pt": (".pt", ".pth"),
+    "csv": (".csv",),
+    "parquet": (".parquet", ".pq"),
+}
+"""Ends of the names of files or folders of each format, in lower case."""
 CODE = "mpitrain.data.formats.code:CodeFormat"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Csv(Format):
     """CSV with a line of names, through pyarrow."""
 
-    suffixes = (".csv",)
+    suffixes = SUFFIXES["csv"]
 
     type: Literal["csv"] = "csv"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Netcdf(Format):
     """NetCDF, classic and NetCDF-4, through netCDF4 and h5py."""
 
-    suffixes = (".nc", ".nc4", ".cdf")
+    suffixes = SUFFIXES["netcdf"]
     first_bytes = (b"CDF", b"\x89HDF\r\n\x1a\n")
 
     type: Literal["netcdf"] = "netcdf"

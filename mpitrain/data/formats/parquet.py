@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Parquet(Format):
     """Parquet, through pyarrow."""
 
-    suffixes = (".parquet", ".pq")
+    suffixes = SUFFIXES["parquet"]
 
     type: Literal["parquet"] = "parquet"
 

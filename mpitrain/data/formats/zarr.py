@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 class Zarr(Format):
     """Zarr stores in folders, versions 2 and 3, through zarr-python."""
 
+    suffixes = SUFFIXES["zarr"]
     marks = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 
     type: Literal["zarr"] = "zarr"
