@@ -240,6 +240,10 @@ HOSTILE_ENSEMBLES: dict[str, tuple[Spoil, tuple[str, ...]]] = {
         _new_member("", lambda path: [os.mkfifo(path / f"failed_on_some_ranks-{one}.txt") for one in (1, 2, 3, 4)]),
         ("ensemble",),
     ),
+    "an outcome of another member": (
+        _text("members/0000/member.json", '{"number": 99, "status": "done"}\n'),
+        ("ensemble",),
+    ),
     "an outcome of other kinds": (
         _text("members/0000/member.json", '{"number": "0", "rung": [], "status": "done"}\n'),
         ("ensemble",),

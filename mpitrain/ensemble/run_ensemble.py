@@ -14,9 +14,9 @@ from mpitrain.ensemble.beginning import (
     prepare_folder,
     with_defaults,
 )
-from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, read_outcome
+from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, read_outcome
 from mpitrain.ensemble.plan.estimate import Estimator, longest_first, render_dry_run
-from mpitrain.ensemble.plan.members import EnsemblePlan
+from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.results import describe_end, finish_ensemble
 from mpitrain.ensemble.training.worker import train_members
 from mpitrain.errors import MpitrainError, StoppedError, TrainingError
@@ -35,12 +35,13 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
     loaded = ranks.on_all_ranks(lambda: load_settings(request))
     plan = ranks.on_all_ranks(lambda: plan_ensemble(request, loaded.config))
     plan, of_defaults = with_defaults(plan, ranks)
+    ranks.note(*loaded.notices)
     if request.dry_run:
         for line in render_dry_run(plan, ranks):
             ranks.say(line)
         return 0
     settle_tensors(ranks, loaded.config.semantics, loaded.config.compute, loaded.config.training)
-    ranks.note(*loaded.notices, *ranks.notices, *of_defaults)
+    ranks.note(*ranks.notices, *of_defaults)
     with claimed(ranks, RunFolder(plan.folder), request.takes_over) as claim:
         ranks.on_root(lambda: prepare_folder(plan, request))
         _train_and_finish(ranks, plan, claim, started_s)
@@ -50,9 +51,9 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
 def _train_and_finish(ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, started_s: float) -> None:
     ranks.write_failures_to(RunFolder(plan.folder).logs)
     ranks.end_start()
-    members = longest_first(plan.members, Estimator(ranks, plan))
     known = ranks.on_root(lambda: _known_outcomes(plan))
-    ended = train_members(ranks, plan, members, known, claim)
+    todo = longest_first([one for one in plan.members if one.number not in known], Estimator(ranks, plan))
+    ended = train_members(ranks, plan, todo, known, claim)
     ranks.on_root(claim.check_claim)
     finish_ensemble(ranks, plan, ended.results)
     for line in describe_end(plan, ended, time.monotonic() - started_s, ranks.world_size):
@@ -66,16 +67,16 @@ def _known_outcomes(plan: EnsemblePlan) -> Known:
     for member in plan.members:
         folder = plan.folder_of(member)
         outcome = read_outcome(folder)
-        if outcome is None or not (outcome.is_failure or _is_whole(plan, outcome)):
+        if outcome is None or outcome.number != member.number or not (outcome.is_failure or _is_whole(plan, member)):
             outcome = LoneFailures(folder).outcome_of(member.number)
         if outcome is not None:
             known[member.number] = outcome
     return known
 
 
-def _is_whole(plan: EnsemblePlan, outcome: Outcome) -> bool:
+def _is_whole(plan: EnsemblePlan, member: Member) -> bool:
     """Tell whether a member's files are as they were written: a power cut may have damaged those of short trainings."""
-    folder = RunFolder(plan.folder_of(plan.members[outcome.number]), plan.config.output.model_file)
+    folder = RunFolder(plan.folder_of(member), plan.config.output.model_file)
     try:
         CheckpointStore(folder.checkpoints).load_latest()
         check_sums(folder.model)
@@ -91,5 +92,5 @@ def _raise_if_unfinished(plan: EnsemblePlan, ended: Ended) -> None:
             StoppedError(f"stopped by {ended.signal_name}; {left} members have not begun or are under way: --resume")
         )
     if not any(outcome.status == "done" for outcome in ended.results.values()):
-        first = next(iter(ended.results.values()))
+        first = ended.results[min(ended.results)]
         raise mark_agreed(TrainingError(f"no member has ended well; the first: {first.message}"))

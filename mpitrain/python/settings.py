@@ -44,7 +44,7 @@ def data_override(files: Sequence[str] | None) -> list[str]:
     """Return the word for the data files, none where the settings name them."""
     if files is None:
         return []
-    return [f"data.data_path={json.dumps(files[0] if len(files) == 1 else list(files))}"]
+    return [f"data.data_path={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

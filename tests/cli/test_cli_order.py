@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from conftest import launch
 
-from mpitrain.cli import train
+from mpitrain.cli import ensemble, train
 from mpitrain.cli.main import main
+from mpitrain.cli.settings import data_and_settings
 
 
-class _Overrides(Exception):
-    def __init__(self, words: list[str]) -> None:
-        self.words = words
+class _Split(Exception):
+    """What a command has made of its words, raised in the place of training."""
+
+    def __init__(self, files: list[str], path: Path | None, overrides: list[str]) -> None:
+        self.files, self.path, self.overrides = files, path, overrides
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], _Split]:
+    def raise_what_is_split(*arguments: Any) -> None:
+        raise _Split(*data_and_settings(*arguments))
+
+    def split_words(words: list[str]) -> _Split:
+        with pytest.raises(_Split) as caught:
+            main(words)
+        return caught.value
+
+    for command in (train, ensemble):
+        monkeypatch.setattr(command, "data_and_settings", raise_what_is_split)
+    return split_words
 
 
 @pytest.mark.parametrize(
@@ -23,11 +45,9 @@ class _Overrides(Exception):
         ["--data", "a.nc", "--resume", "seed=1", "seed=2"],
     ],
 )
-def test_the_last_setting_of_a_key_comes_last(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    monkeypatch.setattr(train, "split_settings", lambda given: (_ for _ in ()).throw(_Overrides(list(given))))
-    with pytest.raises(_Overrides) as caught:
-        main(["train", *words])
-    assert [word for word in caught.value.words if word.startswith("seed")] == ["seed=1", "seed=2"]
+def test_the_last_setting_of_a_key_comes_last(split: Callable[[list[str]], _Split], words: list[str]) -> None:
+    overrides = split(["train", *words]).overrides
+    assert [word for word in overrides if word.startswith("seed")] == ["seed=1", "seed=2"]
 
 
 @pytest.mark.parametrize(
@@ -38,22 +58,10 @@ def test_the_last_setting_of_a_key_comes_last(monkeypatch: pytest.MonkeyPatch, w
         ["seed=1", "--overwrite", "a.nc", "b.nc", "run.yaml"],
     ],
 )
-def test_data_files_need_no_flag(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    found = {}
-    split = train.split_settings
-
-    def keep(given: list[str]) -> None:
-        found["path"], _ = split(given)
-        raise _Overrides(list(given))
-
-    monkeypatch.setattr(train, "split_settings", keep)
-    files: list[str] = []
-    monkeypatch.setattr(train, "split_words", lambda given: (files, [], []))
-    with pytest.raises(_Overrides) as caught:
-        main(["train", *words])
-    assert files == ["a.nc", "b.nc"]
-    assert str(found["path"]) == "run.yaml"
-    assert sorted(caught.value.words) == ["run.yaml", "seed=1"]
+@pytest.mark.parametrize("command", ["train", "ensemble"])
+def test_data_files_need_no_flag(split: Callable[[list[str]], _Split], command: str, words: list[str]) -> None:
+    found = split([command, *words])
+    assert (found.files, str(found.path), found.overrides) == (["a.nc", "b.nc"], "run.yaml", ["seed=1"])
 
 
 def test_a_flag_for_data_without_a_data_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

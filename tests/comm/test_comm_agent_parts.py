@@ -146,3 +146,28 @@ def test_a_rank_that_waits_elsewhere_is_named(odd: dict[str, object], where: str
         "waited 60 s in all_reduce (collective 7, step 3), but rank 2 on elsewhere (process 102) waits in "
         f"{where}: some code runs a collective on some of the ranks only"
     )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "wrapper"),
+    [
+        ({"PMI_RANK": "1"}, "export RANK=$PMI_RANK WORLD_SIZE=2"),  # as scripts do for code that reads RANK
+        ({"PMI_RANK": "1", "SLURM_PROCID": "0"}, "true"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "export OMP_NUM_THREADS=1"),
+    ],
+)
+def test_the_launcher_is_above_a_wrapper_of_the_rank(launcher: dict[str, str], wrapper: str) -> None:
+    program = "import os; from mpitrain.comm.agent.folder import launcher_pid; print(launcher_pid(os.environ))"
+    words = ["bash", "-c", f'{wrapper}; "$0" -c "$1"; true', sys.executable, program]
+    done = subprocess.run(words, env={**launcher_environment(), **launcher}, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == os.getpid()
+
+
+def test_a_launcher_inside_of_a_step_is_found() -> None:
+    """The inner launcher has the step's variable too, and starts the ranks with one of its own."""
+    program = "import os; from mpitrain.comm.agent.folder import launcher_pid; print(launcher_pid(os.environ))"
+    words = ["bash", "-c", 'echo $$; PMI_RANK=1 "$0" -c "$1"; true', sys.executable, program]
+    environ = {**launcher_environment(), "SLURM_PROCID": "0"}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+    inner, found = done.stdout.split()
+    assert found == inner

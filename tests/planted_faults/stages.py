@@ -31,8 +31,8 @@ HeldDataset = InMemoryDataset | ReferenceDataset
 class Stages:
     """One function a stage, the package's own by default.
 
-    `select` may change what is read, `adjust_engine` an engine that has been built; it may also give the engine another
-    ranks.
+    `select` may change what is read, `session_of_engine` give the engine other ranks, and `adjust_engine` change an
+    engine that has been built.
     """
 
     select: Callable[[Selection], Selection] = lambda selection: selection

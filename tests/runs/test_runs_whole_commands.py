@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -200,7 +201,8 @@ def test_an_ensemble_is_exported_as_mean_and_spread(
     assert main(["export", str(ensemble), "--output", "mean.pt"]) == 0
     assert "mean and spread" in capsys.readouterr().out
     inputs = read_samples(small_history, pole="north", is_clean=True).inputs
-    of_members = [answers_of(path, inputs) for path in sorted((ensemble / "members").glob("*/model.pt"))]
+    names = json.loads((ensemble / "ensemble.json").read_text())["members"]  # of the best setting
+    of_members = [answers_of(ensemble / "members" / name / "model.pt", inputs) for name in names]
     assert len(of_members) == 2
     np.testing.assert_allclose(answers_of(Path("mean.pt"), inputs), np.mean(of_members, axis=0), rtol=1e-5, atol=1e-6)
 
@@ -235,26 +237,32 @@ def test_a_network_for_saber_answers_with_the_names_given(
 
 
 DATA_WORDS = {
-    "store.zarr": "store.zarr: no such file",
     "store.zarr/": "store.zarr/: no such file",
-    "table.pq": "table.pq: no such file",
-    "table.PARQUET": "table.PARQUET: no such file",
+    "table.PQ": "table.PQ: no such file",
     "numbers.pth": "numbers.pth: no such file",
     "*_2001.nc": "*_2001.nc: no file matches this pattern",
+    "[ab]_2001.nc": "[ab]_2001.nc: no file matches this pattern",
+    "😀.nc": "😀.nc: no such file",
+    "a.nc training.epochs=1 seed=2": "a.nc: no such file",
+}
+_SETTINGS = {
     "data.data_path=?_2001.nc": "?_2001.nc: no file matches this pattern",
-    "data.data_path=[a_2001.nc,b.nc]": "a_2001.nc: no such file",
-    "a_2001.nc training.epochs=1 seed=2": "a_2001.nc: no such file",
+    "data.data_path=[a.nc,b.nc]": "a.nc: no such file",
+    "data.data_path=[ab]*.nc": "[ab]*.nc: no file matches this pattern",
 }
 
 
-@pytest.mark.parametrize("words", DATA_WORDS)
-@pytest.mark.parametrize("command", ["train", "train --data", "ensemble", "ensemble --data", "data inspect", "predict"])
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        *itertools.product(["train", "train --data", "ensemble", "ensemble --data", "data inspect"], DATA_WORDS),
+        *itertools.product(["predict deep/run --data"], [word for word in DATA_WORDS if "=" not in word]),
+        *itertools.product(["train", "ensemble", "data inspect"], _SETTINGS),
+    ],
+)
 def test_a_word_is_data_by_the_end_of_its_name_or_as_a_pattern(
     command: str, words: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree("mpitrain_ensemble", ignore_errors=True)
-    command = f"predict {run} --data" if command == "predict" else command
-    if words.startswith("data.data_path"):  # of predict and behind --data a setting alone is no data
-        command = command.partition(" ")[0].replace("predict", "train").replace("data", "data inspect")
     assert main([*command.split(), *words.split()]) != 0
-    assert DATA_WORDS[words] in capsys.readouterr().err
+    assert {**DATA_WORDS, **_SETTINGS}[words] in capsys.readouterr().err

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import TIMEOUT_S, Finished, find_mpirun, launcher_environment
 
-# Where launchers tell a process its rank.
-_RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK")
+from mpitrain.cluster.launchers import RANK_VARIABLES
 
 
 class RunningJob:
@@ -78,7 +77,7 @@ def _rank_of(pid: int) -> int | None:
     except OSError:
         return None
     variables = dict(entry.split(b"=", 1) for entry in content.split(b"\0") if b"=" in entry)
-    return next((int(variables[name]) for name in _RANK_VARIABLES if name in variables), None)
+    return next((int(variables[name]) for name in map(str.encode, RANK_VARIABLES) if name in variables), None)
 
 
 def _descendants(ancestor: int) -> set[int]:

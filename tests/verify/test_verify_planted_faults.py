@@ -26,7 +26,7 @@ def traces_of(fault: Fault, folder: Path) -> tuple[Path, Path]:
     return folder / "traces" / f"{stem}_np{NUM_RANKS}.torch.nc", folder / f"fault_{FAULTS.index(fault)}.nc"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a verification of sound runs, with a trace beside it of each run with a fault."""
     cpp_program()  # built outside the time limit

@@ -140,8 +140,11 @@ def _identity_of_launcher(environ: Mapping[str, str]) -> str:
 
 def launcher_pid(environ: Mapping[str, str]) -> int:
     """Return the process that started this rank: the nearest ancestor that is not the rank itself or its wrapper."""
+    names = [name for name in RANK_VARIABLES if is_set(environ, name)]
+    if len(names) > 1 and not is_set(environ, "TORCHELASTIC_RUN_ID"):
+        names = [name for name in names if name != "RANK"]  # set by a wrapper, from what the launcher says
     # All of them: a launcher inside of another one's step has the step's own variable too.
-    own = {f"{name}={environ[name]}".encode() for name in RANK_VARIABLES if is_set(environ, name)}
+    own = {f"{name}={environ[name]}".encode() for name in names}
     pid = os.getppid()
     while pid > 1 and own and own <= {*read_of_process(pid, "environ").split(b"\0")}:
         pid = int(process_stat(pid)[1])

@@ -42,13 +42,16 @@ CPP_KEYS: dict[KeyPath, KeyPath] = {
 }
 
 HALVING: KeyPath = ("ensemble", "halving")
-# What is read, never used, and why; earlier versions wrote all of the ensemble's into its folder.
+_OF_HALVING: dict[KeyPath, int | None] = {
+    HALVING: None, ("ensemble", "first_epochs"): 1, ("ensemble", "halving_block"): None,
+}  # fmt: skip
+_HAS_GONE = "has gone: all settings are trained to the end; `mpitrain help ensembles` shows how to stop some early"
+# What is read, never used, and why; earlier versions wrote all of the ensemble's keys into its folder.
 _UNUSED: dict[KeyPath, str] = {
     UNUSED_BATCH_SIZE: "read, not used, as in the C++ program: each epoch is one full-batch step",
-    HALVING: "has gone: all settings are trained to the end; `mpitrain help ensembles` shows how to stop some early",
-    ("ensemble", "first_epochs"): "",
-    ("ensemble", "halving_block"): "",
+    **dict.fromkeys(_OF_HALVING, _HAS_GONE),
 }
+_ASKS_FOR_NOTHING = tuple(_OF_HALVING.items())
 
 OLDER_KEYS: dict[KeyPath, KeyPath] = {
     USE_CUDA: ("compute", "device"),
@@ -131,8 +134,8 @@ def refuse_given_twice(settings: Sequence[Setting]) -> None:
 def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
     """Return the settings without those that are read and never used, and a notice of each that asks for something."""
     kept = tuple(setting for setting in settings if setting.path not in _UNUSED)
-    unused = ((one, _UNUSED[one.path]) for one in settings if one.path in _UNUSED and one.value is not None)
-    return kept, tuple(f"{one.key}={show_value(one.value)}: {why}" for one, why in unused if why)
+    dropped = (one for one in settings if one.path in _UNUSED and (one.path, one.value) not in _ASKS_FOR_NOTHING)
+    return kept, tuple(f"{one.key}={show_value(one.value)}: {_UNUSED[one.path]}" for one in dropped)
 
 
 def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:

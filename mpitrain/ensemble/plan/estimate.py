@@ -112,7 +112,11 @@ def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
         rows.append([*fixed, *(str(member.varied.get(key, "")) for key in keys), *cells])
     # Said once for all seeds and folds of a setting.
     problems = list({m.setting: f"member {m.name}: {m.problem}" for m in reversed(plan.members) if m.problem}.values())
-    return [*aligned(rows), *problems, f"{len(plan.members)} members; samples at most; longest first: their product"]
+    return [
+        *aligned(rows),
+        *problems,
+        f"{len(plan.members)} members, begun by epochs x samples x weights, the largest first",
+    ]
 
 
 def _cells_of(cost: Cost) -> list[str]:

@@ -15,9 +15,9 @@ _LONGEST_WAIT_S = 10.0
 _POLL_S = 0.005
 
 
-def may_go_on(group: Ranks, claims: Claims, task: str, error: Exception) -> bool:
-    """Tell whether `group` can go on after `error` in `task`: all its ranks have it, and none waits for another."""
-    return group.world_size == 1 or is_agreed(error) or _all_failed_alike(group, claims, task)
+def may_go_on(group: Ranks, claims: Claims, member: str, error: Exception) -> bool:
+    """Tell whether `group` can go on after `error` in `member`: all its ranks have it, and none waits for another."""
+    return group.world_size == 1 or is_agreed(error) or _all_failed_alike(group, claims, member)
 
 
 def is_in_collective(group: Ranks) -> bool:
@@ -31,15 +31,15 @@ def describe(error: Exception) -> str:
     return f"{kind}{error}".splitlines()[0]
 
 
-def _all_failed_alike(group: Ranks, claims: Claims, task: str) -> bool:
-    """Tell whether every rank of `group` has failed in `task`, after the same collectives and in none of them.
+def _all_failed_alike(group: Ranks, claims: Claims, member: str) -> bool:
+    """Tell whether every rank of `group` has failed in `member`, after the same collectives and in none of them.
 
     Each rank calls this once it has failed. Where it is true no message is under way, and the group can go on; where
     false, another rank waits for this one, and the world must end.
     """
     notes = (group.cpu.notes, group.tensors.notes)
     position = json.dumps([(one.count, one.collective) for one in notes])
-    names = [f"failed {task} {rank}" for rank in range(group.world_size)]
+    names = [f"failed {member} {rank}" for rank in range(group.world_size)]
     claims.put(names[group.rank], position)
     deadline_s = time.monotonic() + _LONGEST_WAIT_S
     while not claims.has(names):

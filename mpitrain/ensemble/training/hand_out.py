@@ -41,19 +41,18 @@ class SharedStop(StopRequest):
                 self.signal_name = self._claims.get(_STOP)
 
 
-def open_hand_out(ranks: Ranks, members: Sequence[Member], known: Known, own_stop: StopRequest) -> HandOut:
-    """Return what hands out the members, in their order, all but those whose outcomes are `known`. Collective.
+def open_hand_out(ranks: Ranks, todo: Sequence[Member], known: Known, own_stop: StopRequest) -> HandOut:
+    """Return what hands out the members `todo`, in their order; `known` are the outcomes of the others. Collective.
 
     `own_stop` hears this rank's signals.
     """
     claims = open_claims(ranks)
-    todo = [member for member in members if member.number not in known]
     return HandOut(todo, claims, SharedStop(claims, own_stop), dict(known))
 
 
 @dataclass
 class HandOut:
-    """The members that are still to be trained, seen by the root of one group."""
+    """The members that are still to be trained."""
 
     todo: Sequence[Member]
     claims: Claims

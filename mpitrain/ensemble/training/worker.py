@@ -22,14 +22,12 @@ from mpitrain.train.stop_request import listen_for_stop
 
 
 def train_members(
-    ranks: Ranks, plan: EnsemblePlan, members: Sequence[Member], known: Known, claim: ClaimedFolder
+    ranks: Ranks, plan: EnsemblePlan, todo: Sequence[Member], known: Known, claim: ClaimedFolder
 ) -> Ended:  # fmt: skip
-    """Train what is not known yet, in groups; return what became of all members. Collective.
+    """Train the members `todo`, in groups and in that order; return what became of all members. Collective.
 
-    `members`: all of the plan, in the order in which they are begun. `claim` is that of the launch, on the folder of
-    the ensemble.
+    `known`: what became of the others. `claim` is that of the launch, on the folder of the ensemble.
     """
-    todo = [member for member in plan.members if member.number not in known]
     num_groups = num_groups_for(plan, todo, ranks.world_size)
     ranks.say(describe_plan(plan, num_groups, ranks.world_size))
     node, group = split_into_nodes(ranks), split_into_groups(ranks, num_groups)
@@ -39,7 +37,7 @@ def train_members(
     weights = [member.config.model.initial_weights for member in todo if member.config is not None]
     records = open_records(ranks, list(data.sources.values()), weights, plan.config.output.hash_data, claim.run)
     with listen_for_stop() as own_stop:
-        hand_out = open_hand_out(ranks, members, known, own_stop)
+        hand_out = open_hand_out(ranks, todo, known, own_stop)
         with started_tensors(group, plan.config.distributed.timeout_s, needs_torch=False):
             tools = MemberTools(group, data, records, hand_out.stop_request, plan.section.save_interval_s, claim)
             _Worker(plan, hand_out, tools, Progress(ranks, hand_out.claims, len(todo))).work()
