@@ -139,14 +139,14 @@ GUIDES = (
     Row(
         "`data.pin_memory`, `--pin-memory`",
         files=(("data: {pin_memory: true}", Names(_LEAVE_IT_OUT)),),
-        train=(("--pin-memory", Names(f"--pin-memory: no flag of train; {_LEAVE_IT_OUT}")),),
+        train=(("--pin-memory", Names(f"--pin-memory: {_LEAVE_IT_OUT}")),),
         commands=(("ensemble --pin-memory", Names(f"--pin-memory: {_LEAVE_IT_OUT}")),),
     ),
     Row(
         "`--data-type synthetic`, `DATA_TYPE`",
         files=(("data: {data_type: synthetic}", Names("without data.data_path the samples are synthetic")),),
-        train=(("--data-type synthetic", Names("--data-type: no flag of train; give data.samples, points or fields")),),
-        launch=(("--data-type points", Names("--data-type: no flag of launch; give data.samples")),),
+        train=(("--data-type synthetic", Names("--data-type: give data.samples, points or fields")),),
+        launch=(("--data-type points", Names("--data-type: give data.samples")),),
         jobs=(("DATA_TYPE=synthetic", Says("DATA_TYPE=synthetic: not read by this script; set data.samples")),),
     ),
     Row(

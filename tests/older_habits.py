@@ -137,8 +137,8 @@ OF_TRAIN: Cases = (
     ("--profile", Sets("training.profile_training", True)),
     ("--resume-from run", Sets("option resume_from", "run")),
     ("--resume checkpoints/step-3", Sets("option resume_from", "checkpoints/step-3")),
-    ("--time-limit 1", Names("--time-limit: no flag of train; it belongs to the job, not to the run: ")),
-    ("--train-samples 9", Names(f"--train-samples: no flag of train; give {SAMPLES}")),
+    ("--time-limit 1", Names("--time-limit: it belongs to the job, not to the run: ")),
+    ("--train-samples 9", Names(f"--train-samples: give {SAMPLES}")),
     ("--val_samples=9", Names("data.validation_split")),
     ("--nproc-per-node 2", Names("--tasks-per-node")),
     ("--num-workers", Names("--num-workers: needs a value")),
@@ -160,7 +160,7 @@ OF_LAUNCH: Cases = (
     ("-c run.yaml", Sets("run.yaml")),
     ("training.epochs=3 --nodes 2 run.yaml", Sets("run.yaml")),
     ("--log_level DEBUG", Sets("--log-level=debug")),
-    ("--train-samples 9", Names(f"--train-samples: no flag of launch; give {SAMPLES}")),
+    ("--train-samples 9", Names(f"--train-samples: give {SAMPLES}")),
 )
 
 # Of the other commands, which have no flags of other trainers: the words after "unrecognized arguments: ...; ".

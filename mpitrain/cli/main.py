@@ -113,7 +113,7 @@ class _OneVoiceParser(argparse.ArgumentParser):
 def _parse(given: list[str]) -> argparse.Namespace:
     parser = _build_parser(given)
     try:
-        words = to_current_flags(given)
+        words = to_current_flags(given, _flags_of(parser, given))
         options, rest = parser.parse_known_args(words, argparse.Namespace(given=words))
     except UserError as error:
         parser.error(str(error))
@@ -134,6 +134,13 @@ def _parse(given: list[str]) -> argparse.Namespace:
     if rest:
         options.settings += rest
     return options
+
+
+def _flags_of(parser: argparse.ArgumentParser, given: Sequence[str]) -> set[str]:
+    """Return the flags of the command that the words name."""
+    (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    command = commands.choices.get(given[0]) if given else None
+    return set() if command is None else set(command._option_string_actions)
 
 
 def _build_parser(given: Sequence[str] = ()) -> _OneVoiceParser:

@@ -1,116 +1,88 @@
 """Flags of other trainers, translated before argparse reads them; the tables are data.
 
-A flag that means exactly a setting, a switch or another flag is read as that. One that means something else here is
-refused by a line that names what to use. `--output_dir` and `--output-dir` are one flag.
+A flag that is a setting's name, ours or another trainer's, with dashes, or that means another flag, is read as that.
+One that means something else here is refused by a line that names what to use. `--output_dir` and `--output-dir` are
+one flag.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpitrain.errors import LaunchError, UserError
 
-# A flag with a value, to the key that it sets; `distributed.backend=nccl` still runs where there is no GPU.
-_SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("training.optimizer.learning_rate", ("--learning-rate",)),
-    ("training.optimizer.weight_decay", ("--weight-decay",)),
-    ("training.optimizer.type", ("--optimizer",)),
-    ("training.scheduler.type", ("--scheduler", "--lr-scheduler")),
-    ("training.warmup_epochs", ("--warmup-epochs",)),
-    ("training.epochs", ("--num-epochs", "--max-epochs")),
-    ("training.global_batch_size", ("--global-batch-size",)),
-    ("training.max_steps", ("--max-steps",)),
-    ("training.gradient_clip_norm", ("--max-grad-norm", "--gradient-clip-norm", "--clip-grad-norm")),
-    ("training.gradient_accumulation_steps", ("--gradient-accumulation-steps", "--accumulation-steps")),
-    ("training.early_stopping_patience", ("--early-stopping-patience",)),
-    ("training.loss_function", ("--loss", "--loss-function")),
-    ("training.log_interval", ("--log-interval",)),
-    ("training.save_interval", ("--save-interval",)),
-    ("training.amp_dtype", ("--amp-dtype",)),
-    ("training.virtual_ranks", ("--virtual-ranks",)),
-    ("data.data_path", ("--data-path", "--data-file")),
-    ("data.num_workers", ("--num-workers", "--workers")),
-    ("data.validation_split", ("--validation-split", "--val-split")),
-    ("output.model_dir", ("--output-dir", "--model-dir", "--checkpoint-dir", "--save-dir")),
-    ("distributed.backend", ("--backend", "--dist-backend", "--distributed-backend")),
-    ("distributed.strategy", ("--strategy",)),
-    ("distributed.timeout_s", ("--timeout", "--nccl-timeout")),
-    ("compute.device", ("--device",)),
-    ("model.name", ("--model",)),
-    ("model.hidden_size", ("--hidden-size", "--hidden-dim")),
-    ("model.hidden_layers", ("--hidden-layers",)),
-    ("model.dropout", ("--dropout",)),
-    ("tracking.wandb_project", ("--wandb-project",)),
-    ("tracking.wandb_entity", ("--wandb-entity",)),
-    ("tracking.wandb_name", ("--wandb-name", "--wandb-run-name")),
-    ("tracking.wandb_tags", ("--wandb-tags",)),
-    ("tracking.wandb_mode", ("--wandb-mode",)),
-    ("tracking.mlflow_uri", ("--mlflow-uri", "--mlflow-tracking-uri")),
-    ("tracking.mlflow_experiment", ("--mlflow-experiment", "--mlflow-experiment-name")),
-    ("seed", ("--seed", "--random-seed")),
-)
-SETTINGS = {flag: key for key, flags in _SETTINGS for flag in flags}
-
+# Flags that are no key's name with dashes, nor another trainer's name of one, to the key that they set.
+_SETTINGS = {
+    "--backend": "distributed.backend",  # under this name nccl still runs where there is no GPU
+    "--data": "data.data_path",
+    "--dist-backend": "distributed.backend",
+    "--distributed-backend": "distributed.backend",
+    "--lr-scheduler": "training.scheduler",
+    "--model": "model.name",
+    "--nccl-timeout": "distributed.timeout_s",
+    "--output": "output.model_dir",
+    "--sync-bn": "distributed.sync_batch_norm",
+    "--timeout": "distributed.timeout_s",
+    "--warmup-epochs": "training.warmup_epochs",  # which alone asks for no schedule after it
+    "--workers": "data.num_workers",
+}
 # A flag without a value, to the settings that it stands for.
-_SWITCHES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("training.gradient_checkpointing=true",), ("--gradient-checkpointing", "--activation-checkpointing")),
-    (("training.gradient_checkpointing=false",), ("--no-gradient-checkpointing",)),
-    (("training.torch_compile=true",), ("--compile", "--torch-compile")),
-    (("training.torch_compile=false",), ("--no-compile", "--no-torch-compile")),
-    (("training.use_amp=true",), ("--amp", "--use-amp", "--mixed-precision")),
-    (("training.use_amp=false",), ("--no-amp",)),
-    (("training.use_amp=true", "training.amp_dtype=float16"), ("--fp16",)),
-    (("training.use_amp=true", "training.amp_dtype=bfloat16"), ("--bf16",)),
-    (("compute.device=cpu",), ("--cpu", "--no-cuda")),
-    (("use_cuda=true",), ("--cuda", "--use-cuda")),
-    (("training.deterministic=true",), ("--deterministic",)),
-    (("distributed.sync_batch_norm=true",), ("--sync-batch-norm", "--sync-bn")),
-    (("data.streaming=true",), ("--streaming",)),
-    (("tracking.wandb=true",), ("--wandb", "--use-wandb")),
-    (("tracking.wandb=false",), ("--no-wandb",)),
-    (("tracking.wandb=true", "tracking.wandb_mode=offline"), ("--wandb-offline",)),
-    (("tracking.tensorboard=true",), ("--tensorboard",)),
-    (("tracking.mlflow=true",), ("--mlflow",)),
-    (("training.profile_training=true",), ("--profile", "--profile-training")),
-)
-SWITCHES = {flag: settings for settings, flags in _SWITCHES for flag in flags}
+_SWITCHES: dict[str, tuple[str, ...]] = {
+    "--bf16": ("training.use_amp=true", "training.amp_dtype=bfloat16"),
+    "--cpu": ("compute.device=cpu",),
+    "--cuda": ("use_cuda=true",),
+    "--fp16": ("training.use_amp=true", "training.amp_dtype=float16"),
+    "--no-cuda": ("compute.device=cpu",),
+    "--use-cuda": ("use_cuda=true",),
+    "--wandb-offline": ("tracking.wandb=true", "tracking.wandb_mode=offline"),
+}
+
+
+def _key_of(flag: str) -> tuple[str, bool]:
+    """Return the key that a flag sets, and whether it stands for true without a value; "" for an unknown flag."""
+    from mpitrain.config.older.spellings import is_true_or_false, key_of_name
+
+    key = _SETTINGS.get(flag) or ".".join(key_of_name(flag.removeprefix("--").replace("-", "_")))
+    return key, bool(key) and is_true_or_false(key)
+
+
+def _settings_of(flag: str, value: str | None, rest: Iterator[str]) -> tuple[str, ...]:
+    """Return the settings that a flag stands for, () for an unknown one; `rest` are the words after it."""
+    if flag in _SWITCHES:
+        return _SWITCHES[flag]
+    key, is_switch = _key_of(flag)
+    if is_switch:
+        return (f"{key}={'true' if value is None else value}",)
+    if key:
+        return (f"{key}={_value_of(flag, value, rest)}",)
+    key, is_switch = _key_of(flag.replace("--no-", "--", 1))
+    return (f"{key}=false",) if is_switch and flag.startswith("--no-") else ()
+
+
+def _value_of(flag: str, value: str | None, rest: Iterator[str]) -> str:
+    given = next(rest, "") if value is None else value
+    if not given or (given.startswith("--") and value is None):
+        raise UserError(f"{flag}: needs a value; see --help")
+    return given
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What one command understands; `dropped` flags say what is so anyway, `advises` (None: all known) are refused."""
+    """What one command understands; `dropped` flags say what is so anyway."""
 
-    settings: dict[str, str] = field(default_factory=dict)
-    switches: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    takes_settings: bool = False
     renamed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    advises: tuple[str, ...] | None = ()
-
-    instead: dict[str, str] = field(default_factory=dict)
-    """Flags of this command alone, to what to use."""
     checked: dict[str, str] = field(default_factory=dict)
     """Flags whose number is compared with what the launcher says, to the name of what they number."""
-
-    def advice(self, flag: str) -> str | None:
-        """Return advice for a flag that means something else here; None for an unknown flag."""
-        if flag in ("--help", "--log-level", "--resume", *self.renamed, *self.switches, *self.checked):
-            return None
-        if flag in self.instead:
-            return self.instead[flag]
-        if self.advises is not None and flag not in self.advises:
-            return None
-        from mpitrain.config.older.synonyms import INSTEAD  # with its package, which help does without
-
-        return INSTEAD.get(flag.removeprefix("--").replace("-", "_"))
 
 
 QUICK_RUN = ("training.epochs=1", "data.max_patterns=512")
 """What `--debug` sets: a run to its end within seconds."""
 
 _OF_TRAIN = {
-    "--debug": ("--debug",),
     "--verbose": ("--log-level", "debug"),
     "--resume-from": ("--resume",),
     "--resume-from-checkpoint": ("--resume",),
@@ -127,9 +99,7 @@ _OF_THE_LAUNCHER = {
 _BY_HAND = (
     "`mpitrain launch --scheduler manual --hosts A,B` writes the commands of each host, the first where ranks meet"
 )
-_INSTEAD_IN_LAUNCH = {
-    flag: _BY_HAND for flag in ("--node-rank", "--rank", "--local-rank", "--master-addr", "--rdzv-endpoint")
-}
+_INSTEAD_IN_LAUNCH = ("--node-rank", "--rank", "--local-rank", "--master-addr", "--rdzv-endpoint")
 _OF_LAUNCH = {
     "--debug": ("--preset", "debug"),
     "--time-limit": ("--walltime",),
@@ -143,26 +113,13 @@ _OF_LAUNCH = {
     "--mem": ("--memory",),
     "--output-script": ("--output",),
 }
-# Flags that are settings in one command and belong to the other one's own words.
-_EPOCHS_AND_SO_ON = {
-    "--epochs": "training.epochs",
-    "--batch-size": "training.batch_size",
-    "--lr": "training.optimizer.learning_rate",
-    "--data": "data.data_path",
-}
-_KEYS = {**SETTINGS, **_EPOCHS_AND_SO_ON}
-
 DIALECTS: dict[str, Dialect] = {
-    "train": Dialect(SETTINGS, SWITCHES, _OF_TRAIN, (), None, checked=_OF_THE_LAUNCHER),
-    "launch": Dialect(
-        {flag: key for flag, key in _KEYS.items() if flag != "--scheduler"},
-        SWITCHES, _OF_LAUNCH, ("--dry-run",), ("--train-samples", "--val-samples", "--data-type", "--warmup-steps"),
-        _INSTEAD_IN_LAUNCH,
-    ),
-    "config": Dialect({**_KEYS, "--output": "output.model_dir"}, SWITCHES),
+    "train": Dialect(True, _OF_TRAIN, checked=_OF_THE_LAUNCHER),
+    "launch": Dialect(True, _OF_LAUNCH, ("--dry-run",)),
+    "config": Dialect(True),
     "doctor": Dialect(),
     "ensemble": Dialect(),
-}  # fmt: skip
+}
 _FILE_FLAGS = ("--config", "-c", "--config-path", "--config-file")
 _FOLDER_FLAGS = ("--checkpoint", "--checkpoint-path", "--model", "--model-path", "--model-dir", "--weights")
 _OF_A_RUN = ("predict", "export", "report", "reproduce")
@@ -192,7 +149,9 @@ def _advice_for_flag(command: str, word: str, takes_settings: bool, takes_file: 
         return f"{given}: {_instead_of_a_file_flag(command, takes_settings, takes_file)}"
     if flag in _FOLDER_FLAGS and command in _OF_A_RUN:
         return f"{given}: give the folder of a run, or its model.pt, as the first word"
-    settings = (*SWITCHES.get(flag, ()), *(f"{key}=VALUE" for name, key in _KEYS.items() if name == flag))
+    if command == "launch" and flag in _INSTEAD_IN_LAUNCH:
+        return f"{given}: {_BY_HAND}"
+    settings = _settings_of(flag, None, iter(["VALUE"]))
     if settings and takes_settings:
         return f"{given}: write {' '.join(settings)}"
     instead = INSTEAD.get(flag.removeprefix("--").replace("-", "_"), "")
@@ -212,8 +171,9 @@ def _instead_of_a_file_flag(command: str, takes_settings: bool, takes_file: bool
 
 def _advice_for_word(word: str) -> str:
     from mpitrain.launch.presets import PRESETS
+    from mpitrain.launch.schedulers.table import SCHEDULERS
 
-    if word in ("slurm", "pbs", "torque", "local", "manual"):
+    if word in SCHEDULERS:
         return f"{word}: write --scheduler {word}"
     if word in PRESETS:
         return f"{word}: write --preset {word}"
@@ -249,36 +209,34 @@ def _check_number(flag: str, name: str, text: str) -> None:
         )
 
 
-def to_current_flags(words: Sequence[str]) -> list[str]:
-    """Return a command line, its command first, in today's words. Raises UserError for a flag to be replaced."""
+def to_current_flags(words: Sequence[str], own: Collection[str]) -> list[str]:
+    """Return a command line, its command first, in today's words. Raises UserError for a flag to be replaced.
+
+    `own`: the flags that the command has.
+    """
     if not words or words[0] not in DIALECTS:
         return list(words)
     trains = not any(word.partition("=")[0] in ("--run", "--ensemble") for word in words)
     quick = QUICK_RUN if words[0] == "launch" and "--debug" in words and trains else ()
     # First, so that the user's own settings win.
-    return [words[0], *quick, *_translated(words[0], words[1:])]
+    return [words[0], *quick, *_translated(words[0], words[1:], own)]
 
 
-def _translated(command: str, words: Sequence[str]) -> Iterator[str]:
+def _translated(command: str, words: Sequence[str], own: Collection[str]) -> Iterator[str]:
     dialect, rest = DIALECTS[command], iter(words)
     for word in rest:
-        flag, equals, value = word.partition("=")
+        flag, equals, text = word.partition("=")
         if not flag.startswith("-"):
             yield word
             continue
-        flag = flag.replace("_", "-")
-        advice = dialect.advice(flag)
-        if advice is not None:
-            raise UserError(f"{flag}: no flag of {command}; {advice}")
-        if flag in dialect.settings or flag in _FILE_FLAGS:
-            given = value if equals else next(rest, "")
-            if not given or (given.startswith("--") and not equals):
-                raise UserError(f"{flag}: needs a value; see mpitrain {command} --help")
-            yield given if flag in _FILE_FLAGS else f"{dialect.settings[flag]}={given}"
+        flag, value = flag.replace("_", "-"), text if equals else None
+        if flag in dialect.renamed:
+            yield from (*dialect.renamed[flag], *([text] if equals else []))
+        elif flag in own:
+            yield f"{flag}{equals}{text}"
+        elif flag in _FILE_FLAGS:
+            yield _value_of(flag, value, rest)
         elif flag in dialect.checked:
-            _check_number(flag, dialect.checked[flag], value if equals else next(rest, ""))
-        elif flag in dialect.switches:
-            yield from dialect.switches[flag]
+            _check_number(flag, dialect.checked[flag], next(rest, "") if value is None else value)
         elif flag not in dialect.dropped:
-            renamed = dialect.renamed.get(flag)
-            yield from (f"{flag}{equals}{value}",) if renamed is None else (*renamed, *([value] if equals else []))
+            yield from (dialect.takes_settings and _settings_of(flag, value, rest)) or (f"{flag}{equals}{text}",)

@@ -13,6 +13,7 @@ from typing import NoReturn
 from mpitrain.config.ensemble import EnsembleSection
 from mpitrain.config.older.synonyms import INSTEAD, SAME, SECTIONS
 from mpitrain.config.run import RunConfig, rooms
+from mpitrain.config.section import Section
 from mpitrain.config.yaml import KeyPath, Setting, show_value
 from mpitrain.errors import ConfigError
 
@@ -68,6 +69,23 @@ def current_path(path: KeyPath) -> KeyPath:
     """Return today's key for a key in any spelling."""
     modern = _modern_section(path)
     return CPP_KEYS.get(modern) or OLDER_KEYS.get(modern) or _keys_without_section().get(modern) or modern
+
+
+def key_of_name(name: str) -> KeyPath:
+    """Return today's key of a name without a section, ours or another trainer's; () where it is no one key's."""
+    path, sections = current_path((name,)), {**dict(RunConfig()), "ensemble": EnsembleSection()}
+    is_section = isinstance(sections.get(path[0]), Section)
+    return path if is_section == (len(path) > 1) and path[0] in sections else ()
+
+
+def is_true_or_false(key: str) -> bool:
+    """Tell whether the value of a dotted key is true or false."""
+    *sections, name = key.split(".")
+    section: object = RunConfig()
+    for one in sections:
+        section = getattr(section, one, None)
+    field = getattr(type(section), "model_fields", {}).get(name)
+    return field is not None and field.annotation in (bool, bool | None)
 
 
 @cache

@@ -58,7 +58,7 @@ _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("tracking.mlflow_experiment", _WHERE_TRACKED, ("mlflow_experiment", "mlflow_experiment_name")),
     ("model.input_size", ("model.",), ("input_dim", "in_features", "num_inputs")),
     ("model.output_size", ("model.",), ("output_dim", "out_features", "num_outputs")),
-    ("model.hidden_size", ("model.",), ("hidden_dim", "hidden_units", "hidden_features")),
+    ("model.hidden_size", ("", "model."), ("hidden_dim", "hidden_units", "hidden_features")),
     ("model.hidden_layers", ("model.",), ("num_hidden_layers", "n_hidden_layers")),
     ("model.hidden_activation", ("model.",), ("activation",)),
 )  # fmt: skip
