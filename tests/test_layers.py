@@ -30,11 +30,12 @@ FLOORS = {
     "data": 3,
     "comm": 2,
     "cluster": 1,
-    "config": 0, "cache": 0, "durable_files": 0, "errors": 0, "json_text": 0, "text_table": 0, "compiler": 0,
+    "config": 0, "cache": 0, "durable_files": 0, "errors": 0, "faces": 0, "json_text": 0, "text_table": 0,
+    "compiler": 0,
     "version": 0,
 }  # fmt: skip
 # The ground: single files that import nothing of the package, so that every room may use them.
-GROUND = ("errors", "cache", "durable_files", "json_text", "text_table", "compiler", "version")
+GROUND = ("errors", "cache", "durable_files", "faces", "json_text", "text_table", "compiler", "version")
 MESSAGE_PASSING = ("mpi4py", "torch.distributed", "torch._C._distributed_c10d")
 HEAVY = ("torch", "mpi4py", "numpy", "netCDF4", "h5py", "matplotlib")
 

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Network
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import load_run_config
-from mpitrain.data.samples import Samples
+from mpitrain.data import Samples
 from mpitrain.errors import UserError
 
 _ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}

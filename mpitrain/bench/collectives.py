@@ -17,11 +17,11 @@ from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
 from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing, measure_interleaved, timing_record
 from mpitrain.bench.output import check_writable, format_bytes, render_table, write_bytes, write_json
 from mpitrain.bench.step_report import machine_record
-from mpitrain.comm.agreement import mark_agreed, on_root
+from mpitrain.comm import Ranks, mark_agreed
+from mpitrain.comm.agreement import on_root
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.probes.transports import Call, Transport, available_transports, prepare_bare, start_transports
-from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.train.engines.standard import EXTRA_ENTRIES
 

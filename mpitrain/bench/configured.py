@@ -9,8 +9,8 @@ from pathlib import Path
 from mpitrain.bench.step_cases import Engine, Network, ScaledRun
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.advice.defaults import OpenSettings, SampleCount
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import asked_names, selection_of
+from mpitrain.data import open_source, selection_of
+from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import UserError
 
 _DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.models.batch_norm import moment_length
 from mpitrain.models.dense_module import torch_view
 from mpitrain.observe.step_times import KINDS, RankTimes, timing_of

@@ -19,13 +19,10 @@ from mpitrain.bench.baselines import DistributedLoop, SingleLoop
 from mpitrain.bench.collectives import ExchangeLoop
 from mpitrain.bench.engine_loop import EngineLoop
 from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Engine, Network, StepCase
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.start import run_on_all_ranks
-from mpitrain.comm.tensors import open_tensors
+from mpitrain.comm import Ranks, open_tensors, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data import CICE_TARGET, Samples
 from mpitrain.data.dataset.exchange import take_share
-from mpitrain.data.samples import Samples
-from mpitrain.data.selection.names import CICE_TARGET
 from mpitrain.errors import MpitrainError
 from mpitrain.runs.prepare import prepare_on_samples
 

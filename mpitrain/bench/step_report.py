@@ -8,9 +8,7 @@ from typing import Any
 
 from mpitrain.bench.output import render_table
 from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
-from mpitrain.cluster.cores import detect_usable_core_count
-from mpitrain.cluster.cpu.identity import detect_cpu
-from mpitrain.cluster.facts import package_versions
+from mpitrain.cluster import detect_cpu, detect_usable_core_count, package_versions
 
 
 def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:

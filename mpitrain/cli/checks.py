@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.cli.settings import add_settings, ranks_of, split_settings
-from mpitrain.cluster.starting import say_on_stderr
+from mpitrain.cluster import say_on_stderr
 from mpitrain.errors import UserError, one_line
 
 

@@ -13,7 +13,7 @@ from mpitrain.cli.settings import add_overwrite_flag, split_words
 from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from mpitrain.comm.ranks import Ranks
+    from mpitrain.comm import Ranks
     from mpitrain.config import RunConfig
 
 _GENERATE_NUMBERS = (
@@ -157,7 +157,7 @@ def _run_stats(options: argparse.Namespace) -> int:
 def _run_convert(options: argparse.Namespace) -> int:
     if not 0 <= options.gzip <= 9:
         raise UserError(f"--gzip {options.gzip}: give 0 (none) to 9 (smallest)")
-    from mpitrain.data.selection.settings import selection_of
+    from mpitrain.data import selection_of
     from mpitrain.datatools.convert import convert
 
     def body(config: RunConfig, ranks: Ranks) -> list[str]:
@@ -177,11 +177,10 @@ def _run_collection(options: argparse.Namespace) -> int:
 
 def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], list[str]]) -> int:
     """Run `body` on all ranks, and let the root print the lines that it returns."""
-    from mpitrain.comm.agent.arrival import watching_start
+    from mpitrain.comm import watching_start
 
     with watching_start(overrides=split_words(words)[2]) as watch:
-        from mpitrain.comm.start import run_on_all_ranks
-        from mpitrain.comm.tensors import open_tensors
+        from mpitrain.comm import open_tensors, run_on_all_ranks
 
     def run(ranks: Ranks) -> int:
         config, notices = ranks.on_all_ranks(lambda: _load(words, action))

@@ -48,13 +48,13 @@ def add_ensemble_command(commands: Any) -> None:
 
 
 def _run_ensemble(options: argparse.Namespace) -> int:
-    from mpitrain.comm.agent.arrival import watching_start
+    from mpitrain.comm import watching_start
 
     files, path, overrides = data_and_settings(options)
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:
-        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.comm import run_on_all_ranks
         from mpitrain.ensemble.beginning import EnsembleRequest
         from mpitrain.ensemble.run_ensemble import run_ensemble
     request = EnsembleRequest(

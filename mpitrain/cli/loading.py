@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpitrain.cluster.starting import Starting
+    from mpitrain.cluster import Starting
 
 
 def begin_starting(log_level: str) -> Starting:
     """Return the reporter of the start; it prints on the root the stages that take long. Loading is the first."""
-    from mpitrain.cluster.launchers import claimed_rank
-    from mpitrain.cluster.starting import LOADING, Starting, said_after_s, say_on_stderr
+    from mpitrain.cluster import Starting, claimed_rank, say_on_stderr
+    from mpitrain.cluster.starting import LOADING, said_after_s
 
     if log_level != "debug":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings

@@ -15,8 +15,8 @@ from mpitrain.cli.commands import COMMANDS, add_commands
 from mpitrain.cli.lasting_output import outlive_readers
 from mpitrain.cli.older_flags import advice_for_words, to_current_flags
 from mpitrain.cli.settings import is_data, is_file, is_of_rank_0_alone
+from mpitrain.cluster import read_place
 from mpitrain.cluster.cpu.freed_memory import keep_freed_memory
-from mpitrain.cluster.place import read_place
 from mpitrain.errors import LaunchError, MpitrainError, UserError, tell_caller
 from mpitrain.version import __version__
 

@@ -119,10 +119,10 @@ def add_report_command(commands: Any) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> int:
-    from mpitrain.comm.agent.arrival import watching_start
+    from mpitrain.comm import watching_start
 
     with watching_start(overrides=options.settings) as watch:
-        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.comm import run_on_all_ranks
         from mpitrain.inference.predict import PredictRequest, predict
     # `--data a.nc b.nc seed=1`: argparse gives the flag all words after it.
     words = options.data or []

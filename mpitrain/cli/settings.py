@@ -51,7 +51,7 @@ def add_take_over_flag(parser: argparse.ArgumentParser) -> None:
 
 def is_of_rank_0_alone(options: argparse.Namespace) -> bool:
     """Return whether this process is a rank other than 0 of a command that runs in one process."""
-    from mpitrain.cluster.launchers import claimed_rank
+    from mpitrain.cluster import claimed_rank
 
     return getattr(options, "one_process", False) and claimed_rank(os.environ) > 0
 

@@ -20,7 +20,7 @@ from mpitrain.cli.settings import (
 from mpitrain.cluster.starting import FINDING
 
 if TYPE_CHECKING:
-    from mpitrain.comm.ranks import Ranks
+    from mpitrain.comm import Ranks
 
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
@@ -88,7 +88,7 @@ def add_reproduce_command(commands: Any) -> None:
 
 
 def _run_train(options: argparse.Namespace) -> int:
-    from mpitrain.comm.agent.arrival import watching_start
+    from mpitrain.comm import watching_start
 
     log_level = "debug" if options.debug else options.log_level
     starting = begin_starting(log_level)
@@ -100,7 +100,7 @@ def _run_train(options: argparse.Namespace) -> int:
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:
-        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.comm import run_on_all_ranks
         from mpitrain.runs.beginning import TrainRequest
         from mpitrain.runs.train_run import train
     starting.now(FINDING)
@@ -125,11 +125,11 @@ def _run_train(options: argparse.Namespace) -> int:
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:
-    from mpitrain.comm.agent.arrival import watching_start
+    from mpitrain.comm import watching_start
 
     starting = begin_starting("info")
     with watching_start() as watch:
-        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.comm import run_on_all_ranks
         from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce
     starting.now(FINDING)
     output = Path(options.output) if options.output else None

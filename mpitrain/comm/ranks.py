@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from mpitrain.cluster import Starting
 from mpitrain.cluster.rank_info import RankInfo
-from mpitrain.cluster.starting import Starting
 from mpitrain.comm.agent.rank_side import NodeWatch
 from mpitrain.comm.agreement import on_all_ranks, on_root, on_two_ranks
 from mpitrain.comm.arrays import Array

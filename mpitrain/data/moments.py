@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.comm import FixedTreeReducer, VirtualRanks
 from mpitrain.comm.communicator import Communicator
-from mpitrain.comm.reduction import FixedTreeReducer, combine_in_tree
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data.samples import Samples
 
 DoubleArray = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import DataSection
 from mpitrain.data.dataset.dataset import Dataset, LayoutOfSamples, settled
 from mpitrain.data.dataset.exchange import read_own_chunks

@@ -22,12 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.comm.virtual_ranks import rank_range
-from mpitrain.data.dataset.exchange import keep_under_limit, no_samples, open_source_on_root
-from mpitrain.data.samples import Samples
-from mpitrain.data.selection.settings import Selection
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data import Samples, SampleSource, Selection, open_source_on_root
+from mpitrain.data.dataset.exchange import keep_under_limit, no_samples
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
 from mpitrain.durable_files import sync_file, sync_folder, temporary_name

@@ -14,13 +14,11 @@ import numpy.typing as npt
 from mpitrain.config import RunConfig
 from mpitrain.config.data import READERS
 from mpitrain.config.yaml import show_value
+from mpitrain.data import FieldFile, SampleSource, open_source, selection_of, valid_rows
 from mpitrain.data.files.decoding import read
-from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
+from mpitrain.data.files.variable import Slices, VariableInfo
 from mpitrain.data.formats.open import opened
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import expand_paths, selection_of
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.settings import expand_paths
 from mpitrain.datatools.fill_values import LooksLikeFill
 from mpitrain.datatools.suggestion import describes_itself, places_and_times, suggest
 from mpitrain.errors import DataError, MpitrainError, one_line

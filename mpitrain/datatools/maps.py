@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data import SampleSource
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import open_coordinates
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import DataError, writing
 from mpitrain.observe.figures import render_png

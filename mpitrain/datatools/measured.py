@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data import FieldFile
 from mpitrain.data.files.decoding import read, read_column
 from mpitrain.data.files.first_part import first_part
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.axes import coordinate_of, further_axes
 from mpitrain.data.selection.names import setting_name
 

@@ -12,14 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.dataset import DataSummary
-from mpitrain.data.dataset.exchange import open_source_on_root
+from mpitrain.data import DataSummary, SampleSource, open_source_on_root, selection_of
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.moments import Moments
-from mpitrain.data.selection.settings import selection_of
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.first_pass import make_first_pass
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing

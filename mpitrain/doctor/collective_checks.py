@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from mpitrain.cluster import Place
 from mpitrain.cluster.cores import threads_per_rank
-from mpitrain.cluster.place import Place
+from mpitrain.comm import Ranks
 from mpitrain.comm.probes.measurements import leave_world, mpi_thread_level
-from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import fail_alone, start_ranks
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.doctor import network

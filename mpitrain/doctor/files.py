@@ -18,7 +18,7 @@ from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from mpitrain.data.selection.settings import Selection
+    from mpitrain.data import Selection
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _LOCKING = "HDF5_USE_FILE_LOCKING"
@@ -43,8 +43,8 @@ def check_data(entries: Sequence[str], select: Callable[[], Selection]) -> Check
     name = "data file"
     if not entries:
         return CheckResult(name, "skip", "data.data_path is not set: a run writes a synthetic file")
-    from mpitrain.data.samples import concatenate, valid_rows
-    from mpitrain.data.selection.opening import open_source
+    from mpitrain.data import open_source, valid_rows
+    from mpitrain.data.samples import concatenate
 
     files = " ".join(entries)
     try:

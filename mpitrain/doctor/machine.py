@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster import detect_usable_core_count
 from mpitrain.compiler import find_cpp_compiler
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import MpitrainError

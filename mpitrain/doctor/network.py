@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mpitrain.comm import Ranks
 from mpitrain.comm.probes.measurements import AllReduceReading, measure_clocks, probe_all_reduce, probe_ddp_step
 from mpitrain.comm.probes.probe_group import open_probe_group
-from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tcp.meeting import reachable_address
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.doctor.files import existing_parent

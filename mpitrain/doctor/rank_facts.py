@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.cluster.cores import detect_affinity
-from mpitrain.cluster.facts import COMPARED_VARIABLES, NEEDED_PACKAGES, package_versions
-from mpitrain.cluster.pmi import library_name
+from mpitrain.cluster import detect_affinity, library_name, package_versions
+from mpitrain.cluster.facts import COMPARED_VARIABLES, NEEDED_PACKAGES
 from mpitrain.comm.mpi.library import read_mpi_library
 from mpitrain.doctor.machine import available_memory_bytes
 

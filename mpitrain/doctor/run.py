@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from mpitrain.cluster.place import Place, read_place
+from mpitrain.cluster import Place, read_place
 from mpitrain.config import RunConfig
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest

@@ -12,7 +12,7 @@ from mpitrain.doctor import files, installation, machine
 from mpitrain.doctor.check_result import CheckResult
 
 if TYPE_CHECKING:
-    from mpitrain.data.selection.settings import Selection
+    from mpitrain.data import Selection
 
 _LIMIT_S = 25.0
 
@@ -34,7 +34,7 @@ def run_static_checks(
         return result
 
     def select() -> Selection:
-        from mpitrain.data.selection.settings import selection_of  # loads numpy
+        from mpitrain.data import selection_of  # loads numpy
 
         assert config is not None
         return selection_of(config)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpitrain.cluster.place import Place
+from mpitrain.cluster import Place
 from mpitrain.comm.agent.arrival import find_launcher, new_identity, open_watch
 from mpitrain.comm.agent.folder import launch_identity, wait_until
 from mpitrain.comm.agent.rank_side import NodeWatch

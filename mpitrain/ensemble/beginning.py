@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import DataSection, LoadedConfig, RunConfig, TrackingSection, load_run_config, render_yaml
 from mpitrain.config.advice.defaults import OpenSettings, SampleCount
 from mpitrain.config.older.spellings import HALVING
 from mpitrain.config.yaml import read_settings
-from mpitrain.data.dataset.exchange import count_usable, open_source_on_root
-from mpitrain.data.selection.settings import selection_of
+from mpitrain.data import open_source_on_root, selection_of
+from mpitrain.data.dataset.exchange import count_usable
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults

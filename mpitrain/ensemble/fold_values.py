@@ -13,11 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import DataSection, RunConfig
+from mpitrain.data import SampleSource, open_source, selection_of, valid_rows
 from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import selection_of
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import choose_arithmetic
 from mpitrain.models.files.file_network import StoredNetwork

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data import SampleSource
 from mpitrain.ensemble.calibration import Calibration, calibration_of
 from mpitrain.ensemble.fold_values import FoldValues, open_member, values_of_fold
 from mpitrain.errors import DataError

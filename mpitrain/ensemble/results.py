@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.choice import BEST, choose_best, render_best
 from mpitrain.ensemble.held_out import HeldOut, compare

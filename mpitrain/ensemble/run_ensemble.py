@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, mark_agreed
 from mpitrain.comm.tensors import settle_tensors
 from mpitrain.ensemble.beginning import (
     EnsembleRequest,

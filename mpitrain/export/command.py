@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mpitrain.comm.arrays import require_torch
+from mpitrain.comm import require_torch
 from mpitrain.config.component import Room
 from mpitrain.errors import UserError
 from mpitrain.export.formats.format import ExportFormat

@@ -15,11 +15,9 @@ import torch
 from torch import nn
 
 from mpitrain.config import DomainSection, RunConfig
-from mpitrain.data.samples import Samples
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import Selection, asked_names
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data import CICE_INPUTS, CICE_TARGET, Samples, SampleSource, Selection, open_source
+from mpitrain.data.selection.names import CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK
+from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.models.activations import activation_name
 from mpitrain.models.icenet import IceNet

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import to_tensor
+from mpitrain.comm import to_tensor
 from mpitrain.config import RunConfig
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data import SampleSource
 from mpitrain.errors import UserError
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.samples import sample_inputs

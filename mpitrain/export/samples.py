@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.comm import host_array
+from mpitrain.data import SampleSource, valid_rows
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.models.files.record import grid_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
+from mpitrain.comm import host_array
 from mpitrain.config.model import TargetTransform
 from mpitrain.data.transforms import restored
 from mpitrain.errors import DataError, UserError, installed_version

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from mpitrain.data import CICE_INPUTS, CICE_TARGET, SampleSource
 from mpitrain.data.selection.coordinates import TIME, Coordinates
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.units import is_same
 from mpitrain.durable_files import check_output
 from mpitrain.errors import writing

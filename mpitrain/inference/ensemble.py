@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.comm.arrays import require_torch
+from mpitrain.comm import require_torch
 from mpitrain.errors import UserError, reason_of
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, choose_arithmetic
 from mpitrain.json_text import read_json

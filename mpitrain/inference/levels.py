@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data import FieldFile, SampleSource
 from mpitrain.data.files.decoding import read, read_column
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.axes import coordinate_of
 from mpitrain.data.selection.cf import named_coordinates
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.inference.carried import attributes_of
 from mpitrain.inference.netcdf_output import OutputVariable

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data import SampleSource
 from mpitrain.data.selection.cf import COLUMNS, ROWS, TIME
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import TIME as TIME_NAME
 from mpitrain.data.selection.coordinates import Coordinates
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.errors import UserError
 from mpitrain.inference.netcdf_output import OutputVariable

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tensors import open_tensors
+from mpitrain.comm import Ranks, open_tensors
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config
-from mpitrain.data.selection.settings import Selection, selection_to_predict
+from mpitrain.data import Selection
+from mpitrain.data.selection.settings import selection_to_predict
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
 from mpitrain.inference.cf_variables import check_prediction, icenet_names

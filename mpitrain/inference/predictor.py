@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
+from mpitrain.data import SampleSource, Selection, open_source
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import Selection, selection_to_predict
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.settings import selection_to_predict
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
 from mpitrain.inference.ensemble import arithmetic_of

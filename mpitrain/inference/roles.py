@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import DataSection
-from mpitrain.data.dataset.exchange import keep_under_limit, no_samples, open_source_on_root
+from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of, valid_rows
+from mpitrain.data.dataset.exchange import keep_under_limit, no_samples
 from mpitrain.data.dataset.split import SplitRule, plan_split
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.settings import Selection, expand_paths, selection_of
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.settings import expand_paths
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.errors import DataError, UserError
 from mpitrain.json_text import read_json

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.samples import Samples
+from mpitrain.data import Samples, SampleSource
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import TIME, Coordinates, open_coordinates
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
 from mpitrain.inference.carried import Carried, carry
 from mpitrain.inference.cf_variables import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.config import RunConfig, VariablesSection
+from mpitrain.data import SampleSource
 from mpitrain.data.selection.settings import asked_names
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError, DataError, MissingDependencyError, UserError
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.own_file import read_own_model

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster import detect_usable_core_count
 from mpitrain.cluster.schedulers import SLURM, find_scheduler
 from mpitrain.config import EnsembleSection, load_run_config
 from mpitrain.durable_files import check_output, write_durably

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpitrain.cluster.own_python import NO_IMPORTS_FROM_HERE, finding_package
+from mpitrain.cluster import finding_package
+from mpitrain.cluster.own_python import NO_IMPORTS_FROM_HERE
 from mpitrain.launch.inside.attempt import Attempts
 from mpitrain.launch.inside.logs import link_newest_logs
 from mpitrain.launch.inside.place import Place, note_of_idle_gpus

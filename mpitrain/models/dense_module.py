@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.comm.arrays import address_of
+from mpitrain.comm import address_of
 from mpitrain.models.batch_norm import make_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.convolutional.field_model import FieldModel

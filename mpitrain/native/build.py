@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mpitrain.cache import code_folder, is_trusted_program
-from mpitrain.cluster.cpu.compiler_flags import instruction_flags
+from mpitrain.cluster import instruction_flags
 from mpitrain.errors import MissingDependencyError, writing
 from mpitrain.native.toolchain import Toolchain
 

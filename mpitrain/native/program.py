@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mpitrain.cluster.cores import detect_usable_core_count
-from mpitrain.cluster.own_python import NO_IMPORTS_FROM_HERE, finding_package
+from mpitrain.cluster import detect_usable_core_count, finding_package
+from mpitrain.cluster.own_python import NO_IMPORTS_FROM_HERE
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 
 _MARK = "error: "

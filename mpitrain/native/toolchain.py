@@ -11,8 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpitrain.cluster import detect_cpu
 from mpitrain.cluster.cpu.compiler_flags import build_identity
-from mpitrain.cluster.cpu.identity import CpuIdentity, detect_cpu
+from mpitrain.cluster.cpu.identity import CpuIdentity
 from mpitrain.errors import MissingDependencyError
 
 _DEBIAN = "on Debian or Ubuntu: apt-get install {packages}; on a cluster: module load the site's"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mpitrain.comm.device import Device
+from mpitrain.comm import Device
 
 
 def gpu_use(device: Device) -> dict[str, float] | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.observe.gpu import gpu_use
 
 _GATHER_EVERY_S = 1.0

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.place import read_place
+from mpitrain.cluster import read_place
 from mpitrain.durable_files import PASSING_FOLDER
 from mpitrain.errors import UserError
 from mpitrain.python.left_behind import LeftBehind

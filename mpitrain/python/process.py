@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mpitrain.cluster import finding_package, run_module
 from mpitrain.cluster.launchers import without_rank
-from mpitrain.cluster.own_python import finding_package, run_module
 from mpitrain.errors import (
     ERROR_FILE,
     LaunchError,

@@ -13,7 +13,7 @@ from mpitrain.durable_files import PASSING_FOLDER
 from mpitrain.errors import MpitrainError, keeping_errors
 
 if TYPE_CHECKING:
-    from mpitrain.comm.ranks import Ranks
+    from mpitrain.comm import Ranks
     from mpitrain.python.left_behind import LeftBehind
 
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ def _make_folder(
 
 
 def _on_ranks(body: Callable[[Ranks], Result]) -> Result:
-    from mpitrain.comm.start import run_on_all_ranks
+    from mpitrain.comm import run_on_all_ranks
 
     found: list[Result] = []
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import DataSection, LoadedConfig, RunConfig, load_run_config, overridden_keys, render_yaml
+from mpitrain.data import SampleSource
 from mpitrain.data.selection.settings import with_names_of_file
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.datatools.statistics import provenance_of, record_of_run, write_record
 from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.runs.prepared_run import PreparedRun

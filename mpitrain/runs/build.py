@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, host_array
 from mpitrain.config import RunConfig
 from mpitrain.config.yaml import show_value
-from mpitrain.data.dataset.dataset import DataSummary, Normalization
+from mpitrain.data import DataSummary
+from mpitrain.data.dataset.dataset import Normalization
 from mpitrain.data.open_dataset import DataRequest, torch_dtype
 from mpitrain.errors import ConfigError
 from mpitrain.models.dense import DenseModel, build_dense, draw_dense_weights

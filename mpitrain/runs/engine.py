@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
-from mpitrain.data.dataset.batches import BatchPlan, Microbatch, MicrobatchSource, plan_batches
-from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.data import BatchPlan, Dataset, Microbatch
+from mpitrain.data.dataset.batches import MicrobatchSource, plan_batches
 from mpitrain.models.files.record import remember_engine
 from mpitrain.models.kinds import has_batch_norm
 from mpitrain.models.networks.network import Network

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import PredictionSection, RunConfig
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import asked_names, selection_of, selection_to_predict
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data import SampleSource, open_source, selection_of
+from mpitrain.data.selection.settings import asked_names, selection_to_predict
 from mpitrain.errors import OutputError
 from mpitrain.inference.quality.skill import judge_of, skill_on_files
 from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import DomainSection, VariablesSection
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data import CICE_INPUTS, CICE_TARGET
 from mpitrain.inference.quality.judge import mean_predictor_loss, no_better_targets
 from mpitrain.observe.step_times import StepTiming
 from mpitrain.observe.summary import RunSummary, TestSkill, are_in_memory, render_summary

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.virtual_ranks import (
     MOST_MICROBATCHES,
     MOST_WITH_STATISTICS,
-    VirtualRanks,
     idle_notice,
     microbatches_of,
     plan_virtual_ranks,
@@ -20,8 +19,8 @@ from mpitrain.comm.virtual_ranks import (
 )
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.config.advice.defaults import Decided, OpenSettings, SampleCount
+from mpitrain.data import SampleSource
 from mpitrain.data.dataset.linear_fit import MOST_PLACE_SUMS, num_place_sums
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import CheckpointError
 from mpitrain.train.checkpoint.compatibility import EXACT_BATCHES_KEY, STREAMS_KEY, global_batch_size
 from mpitrain.train.checkpoint.store import Checkpoint

@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import FixedTreeReducer
-from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.dataset.batches import Microbatch, MicrobatchSource
-from mpitrain.data.dataset.dataset import Dataset, DataSummary
+from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
+from mpitrain.data import Dataset, DataSummary, Microbatch, SampleSource
+from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.data.dataset.linear_fit import LinearRegression
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.networks.network import Network

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpitrain.comm.arrays import to_tensor
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, VirtualRanks, to_tensor
 from mpitrain.comm.tensors import begin_torch
-from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.dataset.batches import BatchPlan, Microbatch, MicrobatchSource
-from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.data import BatchPlan, Dataset, Microbatch
+from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.runs.build import ModelRequest, Models, build_model
 from mpitrain.runs.engine import SampleOrder, open_microbatches
 from mpitrain.runs.model import begin_at_regression

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import DataSection, RunConfig, TrainingSection
-from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.data import Dataset, Samples, SampleSource
 from mpitrain.data.open_dataset import hold_samples, open_dataset
-from mpitrain.data.samples import Samples
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.runs.build import data_request, engine_request, model_request
 from mpitrain.runs.engine import (
     SampleOrder,

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource
-from mpitrain.data.dataset.dataset import Dataset
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data import BatchPlan, Dataset, EvaluationSource, SampleSource
 from mpitrain.inference.page.baselines import Levels, baseline_losses, levels_of
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.record import remember_run

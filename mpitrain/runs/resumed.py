@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import load_run_config
 from mpitrain.errors import CheckpointError, ConfigError
 from mpitrain.train.checkpoint.format import COMMIT

@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.cores import detect_affinity
-from mpitrain.cluster.facts import machine_facts, package_versions, variables_of_launch
+from mpitrain.cluster import detect_affinity, package_versions
+from mpitrain.cluster.facts import machine_facts, variables_of_launch
+from mpitrain.comm import Ranks
 from mpitrain.comm.mpi.library import mapped_library_path
-from mpitrain.comm.ranks import Ranks
 from mpitrain.config import RunConfig, TrackingSection
 from mpitrain.errors import MpitrainError, StoppedError
 from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into

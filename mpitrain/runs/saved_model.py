@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster import detect_usable_core_count
+from mpitrain.comm import Ranks
 from mpitrain.comm.arrays import has_torch
-from mpitrain.comm.ranks import Ranks
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.own_file import write_own_model
 from mpitrain.models.files.torch_files import TorchFilesWriter, torch_files_writer, write_torch_files

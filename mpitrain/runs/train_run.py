@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tensors import open_tensors
+from mpitrain.comm import Ranks, open_tensors
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.exchange import open_source_on_root
-from mpitrain.data.selection.settings import expand_paths, name_files, selection_of
+from mpitrain.data import open_source_on_root, selection_of
+from mpitrain.data.selection.settings import expand_paths, name_files
 from mpitrain.runs.beginning import (
     TrainRequest,
     claimed_folder,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.open_progress import open_progress
 from mpitrain.observe.step_times import StepMeter

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mpitrain.data import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.portable_math import cosine_of_turns, exponential, logarithm, sine_of_turns
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.rule import select_points
 
 Pole: TypeAlias = Literal["north", "south"]

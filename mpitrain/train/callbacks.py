@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 from mpitrain.config import TrainingSection
 from mpitrain.observe.metrics_file import Metric, MetricsFile
 from mpitrain.observe.progress import Progress

@@ -9,14 +9,13 @@ import ctypes
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mpitrain.cluster import detect_cpu
 from mpitrain.cluster.cpu.compiler_flags import fuses_products
-from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.cluster.cpu.mixture import describe_mixture
-from mpitrain.comm.device import Device
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Device, Ranks
 from mpitrain.config import DistributedSection, TrainingSection
 from mpitrain.config.yaml import show_value
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
 from mpitrain.models.kinds import chain_of, graph_of
 from mpitrain.train.compiled.build import DenseNetwork, KernelNetwork, build_kernel, load_kernel

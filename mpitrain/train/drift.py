@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.arrays import Array
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Array, Ranks, mark_agreed
 from mpitrain.errors import TrainingError
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.named_tensors import tensor_sha256

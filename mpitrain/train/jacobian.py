@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, VirtualRanks, mark_agreed
 from mpitrain.comm.reduction import combine_in_tree
-from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.dataset.batches import EvaluationSource
+from mpitrain.data import EvaluationSource
 from mpitrain.errors import ConfigError, TrainingError
 from mpitrain.models.dense_module import torch_view
 from mpitrain.models.jacobian import input_jacobian

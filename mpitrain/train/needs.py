@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpitrain.comm.device import CPU, Device
+from mpitrain.comm import Device
+from mpitrain.comm.device import CPU
 from mpitrain.config import DistributedSection, TrainingSection
 
 

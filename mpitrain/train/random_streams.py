@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from mpitrain.comm.device import Device
+from mpitrain.comm import Device
 from mpitrain.data.random_streams import Stream, keyed_words
 
 

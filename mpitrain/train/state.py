@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.comm.arrays import Array, set_values
+from mpitrain.comm import Array, set_values
 
 # Set from the data before training begins, and never changed by it.
 NORMALIZATION_BUFFERS = ("input_mean", "input_std", "output_mean", "output_std")

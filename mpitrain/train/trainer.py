@@ -7,9 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mpitrain.comm.agreement import mark_agreed
-from mpitrain.comm.arrays import Array
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Array, Ranks, mark_agreed
 from mpitrain.config import TrainingSection
 from mpitrain.errors import StoppedError, TrainingError
 from mpitrain.train.callbacks import Callback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mpitrain.cluster.cpu.identity import detect_cpu
+from mpitrain.cluster import detect_cpu
 from mpitrain.cluster.facts import vendor_settings
 from mpitrain.comm.mpi.library import read_mpi_library
 from mpitrain.verify.trace import Trace

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.start import run_on_all_ranks
-from mpitrain.comm.tensors import open_tensors
+from mpitrain.comm import Ranks, open_tensors, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.dataset.batches import EpochOrder
 from mpitrain.data.dataset.split import members_of, split_validation

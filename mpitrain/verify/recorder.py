@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from mpitrain.comm.arrays import to_tensor
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, to_tensor
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.exchange import open_source_on_root, read_own_chunks
+from mpitrain.data import open_source_on_root, selection_of
+from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.open_dataset import hold_samples
-from mpitrain.data.selection.settings import selection_of
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import build_model, data_request, engine_request, model_request
 from mpitrain.runs.engine import SampleOrder, build_engine, open_microbatches, plan_run_batches

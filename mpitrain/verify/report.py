@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.facts import package_versions
+from mpitrain.cluster import package_versions
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.verify.tolerances import TABLES

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpitrain.comm.arrays import Array, host_array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.data.dataset.batches import BatchPlan
+from mpitrain.comm import Array, Ranks, host_array
+from mpitrain.data import BatchPlan, Samples, valid_rows
 from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
-from mpitrain.data.samples import Samples, valid_rows
 from mpitrain.train.callbacks import Callback
 from mpitrain.train.state import TrainingState, named_weights
 from mpitrain.verify.trace import Trace

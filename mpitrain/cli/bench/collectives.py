@@ -54,12 +54,12 @@ def add_collectives_action(actions: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from mpitrain.comm.agent.arrival import watching_start
+    from mpitrain.comm import watching_start
 
     with watching_start() as watch:
         from mpitrain.bench.collectives import CollectivesRequest, bench_collectives
         from mpitrain.bench.measurement import Plan
-        from mpitrain.comm.start import run_on_all_ranks
+        from mpitrain.comm import run_on_all_ranks
     request = CollectivesRequest(
         options.collectives,
         options.transports,

@@ -31,8 +31,8 @@ from mpitrain.bench.step_cases import (
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 from mpitrain.cli.settings import add_settings, ranks_of, split_settings
+from mpitrain.cluster import say_on_stderr
 from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
-from mpitrain.cluster.starting import say_on_stderr
 from mpitrain.errors import UserError
 
 _LARGEST_DEFAULT_RANKS, _DEFAULT_SCALED_BATCH = 8, 4096
@@ -187,7 +187,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     from mpitrain.bench.step import measure_steps
     from mpitrain.bench.step_report import render_scaling, threads_of
     from mpitrain.bench.step_results import scaling_of
-    from mpitrain.cluster.cores import detect_usable_core_count
+    from mpitrain.cluster import detect_usable_core_count
 
     check_outputs(options)
     options.settings += [f"data.data_path={options.data}"] if options.data else []

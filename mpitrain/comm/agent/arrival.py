@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mpitrain.cluster.place import Place, read_place, say_once_before_ranks_meet
+from mpitrain.cluster import Place, read_place
+from mpitrain.cluster.place import say_once_before_ranks_meet
 from mpitrain.comm.agent import ONE_NODE_START_S, SEVERAL_NODES_START_S
 from mpitrain.comm.agent.folder import folder_name, launch_identity, launcher_pid, open_private_folder
 from mpitrain.comm.agent.processes import let_end_signal_exit, process_born

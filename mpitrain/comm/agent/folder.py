@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.launchers import RANK_VARIABLES, SHELL_STEP_IDS, is_set
+from mpitrain.cluster import is_set
+from mpitrain.cluster.launchers import RANK_VARIABLES, SHELL_STEP_IDS
 from mpitrain.comm.agent.processes import process_stat, read_of_process
 
 Note = dict[str, Any]

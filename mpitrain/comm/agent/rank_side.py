@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpitrain.cluster.own_python import finding_package, run_module
+from mpitrain.cluster import finding_package, run_module
 from mpitrain.comm.agent import BEAT_S, FORWARD_S, MEMORY_S, OTHERS_SPEAK_S, SEVERAL_NODES_START_S
 from mpitrain.comm.agent.folder import (
     SAID,

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 from mpitrain.data.random_streams import Stream, keyed_permutation
 
 _BLOCK_POINTS = 65_536

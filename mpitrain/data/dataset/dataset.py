@@ -12,9 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import Array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm import Array, Ranks, VirtualRanks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, MicrobatchSource
 from mpitrain.data.moments import Moments
 from mpitrain.errors import DataError

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks, owner_of, rank_range
+from mpitrain.comm import Ranks, VirtualRanks
+from mpitrain.comm.virtual_ranks import owner_of, rank_range
 from mpitrain.data.formats.open import OnFile
 from mpitrain.data.samples import Samples, concatenate, is_measured, valid_rows
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source

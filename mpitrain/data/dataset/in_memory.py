@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import FixedTreeReducer
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,

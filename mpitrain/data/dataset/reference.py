@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch, MicrobatchSource
 from mpitrain.data.dataset.dataset import Convert, DataSummary, Normalization
 from mpitrain.data.dataset.exchange import offset_of, send_to_ranks

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.communicator import NodeSharedArray
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.dataset import (
     DataSummary,

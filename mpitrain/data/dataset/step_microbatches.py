@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from mpitrain.comm.arrays import Array, address_of, stack
+from mpitrain.comm import Array, address_of
+from mpitrain.comm.arrays import stack
 from mpitrain.data.dataset.batches import Microbatch, MicrobatchSource, VirtualRankBatches, VirtualRankSamples
 from mpitrain.data.dataset.dataset import Convert
 

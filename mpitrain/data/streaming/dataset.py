@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.config import DataSection
 from mpitrain.data.dataset.batches import (
     BatchPlan,

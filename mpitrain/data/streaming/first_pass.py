@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.data.dataset.exchange import keep_under_limit
 from mpitrain.data.dataset.split import SplitRule
 from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import Array, address_of
+from mpitrain.comm import Array, address_of
 from mpitrain.data.dataset.batches import BatchPlan, Microbatch
 from mpitrain.data.dataset.dataset import Convert
 from mpitrain.data.files.compiled.rows import gather_rows, scatter_rows

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.exchange import open_source_on_root
+from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of
 from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.settings import Selection, selection_of
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.errors import MpitrainError
 from mpitrain.models.build import build_model

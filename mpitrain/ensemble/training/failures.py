@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 
+from mpitrain.comm import Ranks
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.claims import Claims
-from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import MpitrainError
 
 # A rank that computes may come so much later than the first; one that waits in a collective never comes.

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mpitrain.comm import Ranks
 from mpitrain.comm.claims import Claims, open_claims
-from mpitrain.comm.ranks import Ranks
 from mpitrain.ensemble.outcome import Known, Outcome
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.train.stop_request import StopRequest

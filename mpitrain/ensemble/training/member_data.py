@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.dataset import Dataset
-from mpitrain.data.dataset.exchange import open_source_on_root
+from mpitrain.data import Dataset, SampleSource, open_source_on_root, selection_of
 from mpitrain.data.dataset.shared import SharedSamples, share_on_node
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.open_dataset import DataRequest, open_dataset
-from mpitrain.data.selection.settings import selection_of
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.errors import LaunchError, MpitrainError
 from mpitrain.runs.build import data_request

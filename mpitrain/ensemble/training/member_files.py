@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import TrainingSection
 from mpitrain.errors import CheckpointError, writing
 from mpitrain.models.dense_module import ModuleViews

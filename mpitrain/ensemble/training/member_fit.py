@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.ensemble.training.member_data import MemberData
 from mpitrain.ensemble.training.member_files import MemberCheckpoints, MemberWatcher, ModelFiles
 from mpitrain.ensemble.training.member_records import MemberRecords

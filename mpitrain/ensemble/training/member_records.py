@@ -9,8 +9,8 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.comm import Ranks
+from mpitrain.data import SampleSource
 from mpitrain.datatools.statistics import provenance_of, record_of_run
 from mpitrain.durable_files import write_whole
 from mpitrain.ensemble.outcome import Outcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.dataset import Dataset
+from mpitrain.data import Dataset
 from mpitrain.models.dense import DenseModel, draw_dense_weights
 from mpitrain.runs.build import may_be_drawn_anew
 from mpitrain.runs.layout import RunLayout

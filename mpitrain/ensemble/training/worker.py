@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mpitrain.comm import Ranks
 from mpitrain.comm.groups import split_into_groups, split_into_nodes
-from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.tensors import started_tensors
 from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, write_outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member, describe_plan, num_groups_for

@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import FixedTreeReducer
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.config import TrainingSection
-from mpitrain.data.dataset.batches import EvaluationSource, Microbatch, VirtualRankSamples
-from mpitrain.data.dataset.dataset import Dataset, DataSummary
+from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch, SampleSource
+from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.data.selection.expressions.clock import clock_values, read_times
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import time_variable
 from mpitrain.errors import DataError
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of, target_weights_of

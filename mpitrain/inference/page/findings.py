@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.data.samples import Samples, valid_rows
+from mpitrain.comm import host_array
+from mpitrain.data import Samples, SampleSource, valid_rows
 from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
-from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.comm.arrays import host_array
+from mpitrain.comm import host_array
 from mpitrain.config.model import TargetTransform
 from mpitrain.data.transforms import restored
 from mpitrain.inference.arithmetic import Array, PortableArithmetic, kernel_if_worth

@@ -12,13 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import FixedTreeReducer
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.config import TrainingSection
-from mpitrain.data.dataset.batches import EvaluationSource, Microbatch
-from mpitrain.data.dataset.dataset import Dataset, DataSummary
+from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch
 from mpitrain.inference.quality.answers import Answers, answers_of
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of, target_weights_of
 

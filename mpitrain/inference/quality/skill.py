@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks, host_array
 from mpitrain.config import RunConfig
-from mpitrain.data.dataset.batches import EvaluationSource, VirtualRankSamples
-from mpitrain.data.dataset.exchange import open_source_on_root
+from mpitrain.data import EvaluationSource, SampleSource, Selection, open_source_on_root, selection_of, valid_rows
+from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.settings import Selection, expand_paths, selection_of
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.data.selection.settings import expand_paths
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.judge import Judge

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from mpitrain.cluster.cores import detect_usable_core_count
+from mpitrain.cluster import detect_usable_core_count
 from mpitrain.launch import script
 from mpitrain.launch.inside.attempt import Ranks
 from mpitrain.launch.inside.logs import node_log

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array, require_torch
+from mpitrain.comm import host_array, require_torch
 from mpitrain.config.model import TargetTransform
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import ModelDescription

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 
 # As manifests and hashes have named types since torch wrote them.
 _DTYPE_PREFIX = "torch."

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from mpitrain.comm.arrays import Array, set_values
+from mpitrain.comm import Array, set_values
 from mpitrain.durable_files import write_durably, write_whole
 from mpitrain.errors import DataError, OutputError, one_line, reason_of
 from mpitrain.json_text import parse_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ValidationError
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 from mpitrain.config.model import NETWORKS, TargetTransform, TransformSetting, transform_of
 from mpitrain.config.section import Count, Section
 from mpitrain.config.yaml import shorten

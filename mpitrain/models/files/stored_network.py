@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpitrain.comm.arrays import require_torch
+from mpitrain.comm import require_torch
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.file_network import StoredNetwork, describe_network
 from mpitrain.models.files.file_network import takes_fields as takes_fields

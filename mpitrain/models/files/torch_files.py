@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.own_python import finding_package, run_module
+from mpitrain.cluster import finding_package, run_module
 from mpitrain.errors import MpitrainError
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import ModelDescription

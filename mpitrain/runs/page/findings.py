@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
-from mpitrain.comm.ranks import Ranks
-from mpitrain.data.dataset.batches import EvaluationSource, Microbatch
-from mpitrain.data.dataset.dataset import DataSummary
+from mpitrain.comm import Ranks, host_array
+from mpitrain.data import DataSummary, EvaluationSource, Microbatch
 from mpitrain.inference.quality.answers import Answers, answers_of
 from mpitrain.inference.quality.skill import check_finite
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cluster.facts import machine_facts, package_versions, vendor_settings
-from mpitrain.comm.ranks import Ranks
-from mpitrain.data.selection.source import SampleSource
+from mpitrain.cluster import package_versions
+from mpitrain.cluster.facts import machine_facts, vendor_settings
+from mpitrain.comm import Ranks
+from mpitrain.data import SampleSource
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError
 from mpitrain.observe.summary import RunSummary

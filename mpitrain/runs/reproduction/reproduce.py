@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.runs.beginning import TrainRequest

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.comm.arrays import host_array
+from mpitrain.comm import host_array
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.config.training import LOSSES
 from mpitrain.config.yaml import show_value
-from mpitrain.data.dataset.batches import BatchPlan
+from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS

@@ -9,7 +9,7 @@ from typing import Any
 
 import safetensors
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 from mpitrain.errors import CheckpointError
 from mpitrain.models.files.named_tensors import (
     dtype_name,

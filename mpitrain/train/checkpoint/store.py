@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 from mpitrain.durable_files import sync_file, sync_folder, write_and_sync, write_durably, write_whole
 from mpitrain.errors import CheckpointError, OutputError
 from mpitrain.train.checkpoint.format import (

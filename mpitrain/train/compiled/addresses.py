@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mpitrain.comm.arrays import address_of
-from mpitrain.data.dataset.batches import EvaluationSource, Microbatch, VirtualRankSamples
+from mpitrain.comm import address_of
+from mpitrain.data import EvaluationSource, Microbatch
+from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.step_microbatches import StepMicrobatches, StepMicrobatchesInMemory
 from mpitrain.data.streaming.microbatches import StreamedMicrobatches, StreamPart
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpitrain.comm import Array, address_of
 from mpitrain.comm.agent.position import waiting_in
-from mpitrain.comm.arrays import Array, address_of
 from mpitrain.data.random_streams import Stream, keyed_words
 from mpitrain.models.dense import DenseModel
 from mpitrain.train.compiled.addresses import (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 
+from mpitrain.comm import Ranks
 from mpitrain.comm.mpi.c_functions import CFunctions, failure_of, open_c_communicator
 from mpitrain.comm.mpi.communicator import MpiCommunicator
-from mpitrain.comm.ranks import Ranks
 from mpitrain.train.compiled.structs import KernelNodeExchange, KernelNodeMessages, KernelNumbers
 from mpitrain.train.compiled.sum_plan import NodesPlan
 

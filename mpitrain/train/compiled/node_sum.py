@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpitrain.comm.arrays import address_of
+from mpitrain.comm import Ranks, address_of
 from mpitrain.comm.mpi.c_functions import find_c_functions
 from mpitrain.comm.mpi.communicator import MpiCommunicator
-from mpitrain.comm.ranks import Ranks
 from mpitrain.errors import LaunchError
 from mpitrain.train.compiled.node_exchange import NodeExchange
 from mpitrain.train.compiled.structs import KernelNumbers, KernelSharedSum, KernelSumTimes

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mpitrain.comm.data_parallel import data_parallel
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.models.build import random_layers
 from mpitrain.models.checkpointing import apply_gradient_checkpointing
 from mpitrain.train.engines.batch_norm import MicrobatchBatchNorm

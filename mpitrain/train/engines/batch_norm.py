@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import torch
 
-from mpitrain.comm.reduction import Reducer
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.comm import Reducer
+from mpitrain.data import Microbatch
 from mpitrain.models.batch_norm import (
     batch_norm_layers,
     find_batch_context,

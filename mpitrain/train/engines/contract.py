@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mpitrain.comm import Array
 from mpitrain.comm.agreement import is_agreed
-from mpitrain.comm.arrays import Array
 from mpitrain.errors import MpitrainError
 from mpitrain.train.engines.weights_digest import WeightsDigest
 

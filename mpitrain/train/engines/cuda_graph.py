@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import EagerEngine, clip

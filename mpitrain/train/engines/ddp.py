@@ -10,9 +10,11 @@ from contextlib import nullcontext
 
 import torch
 
+from mpitrain.comm import Reducer
 from mpitrain.comm.data_parallel import distributed_data_parallel
-from mpitrain.comm.reduction import LibraryReducer, Reducer
-from mpitrain.data.dataset.batches import Microbatch, split_microbatch
+from mpitrain.comm.reduction import LibraryReducer
+from mpitrain.data import Microbatch
+from mpitrain.data.dataset.batches import split_microbatch
 from mpitrain.errors import ConfigError
 from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from mpitrain.data.dataset.batches import Microbatch, split_microbatch
+from mpitrain.data import Microbatch
+from mpitrain.data.dataset.batches import split_microbatch
 from mpitrain.train.engines.autograd import AutogradEngine
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs

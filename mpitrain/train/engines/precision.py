@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.comm.device import Device
+from mpitrain.comm import Device
 from mpitrain.config import TrainingSection
 from mpitrain.errors import ConfigError
 

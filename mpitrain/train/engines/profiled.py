@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch.profiler import record_function
 
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import Reducer
+from mpitrain.comm import Ranks, Reducer
 
 
 class NamedReducer:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from mpitrain.comm.arrays import set_values
+from mpitrain.comm import set_values
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest

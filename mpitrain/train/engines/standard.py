@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpitrain.comm.arrays import Array, host_array, set_values
-from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.reduction import FixedTreeReducer, LibraryReducer, NarrowWire, Reducer
-from mpitrain.comm.virtual_ranks import VirtualRanks
+from mpitrain.comm import Array, FixedTreeReducer, Ranks, Reducer, VirtualRanks, host_array, set_values
+from mpitrain.comm.reduction import LibraryReducer, NarrowWire
 from mpitrain.config import DistributedSection, TrainingSection
-from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch, MicrobatchSource
+from mpitrain.data import BatchPlan, EvaluationSource, Microbatch
+from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.data.dataset.step_microbatches import open_step_microbatches
 from mpitrain.train.engines.agreement import are_equal, columns_of
 from mpitrain.train.engines.contract import Spent, StepEngine

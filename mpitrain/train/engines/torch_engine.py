@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpitrain.data.dataset.batches import EvaluationSource
+from mpitrain.data import EvaluationSource
 from mpitrain.train.engines.standard import EngineInputs, StandardEngine
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.losses.weighted import WeightedLoss, loss_of

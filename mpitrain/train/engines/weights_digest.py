@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mpitrain.comm.arrays import Array, host_array
+from mpitrain.comm import Array, host_array
 
 # What a step may cost: some 30 us, where a step on so many weights takes milliseconds.
 _BYTES_A_STEP = 1 << 16

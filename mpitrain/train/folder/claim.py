@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.comm.ranks import Ranks
+from mpitrain.comm import Ranks
 from mpitrain.errors import OutputError, reason_of
 from mpitrain.train.folder.launch import Launch, describe_launch, read_launch
 from mpitrain.train.folder.made_here import MadeHere

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm.arrays import host_array
+from mpitrain.comm import host_array
 from mpitrain.config import TrainingSection
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.train.losses.loss import Loss
 
 Array = npt.NDArray[Any]

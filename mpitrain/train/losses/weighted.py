@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.train.losses.loss import ElementLosses, Loss
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mpitrain.comm.arrays import Array
+from mpitrain.comm import Array
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.eager import clip
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs

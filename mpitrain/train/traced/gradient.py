@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.data import Microbatch
 from mpitrain.train.losses.loss import Loss
 from mpitrain.train.losses.weighted import WeightedLoss, loss_of
 from mpitrain.train.traced.interpreter import interpreted

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from mpitrain.comm.device import Device
-from mpitrain.comm.ranks import Ranks
-from mpitrain.data.dataset.batches import Microbatch
+from mpitrain.comm import Device, Ranks
+from mpitrain.data import Microbatch
 from mpitrain.models.batch_norm import batch_norm_layers
 from mpitrain.train.needs import EngineRequest
 from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from mpitrain.cluster.facts import package_versions
+from mpitrain.cluster import package_versions
 from mpitrain.verify.invariance.invariance import CheckOutcome, Invariance
 
 _NO_REASON = "nothing in the settings explains it: a bug of this package or of a library, or a fault of a machine"
