@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpitrain.bench.step_cases import Engine, Network, ScaledRun
-from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.advice.defaults import OpenSettings, SampleCount
+from mpitrain.config import OpenSettings, RunConfig, SampleCount, load_run_config
 from mpitrain.data import open_source, selection_of
 from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import UserError

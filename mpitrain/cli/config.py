@@ -40,8 +40,7 @@ def add_config_command(commands: Any) -> None:
 
 
 def _run_config_show(options: argparse.Namespace) -> int:
-    from mpitrain.config import load_run_config
-    from mpitrain.config.advice.defaults import OpenSettings
+    from mpitrain.config import OpenSettings, load_run_config
 
     loaded = load_run_config(*split_settings(options.settings))
     sys.stdout.write(OpenSettings(loaded.config).render())
@@ -71,10 +70,9 @@ def _run_config_explain(options: argparse.Namespace) -> int:
 
 def _explained(settings: list[str], with_keys: bool) -> list[str]:
     """Return paragraphs on the settings that are given, if wanted, and on the code that they name."""
-    from mpitrain.config import load_run_config
+    from mpitrain.config import CodeComponent, load_run_config
     from mpitrain.config.advice.explain import explain_settings, keys_in
     from mpitrain.config.advice.explain_code import explain_code
-    from mpitrain.config.named_code import CodeComponent
     from mpitrain.config.section import stated_values
 
     config = load_run_config(*split_settings(settings)).config

@@ -1,33 +1,44 @@
 """What a run is: models of all settings, read from YAML and the command line, checked once and whole."""
 
-from mpitrain.config.data import DataSection, DomainSection, VariablesSection
-from mpitrain.config.ensemble import EnsembleSection
-from mpitrain.config.load import LoadedConfig, load_run_config, load_settings_tree, overridden_keys
-from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
-from mpitrain.config.run import RunConfig, render_schema
-from mpitrain.config.training import (
-    ComputeSection,
-    DistributedSection,
-    TrainingSection,
-)
-from mpitrain.config.yaml import render_yaml
+from typing import TYPE_CHECKING
+
+from mpitrain.faces import loaded_on_use
+
+if TYPE_CHECKING:
+    from mpitrain.config.advice.defaults import OpenSettings, SampleCount
+    from mpitrain.config.component import CodeName, TypedComponent
+    from mpitrain.config.data import DataSection, DomainSection, VariablesSection
+    from mpitrain.config.ensemble import EnsembleSection
+    from mpitrain.config.load import LoadedConfig, load_run_config, load_settings_tree, overridden_keys
+    from mpitrain.config.model import TargetTransform
+    from mpitrain.config.named_code import CodeComponent, options_of
+    from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
+    from mpitrain.config.run import RunConfig, render_schema
+    from mpitrain.config.section import Count, CountOrZero, NumberOrZero, PositiveNumber
+    from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
+    from mpitrain.config.yaml import render_yaml, shorten, show_value
 
 __all__ = [
-    "ComputeSection",
-    "DataSection",
-    "DistributedSection",
-    "DomainSection",
-    "EnsembleSection",
-    "LoadedConfig",
-    "OutputSection",
-    "PredictionSection",
-    "RunConfig",
-    "TrackingSection",
-    "TrainingSection",
-    "VariablesSection",
-    "load_run_config",
-    "load_settings_tree",
-    "overridden_keys",
-    "render_schema",
-    "render_yaml",
-]
+    "CodeComponent", "CodeName", "ComputeSection", "Count", "CountOrZero", "DataSection", "DistributedSection",
+    "DomainSection", "EnsembleSection", "LoadedConfig", "NumberOrZero", "OpenSettings", "OutputSection",
+    "PositiveNumber", "PredictionSection", "RunConfig", "SampleCount", "TargetTransform", "TrackingSection",
+    "TrainingSection", "TypedComponent", "VariablesSection", "load_run_config", "load_settings_tree",
+    "options_of", "overridden_keys", "render_schema", "render_yaml", "shorten", "show_value",
+]  # fmt: skip
+__getattr__ = loaded_on_use(
+    __name__,
+    {
+        "advice.defaults": ("OpenSettings", "SampleCount"),
+        "component": ("CodeName", "TypedComponent"),
+        "data": ("DataSection", "DomainSection", "VariablesSection"),
+        "ensemble": ("EnsembleSection",),
+        "load": ("LoadedConfig", "load_run_config", "load_settings_tree", "overridden_keys"),
+        "model": ("TargetTransform",),
+        "named_code": ("CodeComponent", "options_of"),
+        "output": ("OutputSection", "PredictionSection", "TrackingSection"),
+        "run": ("RunConfig", "render_schema"),
+        "section": ("Count", "CountOrZero", "NumberOrZero", "PositiveNumber"),
+        "training": ("ComputeSection", "DistributedSection", "TrainingSection"),
+        "yaml": ("render_yaml", "shorten", "show_value"),
+    },
+)

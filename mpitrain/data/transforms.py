@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.data.portable_math import DoubleArray, exponential, logarithm
 
 _LARGEST_EXPONENT = 708.0

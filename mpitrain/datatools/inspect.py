@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config import RunConfig
+from mpitrain.config import RunConfig, show_value
 from mpitrain.config.data import READERS
-from mpitrain.config.yaml import show_value
 from mpitrain.data import FieldFile, SampleSource, open_source, selection_of, valid_rows
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import Slices, VariableInfo

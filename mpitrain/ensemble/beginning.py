@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm import Ranks
-from mpitrain.config import DataSection, LoadedConfig, RunConfig, TrackingSection, load_run_config, render_yaml
-from mpitrain.config.advice.defaults import OpenSettings, SampleCount
+from mpitrain.config import (
+    DataSection,
+    LoadedConfig,
+    OpenSettings,
+    RunConfig,
+    SampleCount,
+    TrackingSection,
+    load_run_config,
+    render_yaml,
+)
 from mpitrain.config.older.spellings import HALVING
 from mpitrain.config.yaml import read_settings
 from mpitrain.data import open_source_on_root, selection_of

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.comm import host_array
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.data.transforms import restored
 from mpitrain.errors import DataError, UserError, installed_version
 from mpitrain.inference.portable import with_numpy

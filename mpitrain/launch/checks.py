@@ -6,9 +6,8 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpitrain.config import ComputeSection, EnsembleSection, RunConfig, load_run_config
+from mpitrain.config import ComputeSection, EnsembleSection, OutputSection, RunConfig, load_run_config
 from mpitrain.config.members import check_members
-from mpitrain.config.output import OutputSection
 from mpitrain.errors import UserError
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.presets import describe_ranks

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mpitrain.config.yaml import show_value
+from mpitrain.config import show_value
 from mpitrain.errors import UserError
 from mpitrain.launch.grammar import (
     AccountName,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mpitrain.config.model import TargetTransform
-from mpitrain.config.yaml import show_value
+from mpitrain.config import TargetTransform, show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import use_virtual_batch_norm
 from mpitrain.models.files.record import remember_architecture

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.data.random_streams import Stream, keyed_normal, keyed_uniform
 
 Array = npt.NDArray[Any]

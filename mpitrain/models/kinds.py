@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.comm import require_torch
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.models.dense import DenseChain, DenseModel, build_dense
 from mpitrain.models.networks.network import Network
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 
 
 class OutputInverse(nn.Module):

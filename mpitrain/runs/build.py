@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.comm import Ranks, host_array
-from mpitrain.config import RunConfig
-from mpitrain.config.yaml import show_value
+from mpitrain.config import RunConfig, show_value
 from mpitrain.data import DataSummary
 from mpitrain.data.dataset.dataset import Normalization
 from mpitrain.data.open_dataset import DataRequest, torch_dtype

@@ -17,8 +17,8 @@ from mpitrain.comm.virtual_ranks import (
     streams_of,
     uneven_notice,
 )
-from mpitrain.config import RunConfig, TrainingSection
-from mpitrain.config.advice.defaults import Decided, OpenSettings, SampleCount
+from mpitrain.config import OpenSettings, RunConfig, SampleCount, TrainingSection
+from mpitrain.config.advice.defaults import Decided
 from mpitrain.data import SampleSource
 from mpitrain.data.dataset.linear_fit import MOST_PLACE_SUMS, num_place_sums
 from mpitrain.errors import CheckpointError

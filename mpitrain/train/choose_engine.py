@@ -13,8 +13,7 @@ from mpitrain.cluster import detect_cpu
 from mpitrain.cluster.cpu.compiler_flags import fuses_products
 from mpitrain.cluster.cpu.mixture import describe_mixture
 from mpitrain.comm import Device, Ranks
-from mpitrain.config import DistributedSection, TrainingSection
-from mpitrain.config.yaml import show_value
+from mpitrain.config import DistributedSection, TrainingSection, show_value
 from mpitrain.data import Microbatch
 from mpitrain.errors import ConfigError, LaunchError, MissingDependencyError
 from mpitrain.models.kinds import chain_of, graph_of

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.config import OutputSection
-from mpitrain.config.yaml import show_value
+from mpitrain.config import OutputSection, show_value
 from mpitrain.durable_files import check_output, replacing, write_durably, write_whole
 from mpitrain.errors import OutputError, writing
 from mpitrain.json_text import read_json

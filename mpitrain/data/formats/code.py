@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.config.component import CodeName
-from mpitrain.config.named_code import CodeComponent, options_of, reason
+from mpitrain.config import CodeComponent, CodeName, options_of
+from mpitrain.config.named_code import reason
 from mpitrain.data.formats.format import Format
 from mpitrain.errors import DataError, MpitrainError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from mpitrain.config.component import TypedComponent
+from mpitrain.config import TypedComponent
 
 if TYPE_CHECKING:
     from mpitrain.data.files.variable import FieldFile

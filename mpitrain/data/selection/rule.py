@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config.data import DomainSection
+from mpitrain.config import DomainSection
 from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpression, Values
 from mpitrain.data.selection.names import ICE_FRACTION, LATITUDE, LONGITUDE, OCEAN_MASK
 from mpitrain.errors import ConfigError, DataError

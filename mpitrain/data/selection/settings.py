@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import DomainSection, LoadedConfig, RunConfig, VariablesSection
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
 from mpitrain.data.files.netcdf_classic import read_global_texts
 from mpitrain.data.formats.open import is_data
 from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import open_field_file

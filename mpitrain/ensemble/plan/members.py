@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import EnsembleSection, RunConfig, load_run_config
+from mpitrain.config import EnsembleSection, RunConfig, load_run_config, show_value
 from mpitrain.config.members import check_members
-from mpitrain.config.yaml import show_value
 from mpitrain.ensemble.plan.settings import Varied, combinations
 from mpitrain.errors import MpitrainError
 

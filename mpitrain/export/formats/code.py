@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mpitrain.config.component import CodeName
+from mpitrain.config import CodeName
 from mpitrain.config.named_code import NamedCode
 from mpitrain.export.formats.format import ExportFormat
 

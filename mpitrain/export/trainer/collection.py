@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from mpitrain.config.section import Count, CountOrZero, Section, Text
+from mpitrain.config import Count, CountOrZero
+from mpitrain.config.section import Section, Text
 from mpitrain.errors import ConfigError, UserError, reason_of
 
 _MOST_SAMPLES = 2**31 - 1

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpitrain.comm import host_array
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.data.transforms import restored
 from mpitrain.inference.arithmetic import Array, PortableArithmetic, kernel_if_worth
 from mpitrain.inference.portable.network import find_tiny_input, portable_network_of

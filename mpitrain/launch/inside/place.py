@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.config.yaml import shorten
+from mpitrain.config import shorten
 from mpitrain.errors import UserError
 from mpitrain.launch.grammar import COUNT
 from mpitrain.launch.job_request import JobRequest

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpitrain.config.yaml import shorten
+from mpitrain.config import shorten
 from mpitrain.errors import UserError
 from mpitrain.launch import grammar
 from mpitrain.launch.inside.place import Place, checked

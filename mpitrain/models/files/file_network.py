@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.comm import host_array, require_torch
-from mpitrain.config.model import TargetTransform
+from mpitrain.config import TargetTransform
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.record import engine_of, grid_of, learnt_transforms, run_of

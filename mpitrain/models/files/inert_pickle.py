@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpitrain.config.yaml import shorten
+from mpitrain.config import shorten
 from mpitrain.models.files.zip_parts import ArchiveError
 
 _LARGEST_SIZE = 2**48

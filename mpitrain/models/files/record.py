@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ValidationError
 
 from mpitrain.comm import Array
-from mpitrain.config.model import NETWORKS, TargetTransform, TransformSetting, transform_of
-from mpitrain.config.section import Count, Section
-from mpitrain.config.yaml import shorten
+from mpitrain.config import Count, TargetTransform, shorten
+from mpitrain.config.model import NETWORKS, TransformSetting, transform_of
+from mpitrain.config.section import Section
 from mpitrain.models.dense import DenseModel, architecture
 from mpitrain.models.files.zip_parts import ArchiveError
 from mpitrain.models.networks.network import Network

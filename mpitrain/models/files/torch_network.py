@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mpitrain.config.yaml import shorten
+from mpitrain.config import shorten
 from mpitrain.errors import ConfigError, DataError, one_line
 from mpitrain.models.batch_norm import make_exportable
 from mpitrain.models.build import build_model

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from typing import IO
 
-from mpitrain.config.yaml import shorten
+from mpitrain.config import shorten
 
 _MOST_PARTS = 100_000
 _LONGEST_NAME = 1000

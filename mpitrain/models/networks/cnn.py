@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from mpitrain.config.section import Count
+from mpitrain.config import Count
 from mpitrain.models.networks.network import LayeredNetwork
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mpitrain.config.component import CodeName
+from mpitrain.config import CodeComponent, CodeName, options_of
 from mpitrain.config.model import OutputTransforms
-from mpitrain.config.named_code import CodeComponent, options_of
 from mpitrain.models.networks.network import Network
 
 if TYPE_CHECKING:

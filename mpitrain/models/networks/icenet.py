@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from mpitrain.config import Count
 from mpitrain.config.model import Activation
-from mpitrain.config.section import Count
 from mpitrain.models.networks.network import Network
 
 if TYPE_CHECKING:

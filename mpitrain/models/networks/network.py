@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from mpitrain.config import Count, TargetTransform
 from mpitrain.config.component import Component
-from mpitrain.config.model import Activation, OutputTransforms, Probability, TargetTransform, transform_of
-from mpitrain.config.section import Count, Text
+from mpitrain.config.model import Activation, OutputTransforms, Probability, transform_of
+from mpitrain.config.section import Text
 from mpitrain.errors import ConfigError
 
 if TYPE_CHECKING:

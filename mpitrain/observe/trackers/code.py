@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config.component import CodeName
-from mpitrain.config.named_code import CodeComponent, options_of
-from mpitrain.config.output import TrackingSection
+from mpitrain.config import CodeComponent, CodeName, TrackingSection, options_of
 from mpitrain.observe.trackers.tracked_run import TrackedRun, TrackerComponent
 from mpitrain.observe.trackers.tracker import Outcome, Tracker
 

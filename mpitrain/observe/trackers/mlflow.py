@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from mpitrain.config.output import TrackingSection
+from mpitrain.config import TrackingSection
 from mpitrain.observe.trackers.tracked_run import TrackedRun, TrackerComponent, command
 from mpitrain.observe.trackers.tracker import Tracker
 

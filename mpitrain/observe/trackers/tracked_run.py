@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mpitrain.config.component import TypedComponent
-from mpitrain.config.output import TrackingSection
+from mpitrain.config import TrackingSection, TypedComponent
 from mpitrain.errors import MissingDependencyError
 from mpitrain.observe.trackers.tracker import Tracker, flat
 

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpitrain.comm import host_array
-from mpitrain.config import RunConfig, TrainingSection
+from mpitrain.config import RunConfig, TrainingSection, show_value
 from mpitrain.config.training import LOSSES
-from mpitrain.config.yaml import show_value
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
 from mpitrain.train.checkpoint.store import Checkpoint

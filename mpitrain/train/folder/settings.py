@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import LoadedConfig, RunConfig, load_run_config, load_settings_tree, overridden_keys
-from mpitrain.config.yaml import quoted, show_value
+from mpitrain.config import LoadedConfig, RunConfig, load_run_config, load_settings_tree, overridden_keys, show_value
+from mpitrain.config.yaml import quoted
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.torchs_own import is_torchs_own

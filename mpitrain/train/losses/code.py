@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mpitrain.config.component import CodeName
-from mpitrain.config.named_code import CodeComponent, options_of
+from mpitrain.config import CodeComponent, CodeName, options_of
 from mpitrain.train.losses.loss import ElementLosses, Loss
 
 _ADVICE = "it is called with outputs and targets of one shape"

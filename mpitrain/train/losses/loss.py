@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from mpitrain.config.component import TypedComponent
+from mpitrain.config import TypedComponent
 
 Array = Any
 """An array of numpy, which is loaded where there are some."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mpitrain.config.section import Momentum, NumberOrZero, PositiveNumber
+from mpitrain.config import NumberOrZero, PositiveNumber
+from mpitrain.config.section import Momentum
 from mpitrain.train.optimizers.optimizer import Arithmetic, Optimizer, OptimizerKind
 
 if TYPE_CHECKING:

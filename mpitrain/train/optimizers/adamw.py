@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from mpitrain.config.section import NumberOrZero
+from mpitrain.config import NumberOrZero
 from mpitrain.train.optimizers.adam import Adam
 from mpitrain.train.optimizers.optimizer import OptimizerKind
 

@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.config.component import CodeName
-from mpitrain.config.named_code import CodeComponent, options_of
+from mpitrain.config import CodeComponent, CodeName, options_of
 from mpitrain.train.optimizers.optimizer import Arithmetic, Optimizer
 
 if TYPE_CHECKING:

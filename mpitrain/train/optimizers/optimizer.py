@@ -6,8 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mpitrain.config.component import TypedComponent
-from mpitrain.config.section import PositiveNumber
+from mpitrain.config import PositiveNumber, TypedComponent
 
 if TYPE_CHECKING:
     import torch

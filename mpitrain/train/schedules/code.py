@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mpitrain.config.component import CodeName
-from mpitrain.config.named_code import CodeComponent, options_of
+from mpitrain.config import CodeComponent, CodeName, options_of
 from mpitrain.train.schedules.schedule import Rates, Schedule
 
 _MOMENTUM = 0.5  # any: some schedules change it

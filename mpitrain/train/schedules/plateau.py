@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mpitrain.config.section import CountOrZero, NumberOrZero, PositiveNumber
+from mpitrain.config import CountOrZero, NumberOrZero, PositiveNumber
 from mpitrain.train.schedules.schedule import Rates, Schedule
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mpitrain.config.component import TypedComponent
-from mpitrain.config.section import CountOrZero
+from mpitrain.config import CountOrZero, TypedComponent
 
 REFERENCE_BATCH_SIZE = 64
 Rates = Callable[[int, int], float]

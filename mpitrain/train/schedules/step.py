@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mpitrain.config.section import Count, PositiveNumber
+from mpitrain.config import Count, PositiveNumber
 from mpitrain.train.schedules.schedule import Rates, Schedule
 
 
