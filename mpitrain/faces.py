@@ -17,7 +17,10 @@ def loaded_on_use(room: str, names: Mapping[str, Sequence[str]]) -> Callable[[st
     def load(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        # Not kept: what replaces the name in its module is seen here too.
-        return getattr(importlib.import_module(f"{room}.{modules[name]}"), name)
+        try:
+            module = importlib.import_module(f"{room}.{modules[name]}")
+        except AttributeError as error:  # which Python would take for the want of this name
+            raise ImportError(f"{room}.{modules[name]} cannot be loaded: {error}") from error
+        return getattr(module, name)  # not kept: what replaces the name in its module is seen here too
 
     return load

@@ -73,7 +73,7 @@ _WITHOUT_THE_FLAG = "--config_path: write FILE.yaml without the flag"
 _IN_ITS_FOLDER = "a run's settings are in its folder: mpitrain"
 _NO_NAMES = "no such file; settings have no names here;"
 _ALONE = "but this is the only process: nothing started the others; put"
-_BY_HAND = "no flag of launch; `mpitrain launch --scheduler manual --hosts"
+_BY_HAND = "`mpitrain launch --scheduler manual --hosts"
 
 GUIDES = (
     Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import statistics
@@ -48,7 +49,7 @@ FEWEST_MODULES_IN_A_FOLDER, MOST_FILES_OF_A_COMPONENT = 3, 3
 MOST_SMALL_FOLDERS, MOST_SIGNATURES_WITH_RUN_CONFIG = 3, 71
 # So may these: names that rooms import from a file of another room and not from its face, and lines of the package; the
 # second may rise by what a change is granted.
-MOST_NAMES_PAST_A_FACE, MOST_LINES = 642, 62_750
+MOST_NAMES_PAST_A_FACE, MOST_LINES = 642, 62_600
 # These two lists may only become shorter: what no longer belongs here fails the test until it is taken off.
 MANY_IMPORTS: tuple[str, ...] = ()
 KNOWN_CIRCLES: tuple[set[str], ...] = ()
@@ -172,7 +173,7 @@ def loaded_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["mpitrain.errors", "mpitrain.config", "mpitrain.cli.main", *sorted(
+    "module", ["mpitrain.errors", "mpitrain.config.load", "mpitrain.cli.main", *sorted(
         f"mpitrain.cluster.{path.stem}" for path in (PACKAGE / "cluster").glob("*.py") if path.stem != "__init__"
     )]
 )  # fmt: skip
@@ -282,6 +283,25 @@ def test_names_past_a_face_are_counted_once():
     assert found == {"mpitrain.data.samples.Samples", "mpitrain.data.samples.valid_rows"}
 
 
+@pytest.mark.parametrize("room", ["cluster", "comm", "config", "data"])
+def test_a_face_shows_what_it_lists(room):
+    (shown,) = (
+        node for node in ast.parse((PACKAGE / room / "__init__.py").read_text()).body if isinstance(node, ast.If)
+    )
+    imported = {
+        (f"{node.module}", alias.name)
+        for node in shown.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    face = importlib.import_module(f"mpitrain.{room}")
+    assert sorted(name for _, name in imported) == sorted(face.__all__)
+    for module, name in imported:
+        assert getattr(face, name) is getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        face.nothing  # noqa: B018
+
+
 def test_the_package_does_not_grow():
     assert sum(len(path.read_text().splitlines()) for path in modules()) <= MOST_LINES
 
@@ -330,7 +350,7 @@ def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 def package_graph() -> dict[str, set[str]]:
     sources = {dotted(path): path.read_text() for path in modules()}
-    # `from mpitrain.data import samples` names the package too, which is nothing but a docstring.
+    # `from mpitrain.data import samples` names the package too, which may be nothing but a docstring.
     empty = {name for name, text in sources.items() if len(ast.parse(text).body) == 1}
     return {name: others - empty for name, others in import_graph(sources).items()}
 

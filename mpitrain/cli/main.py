@@ -57,13 +57,13 @@ def _with_command(given: Sequence[str]) -> list[str]:
 
 
 def _run(given: list[str]) -> int:
+    # Looking for plugins reads a file of every installed package, on every rank; none of them is meant for us.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     options = _parse(_with_command(given))
     handler: Handler = options.handler
     if is_of_rank_0_alone(options):
         return 0
     keep_freed_memory(os.environ)
-    # Looking for plugins reads a file of every installed package, on every rank; none of them is meant for us.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Imports make much that lives to the end; the collector would look through it all the time (a fifth of it).
     gc.disable()
     try:

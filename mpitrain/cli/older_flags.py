@@ -1,6 +1,6 @@
 """Flags of other trainers, translated before argparse reads them; the tables are data.
 
-A flag that is a setting's name, ours or another trainer's, with dashes, or that means another flag, is read as that.
+A flag that is a key's name as a flat file may have it, ours or another trainer's, with dashes, is read as that.
 One that means something else here is refused by a line that names what to use. `--output_dir` and `--output-dir` are
 one flag.
 """
@@ -50,7 +50,7 @@ def _key_of(flag: str) -> tuple[str, bool]:
 
 def _settings_of(flag: str, value: str | None, rest: Iterator[str]) -> tuple[str, ...]:
     """Return the settings that a flag stands for, () for an unknown one; `rest` are the words after it."""
-    if flag in _SWITCHES:
+    if flag in _SWITCHES and value is None:
         return _SWITCHES[flag]
     key, is_switch = _key_of(flag)
     if is_switch:
@@ -58,13 +58,13 @@ def _settings_of(flag: str, value: str | None, rest: Iterator[str]) -> tuple[str
     if key:
         return (f"{key}={_value_of(flag, value, rest)}",)
     key, is_switch = _key_of(flag.replace("--no-", "--", 1))
-    return (f"{key}=false",) if is_switch and flag.startswith("--no-") else ()
+    return (f"{key}=false",) if is_switch and value is None and flag.startswith("--no-") else ()
 
 
 def _value_of(flag: str, value: str | None, rest: Iterator[str]) -> str:
     given = next(rest, "") if value is None else value
     if not given or (given.startswith("--") and value is None):
-        raise UserError(f"{flag}: needs a value; see --help")
+        raise UserError(f"{flag}: needs a value")
     return given
 
 
@@ -141,7 +141,7 @@ def advice_for_words(command: str, words: Sequence[str], takes_settings: bool = 
 
 
 def _advice_for_flag(command: str, word: str, takes_settings: bool, takes_file: bool) -> str:
-    from mpitrain.config.older.synonyms import INSTEAD  # with its package, which help does without
+    from mpitrain.config.older.synonyms import INSTEAD
 
     given = word.partition("=")[0]
     flag = given.replace("_", "-")
@@ -151,7 +151,8 @@ def _advice_for_flag(command: str, word: str, takes_settings: bool, takes_file: 
         return f"{given}: give the folder of a run, or its model.pt, as the first word"
     if command == "launch" and flag in _INSTEAD_IN_LAUNCH:
         return f"{given}: {_BY_HAND}"
-    settings = _settings_of(flag, None, iter(["VALUE"]))
+    text = word.partition("=")[2]
+    settings = _settings_of(flag, text or None, iter(["VALUE"]))
     if settings and takes_settings:
         return f"{given}: write {' '.join(settings)}"
     instead = INSTEAD.get(flag.removeprefix("--").replace("-", "_"), "")
@@ -210,9 +211,9 @@ def _check_number(flag: str, name: str, text: str) -> None:
 
 
 def to_current_flags(words: Sequence[str], own: Collection[str]) -> list[str]:
-    """Return a command line, its command first, in today's words. Raises UserError for a flag to be replaced.
+    """Return a command line, its command first, in today's words; `own` are the flags that the command has.
 
-    `own`: the flags that the command has.
+    Raises UserError for a flag without its value, LaunchError for a number that the launcher contradicts.
     """
     if not words or words[0] not in DIALECTS:
         return list(words)

@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from mpitrain.cluster.place import Place, read_place
     from mpitrain.cluster.pmi import library_name
     from mpitrain.cluster.starting import Starting, say_on_stderr
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "cores": ("detect_affinity", "detect_usable_core_count"),
+            "cpu.compiler_flags": ("instruction_flags",),
+            "cpu.identity": ("detect_cpu",),
+            "cpu.kernel_cache": ("load_library",),
+            "facts": ("package_versions",),
+            "launchers": ("claimed_rank", "is_set"),
+            "own_python": ("finding_package", "run_module"),
+            "place": ("Place", "read_place"),
+            "pmi": ("library_name",),
+            "starting": ("Starting", "say_on_stderr"),
+        },
+    )
 
 __all__ = [
     "Place", "Starting", "claimed_rank", "detect_affinity", "detect_cpu", "detect_usable_core_count",
     "finding_package", "instruction_flags", "is_set", "library_name", "load_library", "package_versions",
     "read_place", "run_module", "say_on_stderr",
 ]  # fmt: skip
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        "cores": ("detect_affinity", "detect_usable_core_count"),
-        "cpu.compiler_flags": ("instruction_flags",),
-        "cpu.identity": ("detect_cpu",),
-        "cpu.kernel_cache": ("load_library",),
-        "facts": ("package_versions",),
-        "launchers": ("claimed_rank", "is_set"),
-        "own_python": ("finding_package", "run_module"),
-        "place": ("Place", "read_place"),
-        "pmi": ("library_name",),
-        "starting": ("Starting", "say_on_stderr"),
-    },
-)

@@ -14,23 +14,24 @@ if TYPE_CHECKING:
     from mpitrain.comm.start import run_on_all_ranks
     from mpitrain.comm.tensors import open_tensors
     from mpitrain.comm.virtual_ranks import VirtualRanks
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "agent.arrival": ("watching_start",),
+            "agreement": ("mark_agreed",),
+            "arrays": ("Array", "address_of", "host_array", "require_torch", "set_values", "to_tensor"),
+            "device": ("Device",),
+            "ranks": ("Ranks",),
+            "reduction": ("FixedTreeReducer", "Reducer"),
+            "start": ("run_on_all_ranks",),
+            "tensors": ("open_tensors",),
+            "virtual_ranks": ("VirtualRanks",),
+        },
+    )
 
 __all__ = [
     "Array", "Device", "FixedTreeReducer", "Ranks", "Reducer", "VirtualRanks", "address_of", "host_array",
     "mark_agreed", "open_tensors", "require_torch", "run_on_all_ranks", "set_values", "to_tensor",
     "watching_start",
 ]  # fmt: skip
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        "agent.arrival": ("watching_start",),
-        "agreement": ("mark_agreed",),
-        "arrays": ("Array", "address_of", "host_array", "require_torch", "set_values", "to_tensor"),
-        "device": ("Device",),
-        "ranks": ("Ranks",),
-        "reduction": ("FixedTreeReducer", "Reducer"),
-        "start": ("run_on_all_ranks",),
-        "tensors": ("open_tensors",),
-        "virtual_ranks": ("VirtualRanks",),
-    },
-)

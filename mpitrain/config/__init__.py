@@ -17,6 +17,24 @@ if TYPE_CHECKING:
     from mpitrain.config.section import Count, CountOrZero, NumberOrZero, PositiveNumber
     from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
     from mpitrain.config.yaml import render_yaml, shorten, show_value
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "advice.defaults": ("OpenSettings", "SampleCount"),
+            "component": ("CodeName", "TypedComponent"),
+            "data": ("DataSection", "DomainSection", "VariablesSection"),
+            "ensemble": ("EnsembleSection",),
+            "load": ("LoadedConfig", "load_run_config", "load_settings_tree", "overridden_keys"),
+            "model": ("TargetTransform",),
+            "named_code": ("CodeComponent", "options_of"),
+            "output": ("OutputSection", "PredictionSection", "TrackingSection"),
+            "run": ("RunConfig", "render_schema"),
+            "section": ("Count", "CountOrZero", "NumberOrZero", "PositiveNumber"),
+            "training": ("ComputeSection", "DistributedSection", "TrainingSection"),
+            "yaml": ("render_yaml", "shorten", "show_value"),
+        },
+    )
 
 __all__ = [
     "CodeComponent", "CodeName", "ComputeSection", "Count", "CountOrZero", "DataSection", "DistributedSection",
@@ -25,20 +43,3 @@ __all__ = [
     "TrainingSection", "TypedComponent", "VariablesSection", "load_run_config", "load_settings_tree",
     "options_of", "overridden_keys", "render_schema", "render_yaml", "shorten", "show_value",
 ]  # fmt: skip
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        "advice.defaults": ("OpenSettings", "SampleCount"),
-        "component": ("CodeName", "TypedComponent"),
-        "data": ("DataSection", "DomainSection", "VariablesSection"),
-        "ensemble": ("EnsembleSection",),
-        "load": ("LoadedConfig", "load_run_config", "load_settings_tree", "overridden_keys"),
-        "model": ("TargetTransform",),
-        "named_code": ("CodeComponent", "options_of"),
-        "output": ("OutputSection", "PredictionSection", "TrackingSection"),
-        "run": ("RunConfig", "render_schema"),
-        "section": ("Count", "CountOrZero", "NumberOrZero", "PositiveNumber"),
-        "training": ("ComputeSection", "DistributedSection", "TrainingSection"),
-        "yaml": ("render_yaml", "shorten", "show_value"),
-    },
-)

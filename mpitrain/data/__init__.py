@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import Selection, selection_of
     from mpitrain.data.selection.source import SampleSource
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "dataset.batches": ("BatchPlan", "EvaluationSource", "Microbatch"),
+            "dataset.dataset": ("DataSummary", "Dataset"),
+            "dataset.exchange": ("open_source_on_root",),
+            "files.variable": ("FieldFile",),
+            "samples": ("Samples", "valid_rows"),
+            "selection.names": ("CICE_INPUTS", "CICE_TARGET"),
+            "selection.opening": ("open_source",),
+            "selection.settings": ("Selection", "selection_of"),
+            "selection.source": ("SampleSource",),
+        },
+    )
 
 __all__ = [
     "CICE_INPUTS",
@@ -32,17 +47,3 @@ __all__ = [
     "selection_of",
     "valid_rows",
 ]  # fmt: skip
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        "dataset.batches": ("BatchPlan", "EvaluationSource", "Microbatch"),
-        "dataset.dataset": ("DataSummary", "Dataset"),
-        "dataset.exchange": ("open_source_on_root",),
-        "files.variable": ("FieldFile",),
-        "samples": ("Samples", "valid_rows"),
-        "selection.names": ("CICE_INPUTS", "CICE_TARGET"),
-        "selection.opening": ("open_source",),
-        "selection.settings": ("Selection", "selection_of"),
-        "selection.source": ("SampleSource",),
-    },
-)

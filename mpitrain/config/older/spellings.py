@@ -73,16 +73,22 @@ def current_path(path: KeyPath) -> KeyPath:
 
 def key_of_name(name: str) -> KeyPath:
     """Return today's key of a name without a section, ours or another trainer's; () where it is no one key's."""
-    path, sections = current_path((name,)), {**dict(RunConfig()), "ensemble": EnsembleSection()}
+    path, sections = current_path((name,)), _sections()
     is_section = isinstance(sections.get(path[0]), Section)
     return path if is_section == (len(path) > 1) and path[0] in sections else ()
+
+
+@cache
+def _sections() -> dict[str, object]:
+    """Return the sections, and the keys of none, with their defaults."""
+    return {**dict(RunConfig()), "ensemble": EnsembleSection()}
 
 
 def is_true_or_false(key: str) -> bool:
     """Tell whether the value of a dotted key is true or false."""
     *sections, name = key.split(".")
-    section: object = RunConfig()
-    for one in sections:
+    section = _sections().get(sections[0]) if sections else None
+    for one in sections[1:]:
         section = getattr(section, one, None)
     field = getattr(type(section), "model_fields", {}).get(name)
     return field is not None and field.annotation in (bool, bool | None)
@@ -91,7 +97,7 @@ def is_true_or_false(key: str) -> bool:
 @cache
 def _keys_without_section() -> dict[KeyPath, KeyPath]:
     """Return the keys that one section alone has, by their name: other trainers' flat files have them at the top."""
-    sections = {**dict(RunConfig()), "ensemble": EnsembleSection()}
+    sections = _sections()
     keys = [(name, key) for name, section in sections.items() for key in getattr(type(section), "model_fields", ())]
     names = Counter(key for _, key in keys)
     no_keys = {*sections, *SECTIONS, *INSTEAD, _OF_NO_SECTION}
