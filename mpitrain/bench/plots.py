@@ -7,7 +7,8 @@ from typing import Any
 
 from mpitrain.bench.step_report import ranks_words
 from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
-from mpitrain.observe.figures import GUIDE_COLOUR, new_panels, render_png
+from mpitrain.observe import render_png
+from mpitrain.observe.figures import GUIDE_COLOUR, new_panels
 
 _DOTS_PER_INCH = 100
 

@@ -16,8 +16,7 @@ from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import DataError, writing
-from mpitrain.observe.figures import render_png
-from mpitrain.observe.maps.field_map import MapLook, draw_map
+from mpitrain.observe import MapLook, draw_map, render_png
 
 if TYPE_CHECKING:
     from mpitrain.datatools.inspect import Inspection

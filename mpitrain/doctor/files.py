@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import MpitrainError, OutputError
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import RunFolder
 
 if TYPE_CHECKING:
     from mpitrain.data import Selection

@@ -27,16 +27,16 @@ from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
 from mpitrain.synthetic.stand_in import check_stand_in, write_stand_in
+from mpitrain.train import RunFolder, load_folder_settings
 from mpitrain.train.folder.claim import refuse_if_used
 from mpitrain.train.folder.settings import (
     is_plain_name,
-    load_folder_settings,
     load_passed_settings,
     load_settings_to_go_on,
     refuse_code,
     refuse_outputs_elsewhere,
 )
-from mpitrain.train.run_folder import RunFolder, refuse_link
+from mpitrain.train.run_folder import refuse_link
 
 DEFAULT_FOLDER = "mpitrain_ensemble"
 

@@ -17,9 +17,8 @@ from mpitrain.data import SampleSource, open_source, selection_of, valid_rows
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import choose_arithmetic
-from mpitrain.models.files.file_network import StoredNetwork
-from mpitrain.train.folder.settings import load_folder_settings
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.models import StoredNetwork
+from mpitrain.train import RunFolder, load_folder_settings
 
 _MOST_SAMPLES = 20_000
 _Values = npt.NDArray[np.float64]

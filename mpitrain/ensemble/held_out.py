@@ -17,10 +17,8 @@ from mpitrain.ensemble.calibration import Calibration, calibration_of
 from mpitrain.ensemble.fold_values import FoldValues, open_member, values_of_fold
 from mpitrain.errors import DataError
 from mpitrain.inference.page.findings import draw_place_map
-from mpitrain.models.files.file_network import StoredNetwork
-from mpitrain.observe.maps.field_map import MapLook, error_look
-from mpitrain.observe.page.places import PlaceErrors
-from mpitrain.observe.page.skill import ErrorSums, Skill
+from mpitrain.models import StoredNetwork
+from mpitrain.observe import ErrorSums, MapLook, PlaceErrors, Skill, error_look
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
 from mpitrain.ensemble.held_out import HeldOut
 from mpitrain.errors import writing
-from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, render_png, require_matplotlib
-from mpitrain.observe.metrics_file import read_metrics
+from mpitrain.observe import read_metrics, render_png
+from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, require_matplotlib
 from mpitrain.observe.page.skill import render_skill
 from mpitrain.observe.plots import plot_prediction
 from mpitrain.observe.report import render_report

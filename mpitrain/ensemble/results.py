@@ -20,10 +20,9 @@ from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.report import draw_members, write_ensemble_report
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import MEMBERS, load_ensemble
-from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.file_network import StoredNetwork
-from mpitrain.models.files.torchscript import save_model, scripted_copies
-from mpitrain.observe.page.words import describe_settings
+from mpitrain.models import EnsembleNetwork, StoredNetwork, save_model
+from mpitrain.models.files.torchscript import scripted_copies
+from mpitrain.observe import describe_settings
 
 TABLE = "ensemble.csv"
 

@@ -20,9 +20,8 @@ from mpitrain.ensemble.results import describe_end, finish_ensemble
 from mpitrain.ensemble.training.worker import train_members
 from mpitrain.errors import MpitrainError, StoppedError, TrainingError
 from mpitrain.models.files.torchscript import check_sums
-from mpitrain.train.checkpoint.store import CheckpointStore
-from mpitrain.train.folder.claim import ClaimedFolder, claimed
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import CheckpointStore, ClaimedFolder, RunFolder
+from mpitrain.train.folder.claim import claimed
 
 
 def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:

@@ -14,17 +14,10 @@ from mpitrain.errors import OutputError
 from mpitrain.export.cpp_check import check_from_cpp
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
+from mpitrain.models import input_jacobian, is_rebuilt, save_model, save_normalization
 from mpitrain.models.files.archive import read_archive
-from mpitrain.models.files.record import is_rebuilt
 from mpitrain.models.files.stored_network import load_network
-from mpitrain.models.files.torchscript import (
-    check_saved,
-    load_and_run_code,
-    normalization_path,
-    save_model,
-    save_normalization,
-)
-from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.files.torchscript import check_saved, load_and_run_code, normalization_path
 
 
 def export(request: ExportRequest, say: Say) -> None:

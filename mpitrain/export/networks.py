@@ -23,9 +23,9 @@ from mpitrain.export.samples import sample_inputs
 from mpitrain.inference.predictor import open_data
 from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, load_weights
 from mpitrain.json_text import read_json
-from mpitrain.models.files.description import ModelDescription
+from mpitrain.models import ModelDescription
 from mpitrain.models.kinds import file_module
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import RunFolder
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WantedNetwork:
         """The network, or all of them as one, as a module of torch's."""
         if not self.is_ensemble:
             return self.members[0]
-        from mpitrain.models.ensemble import EnsembleNetwork
+        from mpitrain.models import EnsembleNetwork
 
         return EnsembleNetwork(list(self.members)).eval()
 

@@ -22,9 +22,8 @@ from mpitrain.durable_files import put_in_place, temporary_name
 from mpitrain.errors import MissingDependencyError, OutputError
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
+from mpitrain.models import EnsembleNetwork, ModelDescription
 from mpitrain.models.batch_norm import to_exportable
-from mpitrain.models.ensemble import EnsembleNetwork
-from mpitrain.models.files.description import ModelDescription
 
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 # What a runtime of its own rounds otherwise, relative to the largest answer.

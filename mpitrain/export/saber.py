@@ -22,8 +22,8 @@ from mpitrain.errors import ConfigError, DataError, OutputError, UserError
 from mpitrain.export.networks import WantedNetwork, load_wanted
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.saber_emulators import SaberNames, emulator_of
+from mpitrain.models import input_jacobian
 from mpitrain.models.files.torchscript import load_and_run_code, write_script
-from mpitrain.models.jacobian import input_jacobian
 
 # Columns are computed in another order of the same float32 operations; relative to the largest entry of a row.
 _TOLERANCE = 1e-5

@@ -14,7 +14,7 @@ from mpitrain.comm import host_array
 from mpitrain.data import SampleSource, valid_rows
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
-from mpitrain.models.files.record import grid_of
+from mpitrain.models import grid_of
 
 _MOST_SAMPLES = 4096
 _DRAWN_FIELD = (32, 32)

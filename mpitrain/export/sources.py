@@ -22,7 +22,8 @@ from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
-from mpitrain.models.files.record import architecture_of, learnt_transforms
+from mpitrain.models import architecture_of
+from mpitrain.models.files.record import learnt_transforms
 
 _NUM_TESTED = 32
 _TIMEOUT_S = 600.0

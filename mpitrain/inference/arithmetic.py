@@ -19,8 +19,8 @@ from mpitrain.errors import DataError, UserError, installed_version
 from mpitrain.inference.portable import with_numpy
 from mpitrain.inference.portable.kernel import Kernel, open_kernel
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
-from mpitrain.models.files.file_network import UNFITTING_INPUTS, StoredNetwork
-from mpitrain.models.files.record import grid_of
+from mpitrain.models import StoredNetwork, grid_of
+from mpitrain.models.files.file_network import UNFITTING_INPUTS
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +154,7 @@ class TorchArithmetic:
     def _evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[torch.Tensor, ...]:
         import torch
 
-        from mpitrain.models.jacobian import input_jacobian
+        from mpitrain.models import input_jacobian
 
         rows = 1 if inputs.dim() > 2 else _ROWS_AT_ONCE
         if with_jacobian:

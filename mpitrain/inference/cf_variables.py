@@ -21,7 +21,7 @@ from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
 from mpitrain.inference.output_grid import OutputGrid
 from mpitrain.inference.roles import ROLE_NAMES
-from mpitrain.models.files.file_network import StoredNetwork
+from mpitrain.models import StoredNetwork
 from mpitrain.version import __version__
 
 _SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}

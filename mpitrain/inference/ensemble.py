@@ -18,10 +18,10 @@ from mpitrain.comm import require_torch
 from mpitrain.errors import UserError, reason_of
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, choose_arithmetic
 from mpitrain.json_text import read_json
-from mpitrain.models.files.file_network import StoredNetwork
+from mpitrain.models import StoredNetwork
 from mpitrain.models.files.stored_network import load_network
+from mpitrain.train import RunFolder
 from mpitrain.train.folder.settings import plain_name
-from mpitrain.train.run_folder import RunFolder
 
 MEMBERS = "ensemble.json"
 """The file that says which members are the ensemble: {"members": [folder names]}, all of one setting."""
@@ -38,7 +38,7 @@ class StoredEnsemble(StoredNetwork):
     def module(self) -> Any:
         """See `StoredNetwork.module`."""
         require_torch("an ensemble as one network")
-        from mpitrain.models.ensemble import EnsembleNetwork
+        from mpitrain.models import EnsembleNetwork
 
         return EnsembleNetwork([member.module for member in self.members]).eval()
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from mpitrain.data.selection.expressions.clock import dates_of
 from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import writing
-from mpitrain.observe.figures import draw_density, new_figure, render_png, require_matplotlib
-from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
+from mpitrain.observe import MapLook, draw_map, error_look, render_png
+from mpitrain.observe.figures import draw_density, new_figure, require_matplotlib
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_LEVELS, _MOST_ROWS = 200_000, 64, 4_000_000

@@ -23,9 +23,9 @@ from mpitrain.inference.predictor import (
     predict_to_file,
 )
 from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_run
-from mpitrain.models.files.file_network import StoredNetwork, takes_fields
-from mpitrain.train.folder.settings import load_folder_settings
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.models import StoredNetwork
+from mpitrain.models.files.file_network import takes_fields
+from mpitrain.train import RunFolder, load_folder_settings
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
 _COLUMN_MARKS = ("inputs[:, ", "targets[:, ")  # how columns of a table without names are called

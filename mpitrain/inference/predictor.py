@@ -28,9 +28,8 @@ from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.roles import SampleRoles
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
 from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
-from mpitrain.models.files.file_network import StoredNetwork
-from mpitrain.observe.page.skill import ErrorSums
-from mpitrain.observe.summary import TargetSkill
+from mpitrain.models import StoredNetwork
+from mpitrain.observe import ErrorSums, TargetSkill
 
 # Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
 _NOTED_SHARE = 0.001

@@ -14,12 +14,9 @@ from mpitrain.inference.ensemble import is_ensemble
 from mpitrain.inference.page.findings import findings_of
 from mpitrain.inference.predictor import open_data
 from mpitrain.inference.run_weights import load_run, load_weights
-from mpitrain.observe.metrics_file import read_metrics
-from mpitrain.observe.page.words import describe_settings
+from mpitrain.observe import describe_settings, read_metrics
 from mpitrain.observe.report import write_report
-from mpitrain.train.checkpoint.format import weights_sha256
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.state import named_weights
+from mpitrain.train import RunFolder, named_weights, weights_sha256
 
 
 def report(folder: Path, trust_code: bool = False) -> Path:

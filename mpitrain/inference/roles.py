@@ -22,8 +22,7 @@ from mpitrain.data.selection.settings import expand_paths
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.errors import DataError, UserError
 from mpitrain.json_text import read_json
-from mpitrain.train.folder.settings import load_folder_settings
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import RunFolder, load_folder_settings
 
 UNUSED, TRAINING, VALIDATION, TEST = range(4)
 _NOTED_SHARE = 0.01

@@ -37,8 +37,8 @@ from mpitrain.inference.levels import levels_of, on_level_axes, single_levels
 from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
 from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid
 from mpitrain.inference.roles import ROLE_NAMES, SampleRoles
-from mpitrain.models.files.file_network import StoredNetwork
-from mpitrain.observe.page.skill import ErrorSums
+from mpitrain.models import StoredNetwork
+from mpitrain.observe import ErrorSums
 
 Array = npt.NDArray[Any]
 

@@ -14,16 +14,22 @@ from mpitrain.config import RunConfig, VariablesSection
 from mpitrain.data import SampleSource
 from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import CheckpointError, DataError, MissingDependencyError, UserError
-from mpitrain.models.files.description import ModelDescription
+from mpitrain.models import ModelDescription, Network
 from mpitrain.models.files.own_file import read_own_model
 from mpitrain.models.files.record import remember_engine
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.kinds import empty_network
-from mpitrain.models.networks.network import Network
-from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
-from mpitrain.train.folder.settings import load_folder_settings
-from mpitrain.train.run_folder import RUN, RunFolder
-from mpitrain.train.state import load_named_weights, load_statistics, named_weights, without_prefix
+from mpitrain.train import (
+    RUN,
+    Checkpoint,
+    CheckpointStore,
+    RunFolder,
+    load_folder_settings,
+    load_named_weights,
+    named_weights,
+)
+from mpitrain.train.checkpoint.store import load_checkpoint
+from mpitrain.train.state import load_statistics, without_prefix
 
 
 @dataclass(frozen=True)

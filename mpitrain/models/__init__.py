@@ -1,1 +1,41 @@
 """Networks, their initial weights, and the TorchScript files that C++ loads."""
+
+from typing import TYPE_CHECKING
+
+from mpitrain.faces import loaded_on_use
+
+if TYPE_CHECKING:
+    from mpitrain.models.batch_norm import batch_norm_layers
+    from mpitrain.models.dense import DenseModel, draw_dense_weights
+    from mpitrain.models.dense_module import dense_of
+    from mpitrain.models.ensemble import EnsembleNetwork
+    from mpitrain.models.files.description import ModelDescription
+    from mpitrain.models.files.file_network import StoredNetwork
+    from mpitrain.models.files.record import architecture_of, grid_of, is_rebuilt
+    from mpitrain.models.files.torchscript import save_model, save_normalization
+    from mpitrain.models.jacobian import input_jacobian
+    from mpitrain.models.networks.network import Network
+    from mpitrain.models.output_transforms import answering_physically
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "batch_norm": ("batch_norm_layers",),
+            "dense": ("DenseModel", "draw_dense_weights"),
+            "dense_module": ("dense_of",),
+            "ensemble": ("EnsembleNetwork",),
+            "files.description": ("ModelDescription",),
+            "files.file_network": ("StoredNetwork",),
+            "files.record": ("architecture_of", "grid_of", "is_rebuilt"),
+            "files.torchscript": ("save_model", "save_normalization"),
+            "jacobian": ("input_jacobian",),
+            "networks.network": ("Network",),
+            "output_transforms": ("answering_physically",),
+        },
+    )
+
+__all__ = [
+    "DenseModel", "EnsembleNetwork", "ModelDescription", "Network", "StoredNetwork", "answering_physically",
+    "architecture_of", "batch_norm_layers", "dense_of", "draw_dense_weights", "grid_of", "input_jacobian",
+    "is_rebuilt", "save_model", "save_normalization",
+]  # fmt: skip

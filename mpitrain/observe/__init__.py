@@ -1,1 +1,36 @@
 """What a run tells its user: progress, the metrics file, logs, the report and the closing lines."""
+
+from typing import TYPE_CHECKING
+
+from mpitrain.faces import loaded_on_use
+
+if TYPE_CHECKING:
+    from mpitrain.observe.figures import render_png
+    from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
+    from mpitrain.observe.metrics_file import MetricsFile, read_metrics
+    from mpitrain.observe.page.findings import Findings
+    from mpitrain.observe.page.places import PlaceErrors
+    from mpitrain.observe.page.skill import ErrorSums, Skill
+    from mpitrain.observe.page.words import describe_settings
+    from mpitrain.observe.summary import RunSummary, TargetSkill, TestSkill
+    from mpitrain.observe.trackers.tracker import BackgroundTracker
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "figures": ("render_png",),
+            "maps.field_map": ("MapLook", "draw_map", "error_look"),
+            "metrics_file": ("MetricsFile", "read_metrics"),
+            "page.findings": ("Findings",),
+            "page.places": ("PlaceErrors",),
+            "page.skill": ("ErrorSums", "Skill"),
+            "page.words": ("describe_settings",),
+            "summary": ("RunSummary", "TargetSkill", "TestSkill"),
+            "trackers.tracker": ("BackgroundTracker",),
+        },
+    )
+
+__all__ = [
+    "BackgroundTracker", "ErrorSums", "Findings", "MapLook", "MetricsFile", "PlaceErrors", "RunSummary", "Skill",
+    "TargetSkill", "TestSkill", "describe_settings", "draw_map", "error_look", "read_metrics", "render_png",
+]  # fmt: skip

@@ -44,7 +44,7 @@ class Run:
 
         Raises OutputError where the file is not what a run writes.
         """
-        from mpitrain.observe.metrics_file import read_metrics
+        from mpitrain.observe import read_metrics
 
         path = self.path / "metrics.jsonl"
         records = read_metrics(path) if path.is_file() else []

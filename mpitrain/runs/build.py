@@ -15,11 +15,10 @@ from mpitrain.data import DataSummary
 from mpitrain.data.dataset.dataset import Normalization
 from mpitrain.data.open_dataset import DataRequest, torch_dtype
 from mpitrain.errors import ConfigError
-from mpitrain.models.dense import DenseModel, build_dense, draw_dense_weights
+from mpitrain.models import DenseModel, Network, draw_dense_weights
+from mpitrain.models.dense import build_dense
 from mpitrain.models.files.named_tensors import weights_sha256
-from mpitrain.models.networks.network import Network
-from mpitrain.train.needs import EngineRequest
-from mpitrain.train.state import named_weights
+from mpitrain.train import EngineRequest, named_weights
 
 Models = dict[str, Any]
 """Networks of runs that have ended, by their architecture."""

@@ -10,16 +10,16 @@ from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.data import BatchPlan, Dataset, Microbatch
 from mpitrain.data.dataset.batches import MicrobatchSource, plan_batches
+from mpitrain.models import Network
 from mpitrain.models.files.record import remember_engine
 from mpitrain.models.kinds import has_batch_norm
-from mpitrain.models.networks.network import Network
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.model import check_output_shape, first_microbatch
+from mpitrain.train import EngineRequest
 from mpitrain.train.checkpoint.compatibility import check_batches
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.standard import EngineInputs
-from mpitrain.train.needs import EngineRequest
 
 
 @dataclass(frozen=True)

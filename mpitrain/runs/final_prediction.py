@@ -20,10 +20,9 @@ from mpitrain.inference.quality.skill import judge_of, skill_on_files
 from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run
 from mpitrain.models.files.file_network import describe_network
 from mpitrain.models.kinds import answer_physically
-from mpitrain.observe.metrics_file import MetricsFile
-from mpitrain.observe.summary import TestSkill
+from mpitrain.observe import MetricsFile, TestSkill
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import RunFolder
 
 DEFAULT_NAME = "prediction.nc"
 

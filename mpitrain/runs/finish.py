@@ -11,17 +11,15 @@ from mpitrain.comm import Ranks
 from mpitrain.config import DomainSection, VariablesSection
 from mpitrain.data import CICE_INPUTS, CICE_TARGET
 from mpitrain.inference.quality.judge import mean_predictor_loss, no_better_targets
+from mpitrain.observe import RunSummary, TestSkill
 from mpitrain.observe.step_times import StepTiming
-from mpitrain.observe.summary import RunSummary, TestSkill, are_in_memory, render_summary
+from mpitrain.observe.summary import are_in_memory, render_summary
 from mpitrain.runs.page.findings import gather_findings, skill_of
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
-from mpitrain.train.checkpoint.format import weights_sha256
+from mpitrain.train import RunFolder, Trainer, load_named_weights, named_weights, weights_sha256
 from mpitrain.train.profile import PROFILED_AFTER
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.state import load_named_weights, named_weights
-from mpitrain.train.trainer import Trainer
 
 
 def finish_run(

@@ -22,8 +22,8 @@ from mpitrain.config.advice.defaults import Decided
 from mpitrain.data import SampleSource
 from mpitrain.data.dataset.linear_fit import MOST_PLACE_SUMS, num_place_sums
 from mpitrain.errors import CheckpointError
+from mpitrain.train import Checkpoint
 from mpitrain.train.checkpoint.compatibility import EXACT_BATCHES_KEY, STREAMS_KEY, global_batch_size
-from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import check_strategy
 
 

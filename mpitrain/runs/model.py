@@ -12,8 +12,7 @@ from mpitrain.data import Dataset, DataSummary, Microbatch, SampleSource
 from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.errors import ConfigError
-from mpitrain.models.dense import DenseModel
-from mpitrain.models.networks.network import Network
+from mpitrain.models import DenseModel, Network
 from mpitrain.runs.build import ModelRequest
 
 

@@ -14,10 +14,9 @@ from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.runs.build import ModelRequest, Models, build_model
 from mpitrain.runs.engine import SampleOrder, open_microbatches
 from mpitrain.runs.model import begin_at_regression
+from mpitrain.train import EngineRequest, target_weights_of
 from mpitrain.train.choose_engine import Kernels, Obstacle, choose_compiled, choose_torchs, set_switches
 from mpitrain.train.engine_choice import EngineChoice
-from mpitrain.train.losses.array_loss import target_weights_of
-from mpitrain.train.needs import EngineRequest
 
 
 @dataclass
@@ -111,6 +110,6 @@ class PartsToChoose:
 
 
 def _dense_if_chain(module: Any) -> Any:
-    from mpitrain.models.dense_module import dense_of
+    from mpitrain.models import dense_of
 
     return dense_of(module)

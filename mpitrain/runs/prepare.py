@@ -20,8 +20,8 @@ from mpitrain.runs.layout import RunLayout, grid_for_defaults, plan_layout
 from mpitrain.runs.model import check_bounds, check_kind, first_weights_notices
 from mpitrain.runs.parts import Caches, PartsToChoose
 from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepare returns, for its callers
+from mpitrain.train import Checkpoint
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
-from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.choose_engine import cpu_notices, slow_step_notices, strategy_notices
 
 

@@ -10,7 +10,7 @@ from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import BatchPlan, Dataset, EvaluationSource, SampleSource
 from mpitrain.inference.page.baselines import Levels, baseline_losses, levels_of
-from mpitrain.models.files.description import ModelDescription
+from mpitrain.models import ModelDescription
 from mpitrain.models.files.record import remember_run
 from mpitrain.runs.layout import RunLayout
 from mpitrain.train.engine_choice import EngineChoice

@@ -9,10 +9,10 @@ from pathlib import Path
 from mpitrain.comm import Ranks
 from mpitrain.config import load_run_config
 from mpitrain.errors import CheckpointError, ConfigError
+from mpitrain.train import RUN, Checkpoint, CheckpointStore, RunFolder
 from mpitrain.train.checkpoint.format import COMMIT
 from mpitrain.train.checkpoint.manifest import check_whole
-from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore, load_checkpoint
-from mpitrain.train.run_folder import RUN, RunFolder
+from mpitrain.train.checkpoint.store import load_checkpoint
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,11 @@ from mpitrain.comm import Ranks
 from mpitrain.comm.mpi.library import mapped_library_path
 from mpitrain.config import RunConfig, TrackingSection
 from mpitrain.errors import MpitrainError, StoppedError
+from mpitrain.observe import BackgroundTracker, RunSummary
 from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
-from mpitrain.observe.summary import RunSummary
 from mpitrain.observe.trackers.open_trackers import check_trackers, final_values, open_trackers, where_to_look
-from mpitrain.observe.trackers.tracker import BackgroundTracker
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import Checkpoint, RunFolder
 
 
 def _log(logger: logging.Logger, text: str, level: int) -> None:

@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from mpitrain.cluster import detect_usable_core_count
 from mpitrain.comm import Ranks
 from mpitrain.comm.arrays import has_torch
-from mpitrain.models.dense import DenseModel
+from mpitrain.models import DenseModel
 from mpitrain.models.files.own_file import write_own_model
 from mpitrain.models.files.torch_files import TorchFilesWriter, torch_files_writer, write_torch_files
-from mpitrain.observe.page.findings import Findings
-from mpitrain.observe.summary import RunSummary
+from mpitrain.observe import Findings, RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import RunFolder
 
 
 def save_trained(folder: RunFolder, prepared: PreparedRun) -> None:

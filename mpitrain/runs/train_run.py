@@ -30,10 +30,8 @@ from mpitrain.runs.final_prediction import (
 from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
-from mpitrain.train.folder.claim import ClaimedFolder
-from mpitrain.train.needs import EngineRequest
-from mpitrain.train.stop_request import StopRequest, listen_for_stop
-from mpitrain.train.trainer import Trainer
+from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
+from mpitrain.train.stop_request import listen_for_stop
 
 
 def train(ranks: Ranks, request: TrainRequest) -> int:

@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm import Ranks
-from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.observe import BackgroundTracker, MetricsFile
 from mpitrain.observe.open_progress import open_progress
 from mpitrain.observe.step_times import StepMeter
-from mpitrain.observe.trackers.tracker import BackgroundTracker
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.train.callbacks import Callback, JacobianCallback, MeterCallback, RankWatcher, RootWatcher
-from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
+from mpitrain.train import RUN, Callback, Checkpoint, CheckpointStore, ClaimedFolder, RunFolder, TrainingState
+from mpitrain.train.callbacks import JacobianCallback, MeterCallback, RankWatcher, RootWatcher
 from mpitrain.train.engines.contract import closing
-from mpitrain.train.folder.claim import ClaimedFolder
 from mpitrain.train.profile import profiled_steps
-from mpitrain.train.run_folder import RUN, RunFolder
-from mpitrain.train.state import TrainingState
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from mpitrain.config import DataSection
 from mpitrain.data.formats.open import load_libraries_for
 from mpitrain.errors import writing
 from mpitrain.synthetic.history import check_histories, write_synthetic_history
+from mpitrain.train import RunFolder
 from mpitrain.train.folder.made_here import MadeHere
-from mpitrain.train.run_folder import RunFolder
 
 # The synthetic history has somewhat more at each of its poles and times.
 SAMPLES_A_TIME = 6000

@@ -1,1 +1,53 @@
 """The training loop, its step engines, optimisers, schedules and checkpoints."""
+
+from typing import TYPE_CHECKING
+
+from mpitrain.faces import loaded_on_use
+
+if TYPE_CHECKING:
+    from mpitrain.train.callbacks import Callback
+    from mpitrain.train.checkpoint.format import weights_sha256
+    from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
+    from mpitrain.train.folder.claim import ClaimedFolder
+    from mpitrain.train.folder.settings import load_folder_settings
+    from mpitrain.train.losses.array_loss import target_weights_of
+    from mpitrain.train.needs import EngineRequest
+    from mpitrain.train.run_folder import RUN, RunFolder
+    from mpitrain.train.state import TrainingState, load_named_weights, named_weights
+    from mpitrain.train.stop_request import StopRequest
+    from mpitrain.train.trainer import Trainer
+else:
+    __getattr__ = loaded_on_use(
+        __name__,
+        {
+            "callbacks": ("Callback",),
+            "checkpoint.format": ("weights_sha256",),
+            "checkpoint.store": ("Checkpoint", "CheckpointStore"),
+            "folder.claim": ("ClaimedFolder",),
+            "folder.settings": ("load_folder_settings",),
+            "losses.array_loss": ("target_weights_of",),
+            "needs": ("EngineRequest",),
+            "run_folder": ("RUN", "RunFolder"),
+            "state": ("TrainingState", "load_named_weights", "named_weights"),
+            "stop_request": ("StopRequest",),
+            "trainer": ("Trainer",),
+        },
+    )
+
+__all__ = [
+    "RUN",
+    "Callback",
+    "Checkpoint",
+    "CheckpointStore",
+    "ClaimedFolder",
+    "EngineRequest",
+    "RunFolder",
+    "StopRequest",
+    "Trainer",
+    "TrainingState",
+    "load_folder_settings",
+    "load_named_weights",
+    "named_weights",
+    "target_weights_of",
+    "weights_sha256",
+]  # fmt: skip

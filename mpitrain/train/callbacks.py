@@ -9,10 +9,11 @@ from typing import Any
 
 from mpitrain.comm import Array
 from mpitrain.config import TrainingSection
-from mpitrain.observe.metrics_file import Metric, MetricsFile
+from mpitrain.observe import BackgroundTracker, MetricsFile
+from mpitrain.observe.metrics_file import Metric
 from mpitrain.observe.progress import Progress
 from mpitrain.observe.step_times import StepMeter, describe_now, describe_slowest, timing_record
-from mpitrain.observe.trackers.tracker import BackgroundTracker, numbers_of
+from mpitrain.observe.trackers.tracker import numbers_of
 from mpitrain.train.state import TrainingState
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from mpitrain.comm import Array, Ranks, mark_agreed
 from mpitrain.errors import TrainingError
-from mpitrain.models.dense import DenseModel
+from mpitrain.models import DenseModel
 from mpitrain.models.files.named_tensors import tensor_sha256
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.optimizers.state import optimizer_tensors
@@ -146,7 +146,7 @@ def _buffers_of_each_rank(model: Any, engine: StepEngine) -> frozenset[str]:
     """Return the names of buffers that no message keeps the same on all ranks."""
     if isinstance(model, DenseModel):
         return frozenset()  # the compiled step keeps its running statistics the same
-    from mpitrain.models.batch_norm import batch_norm_layers
+    from mpitrain.models import batch_norm_layers
 
     layers: list[Any] = list(batch_norm_layers(model)) if engine.shares_running_statistics else []
     shared = {id(buffer) for layer in layers for buffer in layer.buffers()}

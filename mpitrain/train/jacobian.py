@@ -16,9 +16,8 @@ from mpitrain.comm import Ranks, VirtualRanks, mark_agreed
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data import EvaluationSource
 from mpitrain.errors import ConfigError, TrainingError
+from mpitrain.models import answering_physically, input_jacobian
 from mpitrain.models.dense_module import torch_view
-from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.output_transforms import answering_physically
 
 MOST_SAMPLES = 4096
 

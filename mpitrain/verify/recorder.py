@@ -19,9 +19,8 @@ from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import build_model, data_request, engine_request, model_request
 from mpitrain.runs.engine import SampleOrder, build_engine, open_microbatches, plan_run_batches
 from mpitrain.runs.layout import plan_layout
+from mpitrain.train import StopRequest, Trainer
 from mpitrain.train.choose_engine import choose_engine
-from mpitrain.train.stop_request import StopRequest
-from mpitrain.train.trainer import Trainer
 from mpitrain.verify.trace import Trace
 from mpitrain.verify.traced_run import (
     Recorded,

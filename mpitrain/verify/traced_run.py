@@ -14,8 +14,7 @@ from mpitrain.comm import Array, Ranks, host_array
 from mpitrain.data import BatchPlan, Samples, valid_rows
 from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
-from mpitrain.train.callbacks import Callback
-from mpitrain.train.state import TrainingState, named_weights
+from mpitrain.train import Callback, TrainingState, named_weights
 from mpitrain.verify.trace import Trace
 
 

@@ -12,8 +12,8 @@ from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.errors import MpitrainError
+from mpitrain.models import Network
 from mpitrain.models.build import build_model
-from mpitrain.models.networks.network import Network
 from mpitrain.synthetic.stand_in import SAMPLES_A_TIME
 from mpitrain.text_table import aligned
 

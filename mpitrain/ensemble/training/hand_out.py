@@ -10,7 +10,7 @@ from mpitrain.comm import Ranks
 from mpitrain.comm.claims import Claims, open_claims
 from mpitrain.ensemble.outcome import Known, Outcome
 from mpitrain.ensemble.plan.members import Member
-from mpitrain.train.stop_request import StopRequest
+from mpitrain.train import StopRequest
 
 _STOP_POLL_S = 0.25
 _STOP = "stop"

@@ -14,23 +14,16 @@ from torch import nn
 from mpitrain.comm import Ranks
 from mpitrain.config import TrainingSection
 from mpitrain.errors import CheckpointError, writing
+from mpitrain.models import ModelDescription, architecture_of, is_rebuilt, save_model, save_normalization
 from mpitrain.models.dense_module import ModuleViews
-from mpitrain.models.files.description import ModelDescription
-from mpitrain.models.files.record import architecture_of, engine_of, is_rebuilt
-from mpitrain.models.files.torchscript import (
-    ScriptedModel,
-    save_model,
-    save_normalization,
-    script_model,
-)
-from mpitrain.observe.metrics_file import MetricsFile
+from mpitrain.models.files.record import engine_of
+from mpitrain.models.files.torchscript import ScriptedModel, script_model
+from mpitrain.observe import MetricsFile
 from mpitrain.runs.watching import save_claimed
-from mpitrain.train.callbacks import Callback, epoch_record
+from mpitrain.train import Callback, Checkpoint, CheckpointStore, ClaimedFolder, RunFolder, TrainingState
+from mpitrain.train.callbacks import epoch_record
 from mpitrain.train.checkpoint.manifest import check_whole
-from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
-from mpitrain.train.folder.claim import ClaimedFolder
-from mpitrain.train.run_folder import RunFolder, refuse_link
-from mpitrain.train.state import TrainingState
+from mpitrain.train.run_folder import refuse_link
 
 _ADVICE = "free space, then --resume"
 

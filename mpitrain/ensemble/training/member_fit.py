@@ -12,12 +12,8 @@ from mpitrain.errors import StoppedError
 from mpitrain.runs.parts import Caches
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.watching import jacobian_callbacks
-from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder, StopRequest, Trainer
 from mpitrain.train.engines.contract import closing
-from mpitrain.train.folder.claim import ClaimedFolder
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.stop_request import StopRequest
-from mpitrain.train.trainer import Trainer
 
 
 @dataclass

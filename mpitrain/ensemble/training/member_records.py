@@ -19,8 +19,7 @@ from mpitrain.observe.logs import close_rank_log, open_rank_log
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.data_files import FileRecord, record_files
 from mpitrain.runs.reproduction.record import files_of, now, record_of_beginning, record_of_launch
-from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.run_folder import RunFolder
+from mpitrain.train import Checkpoint, RunFolder
 
 _ADVICE = "free space, then --resume"
 

@@ -18,10 +18,8 @@ from mpitrain.ensemble.training.restart import restarted
 from mpitrain.inference.quality.skill import check_predictions
 from mpitrain.runs.layout import plan_layout
 from mpitrain.runs.prepare import PreparedRun, prepare_on
+from mpitrain.train import RunFolder, TrainingState, load_named_weights, named_weights, weights_sha256
 from mpitrain.train.checkpoint.compatibility import check_same_data
-from mpitrain.train.checkpoint.format import weights_sha256
-from mpitrain.train.run_folder import RunFolder
-from mpitrain.train.state import TrainingState, load_named_weights, named_weights
 
 
 def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outcome:

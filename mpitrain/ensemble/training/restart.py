@@ -7,7 +7,7 @@ from dataclasses import replace
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import Dataset
-from mpitrain.models.dense import DenseModel, draw_dense_weights
+from mpitrain.models import DenseModel, draw_dense_weights
 from mpitrain.runs.build import may_be_drawn_anew
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.prepared_run import PreparedRun

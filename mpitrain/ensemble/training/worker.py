@@ -17,7 +17,7 @@ from mpitrain.ensemble.training.member_fit import MemberTools
 from mpitrain.ensemble.training.member_records import log_outcome, open_records
 from mpitrain.ensemble.training.member_run import train_member
 from mpitrain.errors import StoppedError, TrainingError
-from mpitrain.train.folder.claim import ClaimedFolder
+from mpitrain.train import ClaimedFolder
 from mpitrain.train.stop_request import listen_for_stop
 
 

@@ -15,13 +15,13 @@ from mpitrain.config import OpenSettings, RunConfig, SampleCount, load_run_confi
 from mpitrain.data.dataset.split import split_rule
 from mpitrain.errors import ConfigError
 from mpitrain.export.trainer.collection import CollectionSettings
-from mpitrain.models.dense import DenseModel, build_dense, draw_dense_weights
+from mpitrain.models import DenseModel, draw_dense_weights
+from mpitrain.models.dense import build_dense
+from mpitrain.train import EngineRequest, target_weights_of
 from mpitrain.train.checkpoint.compatibility import checkpoint_settings, global_batch_size
 from mpitrain.train.choose_engine import dense_network_of, what_cannot_be_compiled
 from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.engine import statistics_of
-from mpitrain.train.losses.array_loss import target_weights_of
-from mpitrain.train.needs import EngineRequest
 from mpitrain.train.schedules.schedule import REFERENCE_BATCH_SIZE, learning_rates, scaled_learning_rate
 
 

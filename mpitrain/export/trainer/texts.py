@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.config import render_yaml
 from mpitrain.export.trainer.plan import TrainerPlan
-from mpitrain.models.files.description import ModelDescription
+from mpitrain.models import ModelDescription
 from mpitrain.models.files.record import record_of
 
 _ESCAPES = {"\n": "\\n", '"': '\\"', "\\": "\\\\", "?": "\\?"}

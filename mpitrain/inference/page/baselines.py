@@ -21,7 +21,8 @@ from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.data.selection.expressions.clock import clock_values, read_times
 from mpitrain.data.selection.variable_access import time_variable
 from mpitrain.errors import DataError
-from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of, target_weights_of
+from mpitrain.train import target_weights_of
+from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
 
 # What the sums of one virtual rank may hold, and what adding them up may cost.
 _MOST_SUMS, _MOST_PRODUCTS = 4_000_000, 2e10

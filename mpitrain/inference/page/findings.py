@@ -20,12 +20,9 @@ from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.maps import date_of
 from mpitrain.inference.quality.answers import answers_of
-from mpitrain.observe.figures import has_matplotlib, render_png
-from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
+from mpitrain.observe import ErrorSums, Findings, MapLook, PlaceErrors, Skill, draw_map, error_look, render_png
+from mpitrain.observe.figures import has_matplotlib
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
-from mpitrain.observe.page.findings import Findings
-from mpitrain.observe.page.places import PlaceErrors
-from mpitrain.observe.page.skill import ErrorSums, Skill
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_DERIVED = 5000, 512

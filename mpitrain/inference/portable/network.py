@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.models.dense import DenseModel
+from mpitrain.models import DenseModel
 
 Array = npt.NDArray[Any]
 
@@ -125,7 +125,7 @@ def portable_network_of(model: Any) -> PortableNetwork | None:
     """
     if isinstance(model, DenseModel):
         return _portable(model)
-    from mpitrain.models.dense_module import dense_of
+    from mpitrain.models import dense_of
 
     dense = dense_of(model)
     return None if dense is None else _portable(dense)

@@ -16,7 +16,7 @@ from mpitrain.config import TargetTransform
 from mpitrain.data.transforms import restored
 from mpitrain.inference.arithmetic import Array, PortableArithmetic, kernel_if_worth
 from mpitrain.inference.portable.network import find_tiny_input, portable_network_of
-from mpitrain.models.dense import DenseModel
+from mpitrain.models import DenseModel
 
 
 class Answers(Protocol):
@@ -100,7 +100,7 @@ class ModuleAnswers:
 
     def physical(self, inputs: Any) -> Array:
         """See `Answers.physical`."""
-        from mpitrain.models.output_transforms import answering_physically
+        from mpitrain.models import answering_physically
 
         with answering_physically(self.module):
             return self.learnt(inputs)
@@ -115,8 +115,7 @@ class ModuleAnswers:
 
     def jacobian(self, inputs: Any) -> Array:
         """See `Answers.jacobian`."""
-        from mpitrain.models.jacobian import input_jacobian
-        from mpitrain.models.output_transforms import answering_physically
+        from mpitrain.models import answering_physically, input_jacobian
 
         with answering_physically(self.module):
             return host_array(input_jacobian(self.module, self._tensor(inputs))[1])

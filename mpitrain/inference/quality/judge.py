@@ -16,7 +16,8 @@ from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.config import TrainingSection
 from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch
 from mpitrain.inference.quality.answers import Answers, answers_of
-from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of, target_weights_of
+from mpitrain.train import target_weights_of
+from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
 
 DoubleArray = npt.NDArray[np.float64]
 

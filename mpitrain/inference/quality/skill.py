@@ -24,7 +24,7 @@ from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.judge import Judge
 from mpitrain.inference.quality.judge import judge_of as judge_of  # for skill_on_files
-from mpitrain.observe.summary import TargetSkill, TestSkill
+from mpitrain.observe import TargetSkill, TestSkill
 
 DoubleArray = npt.NDArray[np.float64]
 

@@ -17,11 +17,8 @@ from mpitrain.comm import Ranks, host_array
 from mpitrain.data import DataSummary, EvaluationSource, Microbatch
 from mpitrain.inference.quality.answers import Answers, answers_of
 from mpitrain.inference.quality.skill import check_finite
+from mpitrain.observe import ErrorSums, Findings, PlaceErrors, RunSummary, Skill, TargetSkill
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
-from mpitrain.observe.page.findings import Findings
-from mpitrain.observe.page.places import PlaceErrors
-from mpitrain.observe.page.skill import ErrorSums, Skill
-from mpitrain.observe.summary import RunSummary, TargetSkill
 from mpitrain.runs.prepared_run import PreparedRun
 
 _POINTS_PLOTTED, _SAMPLES_DERIVED, _MOST_DERIVATIVES = 5000, 512, 2000

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from mpitrain.inference.page.findings import with_maps
 from mpitrain.inference.predictor import open_data
-from mpitrain.observe.page.findings import Findings
-from mpitrain.observe.page.words import describe_settings
+from mpitrain.observe import Findings, RunSummary, describe_settings
 from mpitrain.observe.report import notes_of_page, write_report
-from mpitrain.observe.summary import RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
 
 

@@ -22,14 +22,12 @@ from mpitrain.comm import Ranks
 from mpitrain.data import SampleSource
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import OutputError
-from mpitrain.observe.summary import RunSummary
+from mpitrain.observe import RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.data_files import FileRecord, record_files
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.stored_record import FORMAT, read_record
-from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.folder.claim import ClaimedFolder
-from mpitrain.train.run_folder import RUN
+from mpitrain.train import RUN, Checkpoint, ClaimedFolder
 
 NAME = "run_record.json"
 _RESULTS = (

@@ -17,7 +17,7 @@ import numpy as np
 from mpitrain.comm import Array, address_of
 from mpitrain.comm.agent.position import waiting_in
 from mpitrain.data.random_streams import Stream, keyed_words
-from mpitrain.models.dense import DenseModel
+from mpitrain.models import DenseModel
 from mpitrain.train.compiled.addresses import (
     EpochAddresses,
     StepAddresses,
@@ -246,8 +246,8 @@ class CompiledEngine(StandardEngine):
 def _numbers_of(model: Any) -> DenseModel | FieldModel:
     if isinstance(model, DenseModel):
         return model
+    from mpitrain.models import dense_of
     from mpitrain.models.convolutional.field_model import field_model_of
-    from mpitrain.models.dense_module import dense_of
 
     found = dense_of(model) or field_model_of(model)
     if found is None:

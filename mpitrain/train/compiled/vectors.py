@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.models.dense import DenseModel
+from mpitrain.models import DenseModel
 from mpitrain.train.optimizers.optimizer import Optimizer
 
 if TYPE_CHECKING:

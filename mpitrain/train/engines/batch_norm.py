@@ -15,13 +15,8 @@ import torch
 
 from mpitrain.comm import Reducer
 from mpitrain.data import Microbatch
-from mpitrain.models.batch_norm import (
-    batch_norm_layers,
-    find_batch_context,
-    moment_length,
-    take_batch_sums,
-    update_running_statistics,
-)
+from mpitrain.models import batch_norm_layers
+from mpitrain.models.batch_norm import find_batch_context, moment_length, take_batch_sums, update_running_statistics
 from mpitrain.train.engines.standard import EngineInputs
 
 Exchange = Callable[[torch.Tensor], torch.Tensor]

@@ -6,7 +6,7 @@ from torch import nn
 
 from mpitrain.comm import Device, Ranks
 from mpitrain.data import Microbatch
-from mpitrain.models.batch_norm import batch_norm_layers
+from mpitrain.models import batch_norm_layers
 from mpitrain.train.needs import EngineRequest
 from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
 

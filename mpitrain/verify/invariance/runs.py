@@ -12,9 +12,8 @@ from typing import Any
 from mpitrain.errors import StoppedError
 from mpitrain.native.program import run_command
 from mpitrain.native.toolchain import find_mpirun
-from mpitrain.observe.metrics_file import read_metrics
-from mpitrain.train.checkpoint.store import CheckpointStore
-from mpitrain.train.run_folder import RUN
+from mpitrain.observe import read_metrics
+from mpitrain.train import RUN, CheckpointStore
 from mpitrain.verify.trace import Array
 
 # Told by the clock: no two runs have the same.
