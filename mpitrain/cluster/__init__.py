@@ -8,12 +8,11 @@ if TYPE_CHECKING:
     from mpitrain.cluster.cores import detect_affinity, detect_usable_core_count
     from mpitrain.cluster.cpu.compiler_flags import instruction_flags
     from mpitrain.cluster.cpu.identity import detect_cpu
-    from mpitrain.cluster.cpu.kernel_cache import load_library
     from mpitrain.cluster.facts import package_versions
     from mpitrain.cluster.launchers import claimed_rank, is_set
     from mpitrain.cluster.own_python import finding_package, run_module
     from mpitrain.cluster.place import Place, read_place
-    from mpitrain.cluster.pmi import library_name
+    from mpitrain.cluster.pmi import check_before_mpi_init, library_name
     from mpitrain.cluster.starting import Starting, say_on_stderr
 else:
     __getattr__ = loaded_on_use(
@@ -22,18 +21,17 @@ else:
             "cores": ("detect_affinity", "detect_usable_core_count"),
             "cpu.compiler_flags": ("instruction_flags",),
             "cpu.identity": ("detect_cpu",),
-            "cpu.kernel_cache": ("load_library",),
             "facts": ("package_versions",),
-            "launchers": ("claimed_rank", "is_set"),
+            "launchers": ("check_before_mpi_init", "claimed_rank", "is_set"),
             "own_python": ("finding_package", "run_module"),
             "place": ("Place", "read_place"),
-            "pmi": ("library_name",),
+            "pmi": ("check_before_mpi_init", "library_name"),
             "starting": ("Starting", "say_on_stderr"),
         },
     )
 
 __all__ = [
-    "Place", "Starting", "claimed_rank", "detect_affinity", "detect_cpu", "detect_usable_core_count",
-    "finding_package", "instruction_flags", "is_set", "library_name", "load_library", "package_versions",
-    "read_place", "run_module", "say_on_stderr",
+    "Place", "Starting", "check_before_mpi_init", "claimed_rank", "detect_affinity", "detect_cpu",
+    "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
+    "package_versions", "read_place", "run_module", "say_on_stderr",
 ]  # fmt: skip

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpitrain.cluster import detect_affinity
+from mpitrain.cluster import check_before_mpi_init, detect_affinity
 from mpitrain.cluster.cores import read_cgroup_cpu_max, usable_core_count, wait_policy_variables
 from mpitrain.cluster.meeting_point import master_address
-from mpitrain.cluster.pmi import check_before_mpi_init
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
 from mpitrain.comm.agent.arrival import begin_watch, end_start, remove_own_shared_memory, telling_failures, watch_all

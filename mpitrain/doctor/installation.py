@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mpitrain.cluster import finding_package, is_set, library_name, read_place, run_module
+from mpitrain.cluster import check_before_mpi_init, finding_package, is_set, library_name, read_place, run_module
 from mpitrain.cluster.facts import NEEDED_PACKAGES
-from mpitrain.cluster.pmi import check_before_mpi_init, library_family
+from mpitrain.cluster.pmi import library_family
 from mpitrain.comm.mpi.library import MpiLibrary
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import LaunchError, installed_version

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from mpitrain.cache import cache_folder
-from mpitrain.cluster import detect_cpu, instruction_flags, load_library
+from mpitrain.cluster import detect_cpu, instruction_flags
 from mpitrain.cluster.cpu.compiler_flags import build_identity
-from mpitrain.cluster.cpu.kernel_cache import CompilerError, compile_into, find_or_build
+from mpitrain.cluster.cpu.kernel_cache import CompilerError, compile_into, find_or_build, load_library
 from mpitrain.compiler import find_cpp_compiler
 from mpitrain.errors import MissingDependencyError, reason_of
 from mpitrain.train.compiled.structs import check_sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 
-from mpitrain.cluster import load_library
+from mpitrain.cluster.cpu.kernel_cache import load_library
 from mpitrain.train.compiled.build import build_source
 
 _SECONDS = 0.05
