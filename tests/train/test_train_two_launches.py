@@ -44,6 +44,7 @@ def test_a_folder_in_use_is_left_alone_and_a_killed_launch_is_followed(small_his
     )
     assert again.codes == [5], again.stderr
     checkpoint, notices = CheckpointStore(run / "checkpoints").load_latest()
-    assert notices == []
+    # The kill may have met the writing of a checkpoint; what is told of is nothing else.
+    assert [notice for notice in notices if "was never finished (commit.json: No such file" not in notice] == []
     assert RunFolder(run).note_of_another_run(checkpoint.path, checkpoint.state["run"]) is None
     assert list(run.glob(".claim-*")) == []
