@@ -110,9 +110,11 @@ def data_and_settings(
 
 
 def as_setting(files: Sequence[str]) -> str:
-    """Return files as the value of a setting: as JSON, which YAML reads whatever a name holds, or a list as it is."""
-    is_list = files[0].startswith("[") and ("]" not in files[0] or files[0].rstrip().endswith("]"))
-    is_as_written = len(files) == 1 and (not files[0] or is_list)
+    """Return files as the value of a setting: as JSON, which YAML reads whatever a name holds.
+
+    What begins with a bracket stays as it is written: whether it is a list or a pattern is told where it is read.
+    """
+    is_as_written = len(files) == 1 and (not files[0] or files[0].startswith("["))
     return files[0] if is_as_written else json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)
 
 

@@ -108,12 +108,12 @@ def _parse(override: str) -> tuple[KeyPath, tuple[Setting, ...]]:
         raise ConfigError(
             f"{COMMAND_LINE}: {shown}: no value, as of a variable that is not set; for none write {dotted}=null"
         )
-    if current_path(key) == _DATA_PATH and is_pattern(text):
+    if current_path(key) == _DATA_PATH and _is_pattern(text):
         text = json.dumps(text, ensure_ascii=False)
     return key, parse_settings(text, COMMAND_LINE, lambda line: f"{COMMAND_LINE}: {shown}", above=key)
 
 
-def is_pattern(text: str) -> bool:
+def _is_pattern(text: str) -> bool:
     """Tell whether the value of `data.data_path` is a pattern that begins as an alias or a list of YAML does."""
     return text.startswith(("*", "?")) or (text.startswith("[") and "]" in text and not text.rstrip().endswith("]"))
 

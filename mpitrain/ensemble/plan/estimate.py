@@ -22,7 +22,7 @@ _CICE_SIZES = 7, 1
 
 @dataclass(frozen=True)
 class Cost:
-    """What one member's training is proportional to: its epochs, its samples, at most so many, and its weights."""
+    """What one member's training is proportional to: its epochs, its samples, about so many, and its weights."""
 
     epochs: int
     num_samples: int
