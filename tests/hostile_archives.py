@@ -19,7 +19,7 @@ import torch
 from networks import build_icenet
 from torch import nn
 
-from mpitrain.data.selection.names import CICE_INPUTS as NAMES
+from mpitrain.data.describe.names import CICE_INPUTS as NAMES
 from mpitrain.models.files.torchscript import ModelDescription, save_model
 
 CICE_INPUTS, HIDDEN = len(NAMES), 16

@@ -11,6 +11,8 @@ from mpitrain.config.section import Count, CountOrZero, Names, Needs, ReferenceV
 
 READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
+NEWEST_RULES = 2
+"""The version of `data.rules` of a new run."""
 
 
 class VariablesSection(Section):
@@ -145,6 +147,9 @@ class DataSection(Section):
     """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
     split: Literal["random", "time", "region"] = "random"
     """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid."""
+    rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
+    """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
+    1, that of runs which record none, split=time cuts time levels in the order of the files, whatever their times."""
     split_blocks: Annotated[int, Field(ge=2)] | None = None
     """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
     validation_path: Text | list[Text] | None = None

@@ -78,6 +78,11 @@ class RunConfig(Section):
         """Seed of which samples are kept and held out: `data.split_seed`, or the run's own."""
         return self.seed if self.data.split_seed is None else self.data.split_seed
 
+    def with_rules(self, rules: int) -> RunConfig:
+        """Return the settings with `data.rules`: `rules` where they name none."""
+        data = self.data.model_copy(update={"rules": self.data.rules or rules})
+        return self.model_copy(update={"data": data})
+
     @property
     def split_data(self) -> DataSection:
         """The section `data` with `validation_split` and `split_seed`, null resolved."""

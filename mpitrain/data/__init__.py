@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch
     from mpitrain.data.dataset.dataset import Dataset, DataSummary
     from mpitrain.data.dataset.exchange import open_source_on_root
+    from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
     from mpitrain.data.files.variable import FieldFile
     from mpitrain.data.samples import Samples, valid_rows
-    from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import Selection, selection_of
     from mpitrain.data.selection.source import SampleSource
@@ -23,7 +23,7 @@ else:
             "dataset.exchange": ("open_source_on_root",),
             "files.variable": ("FieldFile",),
             "samples": ("Samples", "valid_rows"),
-            "selection.names": ("CICE_INPUTS", "CICE_TARGET"),
+            "describe.names": ("CICE_INPUTS", "CICE_TARGET"),
             "selection.opening": ("open_source",),
             "selection.settings": ("Selection", "selection_of"),
             "selection.source": ("SampleSource",),

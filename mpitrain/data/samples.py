@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.names import CICE_TARGET
 from mpitrain.data.files.decoding import LARGEST_VALID
-from mpitrain.data.selection.names import CICE_TARGET
 
 FloatArray = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]

@@ -20,6 +20,7 @@ _SPELLINGS = {
     "ppt": "1e-3", "psu": "1e-3", "pss-78": "1e-3",
     "none": "1", "fraction": "1", "(0 - 1)": "1", "unitless": "1", "dimensionless": "1",
 }  # fmt: skip
+_SINCE = re.compile(r"\s*\w+\s+since\s+\S", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ def find_conversion(units: str, wanted: str, what: str) -> Conversion | None:
         ) from None
     conversion = Conversion(float(found[1] - found[0]), float(found[0]))
     return None if conversion == Conversion(1.0, 0.0) else conversion
+
+
+def counts_from_a_date(units: str) -> bool:
+    """Tell whether numbers in these units are times: CF's "days since 2000-01-01", in letters of either case."""
+    return bool(_SINCE.match(units))
 
 
 def is_same(units: str, other: str) -> bool:

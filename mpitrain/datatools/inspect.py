@@ -196,6 +196,7 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
     facts: dict[str, Any] = {
         "kind": source.kind,
         "grid": f"{source.grid_shape[0]} rows x {source.grid_shape[1]} columns",
+        **_roles(source),
         "time_levels": sum(record.num_times for record in source.files),
         "selected_samples": selected,
         "complete_samples": complete,
@@ -211,6 +212,17 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
     except DataError as error:
         facts["why"] = str(error)
     return facts, tuple(notice for look in looks for notice in look.notices())
+
+
+def _roles(source: SampleSource) -> dict[str, str]:
+    """Return what the dimensions of the first target are, and by which evidence; nothing of a table of samples."""
+    access = source.files[0].variables.get(next(iter(source.leading_references), ""))
+    if access is None or not access.axes.reasons:
+        return {}
+    roles = dict(zip(access.axes.order, ("time", "rows", "columns"), strict=True))
+    found = zip(access.info.dimensions, access.axes.reasons, strict=True)
+    words = [f"{name or 'row'}: {roles.get(axis, 'one level')} ({why})" for axis, (name, why) in enumerate(found)]
+    return {"dimensions": "; ".join(words)} if words else {}
 
 
 def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:

@@ -10,13 +10,8 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data import CICE_INPUTS, CICE_TARGET, FieldFile, SampleSource
-from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.axes import coordinate_of, further_axes
-from mpitrain.data.selection.cf import OTHER, axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
-from mpitrain.data.selection.coordinates import open_coordinates
-from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
-from mpitrain.data.selection.expressions.clock import clock_values, dates_of, read_times
-from mpitrain.data.selection.names import (
+from mpitrain.data.describe.cf import OTHER, axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
+from mpitrain.data.describe.names import (
     LATITUDE,
     LONGITUDE,
     as_list,
@@ -25,6 +20,12 @@ from mpitrain.data.selection.names import (
     quantity_of,
     setting_name,
 )
+from mpitrain.data.describe.roles import coordinate_of, further_axes
+from mpitrain.data.describe.times import dates_of, read_times
+from mpitrain.data.files.variable import VariableInfo
+from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
+from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.table import INPUTS, TARGETS
 from mpitrain.datatools.measured import Measured, complete_together, measured
 from mpitrain.errors import DataError

@@ -19,6 +19,7 @@ from mpitrain.config import (
     load_run_config,
     render_yaml,
 )
+from mpitrain.config.data import NEWEST_RULES
 from mpitrain.config.older.spellings import HALVING
 from mpitrain.config.yaml import read_settings
 from mpitrain.data import open_source_on_root, selection_of
@@ -69,7 +70,8 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         _refuse_halving(folder)
     else:
         loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
-    return LoadedConfig(loaded.config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
+    config = loaded.config.with_rules(NEWEST_RULES)
+    return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 
 def _refuse_halving(folder: RunFolder) -> None:

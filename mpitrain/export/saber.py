@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from mpitrain.data import FieldFile, SampleSource
+from mpitrain.data.describe.names import find_variable
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
-from mpitrain.data.selection.names import find_variable
 from mpitrain.errors import ConfigError, DataError, OutputError, UserError
 from mpitrain.export.networks import WantedNetwork, load_wanted
 from mpitrain.export.request import ExportRequest, Say

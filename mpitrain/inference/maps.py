@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.selection.expressions.clock import dates_of
+from mpitrain.data.describe.times import dates_of
+from mpitrain.data.units import counts_from_a_date
 from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import writing
 from mpitrain.observe import MapLook, draw_map, error_look, render_png
@@ -159,8 +160,11 @@ def _shape_of(dataset: Any, predicted: str) -> _Shape:
 def _time_along(dimension: str, dataset: Any) -> Any:
     """Return the variable that says when the levels along a dimension are; None of one that is no time."""
     along = [one for one in dataset.variables.values() if getattr(one, "dimensions", ()) == (dimension,)]
-    times = (one for one in along if getattr(one, "axis", "") == "T" or " since " in str(getattr(one, "units", "")))
-    return next(times, None)
+    return next((one for one in along if getattr(one, "axis", "") == "T" or counts_from_a_date(_units(one))), None)
+
+
+def _units(variable: Any) -> str:
+    return str(getattr(variable, "units", ""))
 
 
 def _find_place(dataset: Any, standard_name: str) -> Any:
@@ -194,7 +198,7 @@ def _filled(values: Any) -> Array:
 def _when(dataset: Any, variable: Any, level: int) -> str:
     """Return when a time level is, as the end of a title."""
     time, date = _time_along(variable.dimensions[0], dataset), None
-    if " since " in str(getattr(time, "units", "")) and np.ma.count(time[level]):
+    if counts_from_a_date(_units(time)) and np.ma.count(time[level]):
         date = date_of(time[level], time.units, getattr(time, "calendar", "standard"))
     return f", {date or f'time level {level + 1}'}"
 

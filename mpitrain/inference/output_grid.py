@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data import SampleSource
-from mpitrain.data.selection.cf import COLUMNS, ROWS, TIME
+from mpitrain.data.describe.cf import COLUMNS, ROWS, TIME
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import TIME as TIME_NAME
 from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.selection.variable_access import VariableAccess
+from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import UserError
 from mpitrain.inference.netcdf_output import OutputVariable
 
@@ -200,7 +201,7 @@ def _coordinate(name: str, coordinates: Coordinates, dimensions: Mapping[str, st
     dtype, attributes = coordinates.dtypes[name], coordinates.attributes[name]
     if name == TIME_NAME:
         own, shown = coordinates.time_name.rpartition("/")[2] or name, dimensions.get(TIME)
-        axis = {"axis": "T"} if " since " in attributes["units"] else {}
+        axis = {"axis": "T"} if counts_from_a_date(attributes["units"]) else {}
         if shown is not None and own == shown:
             return OutputVariable(shown, (shown,), dtype, {**axis, **attributes})
         free = _free(own, {*taken, *dimensions.values()})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mpitrain.comm import Ranks, open_tensors
 from mpitrain.config import RunConfig
+from mpitrain.config.data import NEWEST_RULES
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.selection.settings import expand_paths, name_files
 from mpitrain.runs.beginning import (
@@ -31,6 +32,7 @@ from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
 from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
+from mpitrain.train.checkpoint.compatibility import rules_of
 from mpitrain.train.stop_request import listen_for_stop
 
 
@@ -60,6 +62,7 @@ def _train(
     logger: logging.Logger, started_s: float,
 ) -> None:  # fmt: skip
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
+    config = config.with_rules(NEWEST_RULES if checkpoint is None else rules_of(checkpoint))
     with files_removed_on_error() as made:
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data import CICE_INPUTS, CICE_TARGET
-from mpitrain.data.selection.names import CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK
+from mpitrain.data.describe.names import CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK
 from mpitrain.synthetic.history import write_history_fields, write_synthetic_history
 
 

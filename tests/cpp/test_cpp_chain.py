@@ -17,7 +17,7 @@ import torch
 from conftest import REFERENCE_CASE
 from cpp_program import read_arrays, run_cpp
 
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 
 TOLERANCE = 1e-12
 HISTORY = REFERENCE_CASE / "cice_history.nc"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from field_files import config_of, ramp, write_netcdf
 
+from mpitrain.data.describe.names import is_cice_history
 from mpitrain.data.selection.coordinates import open_coordinates
-from mpitrain.data.selection.names import is_cice_history
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError
@@ -73,6 +73,35 @@ def test_a_level_is_asked_for_and_found_by_its_name(tmp_path: Path, kind: str, o
         source_of(tmp_path / "f.nc", dimensions, coordinates)
     source = source_of(tmp_path / "f.nc", dimensions, coordinates, level="[level_a=0]")
     assert taken_for(source) == "".join({"t": "t", "z": ".", "b": "j", "a": "i"}[one] for one in order)
+
+
+REASONS = {
+    "usual names": (("time", "nj", "ni"), {}, "", ("its name",) * 3),
+    "an attribute": (("t", "b", "a"), own(t={"axis": "T"}, b={"grads_dim": "y"}, a=EAST), "",
+                     ("axis 'T' of t", "grads_dim 'y' of b", "units 'degrees_east' of a")),
+    "long names": (("t", "b", "a"), own(b={"long_name": "latitude"}, a={"long_name": "longitude"}), "",
+                   ("its name", "long_name 'latitude' of b", "long_name 'longitude' of a")),
+    "places": (("t", "b", "a"), {"p": (("b", "a"), NORTH), "q": (("b", "a"), EAST)}, "p q",
+               ("its name", "p and q lie along it", "p and q lie along it")),
+    "moving places": (("obs",), {"p": (("obs",), NORTH), "q": (("obs",), EAST), "when": (("obs",), DAYS)}, "",
+                      ("p and q lie along it, with times",)),
+    "other coordinates": (("rec", "b", "a"), {"when": (("rec",), DAYS)}, "",
+                          ("units 'days since 2000-01-01' of when", *["its place among the others"] * 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_each_role_has_its_reason(tmp_path: Path, kind: str) -> None:
+    dimensions, coordinates, named, expected = REASONS[kind]
+    (access, *_) = source_of(tmp_path / "f.nc", dimensions, coordinates, named).files[0].variables.values()
+    assert access.axes.reasons == expected
+
+
+def test_two_dimensions_of_one_role_are_refused_with_both_reasons(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"dimensions nj \(its name\) and b \(units 'degrees_north' of b\) both are rows"
+    ):
+        source_of(tmp_path / "f.nc", ("nj", "b"), own(b=NORTH))
 
 
 T_FIRST = {"TLONG": EAST, "TLAT": NORTH, "ULONG": EAST, "ULAT": NORTH}

@@ -110,6 +110,10 @@ def test_a_file_that_nobody_describes_comes_with_places_times_and_a_command_that
     assert "latitude: lat, 0 to 3\nlongitude: lon, 0 to 4\n" in shown
     assert "times: 3, 2000-02-28 00:00:00 to 2000-03-01 00:00:00, calendar standard\n" in shown
     assert "selected samples: 60\n" in shown
+    assert (
+        "dimensions: time: time (units 'days since 2000-02-28' of time); Z: one level (named in the settings); "
+        "lat: rows (units 'degrees_north' of lat); lon: columns (units 'degrees_east' of lon)\n"
+    ) in shown
     (command,) = [line.removeprefix("train with: ") for line in shown.splitlines() if line.startswith("train with")]
     words = shlex.split(command)
     assert words[-2:] == ["variables.input_variables=['salt[Z=5]']", "variables.output_variables=['temp[Z=5]']"]

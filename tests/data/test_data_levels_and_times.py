@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf
 
-from mpitrain.data.selection.expressions.clock import clock_values, dates_of, numbers_of
+from mpitrain.data.describe.times import dates_of, numbers_of
+from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError
@@ -127,7 +128,7 @@ def test_time_is_decoded_across_epochs(tmp_path):
 
 
 BAD = [
-    ("[t]", (), DataError, r"dimension deptht of size 4 is neither time nor rows nor columns; .*t\[deptht=0\].*=:\]"),
+    ("[t]", (), DataError, r"deptht of size 4 is neither time nor rows nor columns \(stand.*t\[deptht=0\].*=:\]"),
     ("['t[deptht=7]']", (), DataError, r"no level deptht=7: its values are 0.5, 10.25, 50, 120; give one"),
     ("['t[4]']", (), DataError, r"has 4 positions along deptht, 0 to 3: none is 4"),
     ("['t[z=0]']", (), DataError, r"has the dimensions \(time=3, deptht=4, y=4, x=5\): none is called 'z'"),

@@ -5,8 +5,8 @@ import pytest
 from history_samples import read_samples
 from tiny_history import FIELD, write_tiny_history
 
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.data.samples import Samples, first_invalid_feature, valid_rows
-from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import DataError
 
 

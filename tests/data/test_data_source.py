@@ -15,7 +15,7 @@ from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_n
 from tiny_history import FIELD, GRID, write_tiny_history
 
 from mpitrain.config import load_run_config
-from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError, UserError

@@ -42,6 +42,57 @@ def test_whole_blocks_of_time_are_held_out(tmp_path):
         assert len(set(flags[levels // 5 == block])) == 1
 
 
+def stations(days, reverse=False):
+    """A table of 4 stations, one after the other, each with the same days; the number of each row's day."""
+    when = np.tile(np.datetime64("2001-01-01") + np.arange(days), 4)[:: -1 if reverse else 1]
+    return {"when": when, "x": np.arange(4.0 * days), "y": np.arange(4.0 * days)}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_blocks_of_time_are_of_times_and_not_of_rows(tmp_path, reverse):
+    columns = stations(40, reverse)
+    np.savez(tmp_path / "f.npz", **columns)
+    for part in ("data.validation_split=0.25", "data.folds=4"):
+        _, flags, words = held_out(tmp_path / "f.npz", "data.split=time", "data.split_blocks=8", part)
+        assert words == "2 of 8 blocks of time"
+        of_day = {day: set(flags[columns["when"] == day].tolist()) for day in np.unique(columns["when"])}
+        assert all(len(found) == 1 for found in of_day.values())
+        assert sum(found == {True} for found in of_day.values()) == 10
+    before = held_out(tmp_path / "f.npz", "data.split=time", "data.split_blocks=8", "data.rules=1")[1].reshape(8, 20)
+    assert (before == before[:, :1]).all()
+    assert before.any()
+
+
+def test_rows_without_a_time_are_trained_on(tmp_path):
+    columns = stations(40)
+    columns["when"][5:8] = np.datetime64("NaT")
+    np.savez(tmp_path / "f.npz", **columns)
+    for fold in range(2):
+        _, flags, words = held_out(tmp_path / "f.npz", "data.split=time", "data.folds=2", f"data.fold={fold}")
+        assert words == "10 of 20 blocks of time (3 without a time are trained on)"
+        assert not flags[5:8].any()
+
+
+def test_times_of_files_in_another_order_and_other_units_are_one_line_of_times(tmp_path):
+    """Ten days in three files: the last ones first, hours since another date, in letters of the other case."""
+    days, hours = "days since 2000-01-01", "HOURS SINCE 1999-12-31"
+    parts = {"c": (np.arange(6.0, 10), days), "a": (np.arange(3.0) * 24 + 24, hours), "b": (np.arange(2.0, 7), days)}
+    levels = []
+    for name, (times, units) in parts.items():
+        shape = (len(times), ROWS, COLUMNS)
+        values = {one: (("when", "j", "i"), ramp(shape=shape)) for one in ("x", "y")}
+        write_netcdf(tmp_path / f"{name}.nc", {"when": (("when",), times)} | values, "", None, when={"units": units})
+        levels += [round(one) if units.startswith("days") else round(one / 24) - 1 for one in times]
+    files = json.dumps([str(tmp_path / f"{name}.nc") for name in parts])
+    index, flags, words = held_out(tmp_path, f"data.data_path={files}", "data.split=time", "data.split_blocks=5")
+    assert words == "1 of 5 blocks of time"
+    of_samples = np.asarray(levels)[index // (ROWS * COLUMNS)]
+    held = set(of_samples[flags].tolist())
+    assert len(held) == 2
+    assert max(held) - min(held) == 1
+    assert not held & set(of_samples[~flags].tolist())
+
+
 def test_folds_of_blocks_meet(tmp_path):
     path = long_file(tmp_path / "f.nc")
     blocks = ("data.split=time", "data.split_blocks=10", "data.folds=5")

@@ -7,7 +7,7 @@ from pathlib import Path
 import netCDF4
 import numpy as np
 
-from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.describe.names import CICE_INPUTS
 
 GRID, FIELD = ("nj", "ni"), ("time", "nj", "ni")
 NJ, NI = 2, 3

@@ -19,7 +19,7 @@ from export_cases import answers, compiled, emulator_of, networks, run_in, write
 from history_samples import read_samples
 from numpy_network import answers_of
 
-from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.errors import ConfigError, MissingDependencyError, OutputError, UserError
 from mpitrain.export import programs
 from mpitrain.export.command import run_export

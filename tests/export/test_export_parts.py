@@ -17,7 +17,7 @@ from networks import build_icenet
 
 from mpitrain.compiler import find_compiler
 from mpitrain.config import load_run_config
-from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.export import cpp_check
 from mpitrain.export.saber_emulators import SaberNames, VerticalEmulator
 from mpitrain.export.source.emulator import Variable, _printable

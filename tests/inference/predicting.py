@@ -15,7 +15,7 @@ from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.model import network_settings
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.inference.output_grid import Layout

@@ -15,8 +15,8 @@ from history_samples import read_samples
 from networks import build_icenet
 from predicting import HISTORY, config_of, golden_icenet, read, save
 
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.data.samples import Samples
-from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.errors import OutputError
 from mpitrain.export import cpp_check
 from mpitrain.export.cpp_check import TOLERANCE, check_from_cpp

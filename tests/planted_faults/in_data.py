@@ -22,9 +22,9 @@ from mpitrain.data.dataset.reference import (
     share_out_as_reference,
 )
 from mpitrain.data.dataset.split import SplitRule, split_rule
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.data.open_dataset import DataRequest, torch_dtype
 from mpitrain.data.samples import Samples
-from mpitrain.data.selection.names import CICE_INPUTS
 from mpitrain.data.selection.settings import Selection
 
 

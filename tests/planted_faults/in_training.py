@@ -14,7 +14,7 @@ from torch import nn
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data.dataset.dataset import DataSummary
-from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import ModelRequest, build_model
 from mpitrain.train.losses.weighted import WeightedLoss

@@ -17,7 +17,7 @@ from conftest import launch
 from one_rank import one_rank_in_this_process
 
 from mpitrain.cli.main import main
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.durable_files import check_output, replacing
 from mpitrain.models.files.record import parse_record
 from mpitrain.models.files.torchscript import load_and_run_code

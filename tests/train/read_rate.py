@@ -96,7 +96,7 @@ def measure_training(folder: Path) -> tuple[float, float]:
 def _read_in_order(folder: Path) -> float:
     import netCDF4
 
-    from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
+    from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 
     started = time.perf_counter()
     for path in sorted(folder.glob("*.nc")):

@@ -19,7 +19,7 @@ import torch
 from conftest import launch, train
 from many_runs import Outcome, run_many
 
-from mpitrain.data.selection.names import CICE_INPUTS
+from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.train.checkpoint.format import TENSORS
 
 SMALL = ("training.epochs=1",)

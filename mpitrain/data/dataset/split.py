@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mpitrain.config import DataSection
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
-from mpitrain.data.selection.coordinates import open_coordinates, places_of_reports
+from mpitrain.data.selection.coordinates import known_ranks, open_coordinates, places_of_reports
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, DataError
 
@@ -31,6 +31,8 @@ _OF_REPORTS = (
 )
 _FEWEST_REPORTS_A_PLACE = 3
 IndexArray = npt.NDArray[np.int64]
+LEVELS_CUT_IN_ORDER = 1
+"""The `data.rules` of before times were values."""
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
 # Held-out shares that deviate further from the one asked for are worth a notice.
 _FEWEST_OF_ASKED, _MOST_OF_ASKED = 0.5, 2.0
@@ -110,9 +112,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
         is_meant = "split" in data.model_fields_set
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant))
     elif split == "time":
-        blocks = np.arange(num_levels) * _count(data, DEFAULT_TIME_BLOCKS, num_levels) // max(1, num_levels)
-        held, words = _held_blocks(blocks, rule)
-        words += " of time"
+        held, words = _held_times(data, source, num_levels, rule)
     elif are_reports:
         held, words = _held_blocks(_regions_of_reports(data, source), rule)
         words += " of places"
@@ -209,6 +209,23 @@ def _held_blocks(
     if not len(chosen):
         chosen = order[[int(np.argmin(np.abs(middles - (rule.start + rule.stop) / 2)))]]
     return np.isin(which, chosen), f"{len(chosen)} of {len(order)} blocks"
+
+
+def _held_times(
+    data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule
+) -> tuple[npt.NDArray[np.bool_], str]:
+    """Hold out whole ranges of the distinct times, in whatever order the levels are; return flags (T,) and words.
+
+    A level without a time is trained on. Levels whose times are not known are cut in their order.
+    """
+    ranks = None if data.rules == LEVELS_CUT_IN_ORDER else known_ranks(source)
+    ranks = np.arange(num_levels) if ranks is None else ranks
+    num_times = int(ranks.max(initial=-1)) + 1
+    blocks = np.arange(num_times) * _count(data, DEFAULT_TIME_BLOCKS, num_times) // max(1, num_times)
+    held, words = _held_blocks(blocks, rule)
+    num_unknown = int((ranks < 0).sum())
+    more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""
+    return np.append(held, False)[ranks], f"{words} of time{more}"
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:

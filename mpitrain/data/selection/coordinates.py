@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.names import LATITUDE, LONGITUDE
+from mpitrain.data.describe.times import dates_of, in_calendar, numbers_of, plain_calendar, ranks_of_times
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.expressions.clock import dates_of, in_calendar, numbers_of, plain_calendar
-from mpitrain.data.selection.names import LATITUDE, LONGITUDE
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part, time_variable
+from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -111,6 +112,17 @@ def open_coordinates(source: SampleSource) -> Coordinates:
     return Coordinates(source, attributes, dtypes, grids, moving, times, stored, time_name)
 
 
+def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
+    """Return the rank (T,) of each time level's time among the distinct ones; None where no times are known.
+
+    -1 of a level without a time. For one rank. Raises DataError as `open_coordinates`.
+    """
+    times, attributes, _ = _read_times(source) if source.layout.is_grid else (None, {}, "")
+    if times is None or not counts_from_a_date(attributes["units"]):
+        return None
+    return ranks_of_times(times) if len(times) == sum(one.num_times for one in source.files) else None
+
+
 def places_of_reports(found: Coordinates) -> Array | None:
     """Return latitude and longitude (N, 2) of samples that lie one after the other, each at a place; None of others."""
     names, source = ("lat", "lon"), found.source
@@ -190,7 +202,7 @@ def _same_times(own: Mapping[str, str], others: Mapping[str, str]) -> bool:
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:
     """Return the attributes of times; of what the settings call time and is none, as a depth, its own."""
-    if " since " not in info.units:
+    if not counts_from_a_date(info.units):
         own = {key: info.text(key) for key in ("standard_name", "long_name", "positive", "axis") if info.text(key)}
         return {**own, "units": info.units}
     return {

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.names import as_list, setting_name
+from mpitrain.data.describe.times import Times
 from mpitrain.data.files.first_part import first_values
 from mpitrain.data.files.variable import FieldFile
-from mpitrain.data.selection.expressions.clock import Times, clock_values, is_clock
-from mpitrain.data.selection.names import as_list, setting_name
+from mpitrain.data.selection.expressions.clock import clock_values, is_clock
 from mpitrain.data.selection.variable_access import in_radians, is_longitude_of
 
 DAYS_A_YEAR = 365.25

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.names import LATITUDE, LONGITUDE, odd_units
+from mpitrain.data.describe.times import read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.axes import refuse_other_levels
-from mpitrain.data.selection.expressions.clock import read_times
 from mpitrain.data.selection.expressions.naming import Naming
-from mpitrain.data.selection.names import LATITUDE, LONGITUDE, odd_units
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
@@ -29,7 +29,7 @@ from mpitrain.data.selection.variable_access import (
     time_variable,
     turned,
 )
-from mpitrain.data.units import find_conversion
+from mpitrain.data.units import counts_from_a_date, find_conversion
 from mpitrain.errors import DataError
 
 _SAME_PLACE_DEGREES = 1e-3
@@ -96,7 +96,7 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     if not grids.naming.clocks and not lags:
         return None
     info = time_variable(access, file, grids.selection.coordinates)
-    if not grids.naming.clocks and (info is None or " since " not in info.units):
+    if not grids.naming.clocks and (info is None or not counts_from_a_date(info.units)):
         return None  # lags count levels
     times, calendar, are_middles = read_times(info, file)
     if info is not None and grids.naming.clocks:

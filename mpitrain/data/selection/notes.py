@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from mpitrain.data.describe.roles import KINDS
+from mpitrain.data.describe.times import Times
 from mpitrain.data.files.decoding import unread_attributes
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import KINDS
 from mpitrain.data.selection.cyclic import seam_notices
-from mpitrain.data.selection.expressions.clock import Times
 from mpitrain.data.selection.grid_files import Grids
 from mpitrain.data.selection.variable_access import VariableAccess
 

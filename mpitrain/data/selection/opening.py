@@ -8,6 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.data.describe.names import (
+    CICE_INPUTS,
+    CICE_TARGET,
+    ICE_FRACTION,
+    LATITUDE,
+    is_absent,
+    is_cice_history,
+    list_names,
+)
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import OnFile, ignore_file, opened
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
@@ -23,15 +32,6 @@ from mpitrain.data.selection.grid_files import (
     convert_units,
     in_degrees,
     read_file_times,
-)
-from mpitrain.data.selection.names import (
-    CICE_INPUTS,
-    CICE_TARGET,
-    ICE_FRACTION,
-    LATITUDE,
-    is_absent,
-    is_cice_history,
-    list_names,
 )
 from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice

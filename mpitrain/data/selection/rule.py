@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import DomainSection
+from mpitrain.data.describe.names import ICE_FRACTION, LATITUDE, LONGITUDE, OCEAN_MASK
 from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpression, Values
-from mpitrain.data.selection.names import ICE_FRACTION, LATITUDE, LONGITUDE, OCEAN_MASK
 from mpitrain.errors import ConfigError, DataError
 
 Array = npt.NDArray[Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.config import DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
+from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.files.netcdf_classic import read_global_texts
 from mpitrain.data.formats.open import is_data
-from mpitrain.data.selection.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 

@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.compiled.columns import StoredColumn
-from mpitrain.data.files.decoding import Decoder
-from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import Axes, coordinate_of, dimensions_of_space, find_axes
-from mpitrain.data.selection.cf import (
+from mpitrain.data.describe.cf import (
     COLUMNS,
     ROWS,
     find_time,
@@ -25,10 +21,7 @@ from mpitrain.data.selection.cf import (
     named_coordinates,
     scalar_time,
 )
-from mpitrain.data.selection.chunks import blocks_touched
-from mpitrain.data.selection.expressions.levels import find_positions
-from mpitrain.data.selection.expressions.reference import Reference, parse_reference
-from mpitrain.data.selection.names import (
+from mpitrain.data.describe.names import (
     CICE_LATITUDE,
     CICE_LONGITUDE,
     ICE_FRACTION,
@@ -45,6 +38,14 @@ from mpitrain.data.selection.names import (
     place_pairs,
     quantity_of,
 )
+from mpitrain.data.describe.roles import coordinate_of, dimensions_of_space
+from mpitrain.data.files.compiled.columns import StoredColumn
+from mpitrain.data.files.decoding import Decoder
+from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.selection.axes import Axes, find_axes
+from mpitrain.data.selection.chunks import blocks_touched
+from mpitrain.data.selection.expressions.levels import find_positions
+from mpitrain.data.selection.expressions.reference import Reference, parse_reference
 from mpitrain.data.units import Conversion
 from mpitrain.errors import DataError
 

@@ -18,7 +18,8 @@ from mpitrain.config import TrainingSection
 from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch, SampleSource
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.linear_fit import LinearRegression
-from mpitrain.data.selection.expressions.clock import clock_values, read_times
+from mpitrain.data.describe.times import read_times
+from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.variable_access import time_variable
 from mpitrain.errors import DataError
 from mpitrain.train import target_weights_of

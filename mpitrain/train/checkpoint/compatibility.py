@@ -10,6 +10,7 @@ import numpy as np
 
 from mpitrain.comm import host_array
 from mpitrain.config import RunConfig, TrainingSection, show_value
+from mpitrain.config.data import NEWEST_RULES
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
@@ -21,6 +22,8 @@ DEFAULT_GLOBAL_BATCH_SIZE = 64
 STREAMS_KEY = "data.streams"
 # Whether a step has B samples where V does not divide B; those of before had more.
 EXACT_BATCHES_KEY = "training.exact_batches"
+# Whose default is 1 in checkpoints that do not tell it.
+RULES_KEY, _FIRST_RULES = "data.rules", 1
 # Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
 NUMERICS_VERSION = 2
 
@@ -81,6 +84,7 @@ def checkpoint_settings(
         "variables.output_variables": list(summary.target_names),
         "data.validation_split": config.validation_split,
         "data.split": config.data.split,
+        RULES_KEY: config.data.rules or NEWEST_RULES,
         "data.split_seed": config.data.split_seed,
         "data.folds": config.data.folds,
         "data.fold": config.data.fold,
@@ -169,7 +173,7 @@ def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     """Return a notice for each difference that is allowed. Raises CheckpointError for one that is not."""
     for key, here in settings.items():
-        there = checkpoint.settings.get(key)
+        there = rules_of(checkpoint) if key == RULES_KEY else checkpoint.settings.get(key)
         if key in _NAMES and not _is_other_order(there, here):
             continue
         if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
@@ -182,6 +186,11 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
         *_other_torch(checkpoint, settings),
         *_other_numerics(checkpoint, settings),
     ]
+
+
+def rules_of(checkpoint: Checkpoint) -> int:
+    """Return the version of `data.rules` of the run that wrote a checkpoint."""
+    return int(checkpoint.settings.get(RULES_KEY, _FIRST_RULES))
 
 
 def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from mpitrain.errors import ConfigError, UserError
 from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.torchs_own import is_torchs_own
 
+# Folders of before `data.rules` was recorded do not name it.
+_FIRST_RULES = 1
 _CALLABLE = re.compile(r"\s*[\w.]+\s*:\s*[\w.]+\s*")
 # Settings that name a file or folder to write; null writes into the run folder.
 _OUTPUT_KEYS = ("output.model_file", "prediction.output_filename", "tracking.mlflow_uri")
@@ -31,7 +34,7 @@ def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequenc
     """
     loaded = load_run_config(folder.config, overrides)
     refuse_code(folder.config, loaded.config, trust_code, overrides)
-    return loaded
+    return replace(loaded, config=loaded.config.with_rules(_FIRST_RULES))
 
 
 def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -66,7 +69,7 @@ def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequenc
             f"{path}: output.model_dir={show_value(loaded.config.output.model_dir)} is not the folder of this file, "
             f"which is a run's own; give --output FOLDER: {path.parent} if the run was moved there"
         )
-    return loaded
+    return replace(loaded, config=loaded.config.with_rules(_FIRST_RULES))
 
 
 def _is_of_a_run(path: Path) -> bool:
@@ -84,7 +87,7 @@ def settings_of_record(path: Path, tree: Mapping[str, Any], trust_code: bool) ->
     """Return the settings that the record at `path` holds as a tree. Raises as `load_folder_settings`."""
     config = load_settings_tree(tree, str(path)).config
     refuse_code(path, config, trust_code)
-    return config
+    return config.with_rules(_FIRST_RULES)
 
 
 def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Sequence[str] = ()) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.axes import coordinate_of, further_axes
 from mpitrain.data.selection.expressions.reference import Index, Reference
 from mpitrain.errors import DataError
 

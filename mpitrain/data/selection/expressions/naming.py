@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mpitrain.data.describe.names import find_variable, is_absent
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.expressions.clock import CLOCK_NAMES, is_clock
 from mpitrain.data.selection.expressions.expression import Expression
 from mpitrain.data.selection.expressions.levels import expand
 from mpitrain.data.selection.expressions.reference import BRACKETED, parse_reference
-from mpitrain.data.selection.names import find_variable, is_absent
 from mpitrain.errors import ConfigError
 
 _MARKS = frozenset("[]()+-*/<>=!&|~,")

@@ -10,10 +10,25 @@ import re
 from collections.abc import Iterator, Mapping
 
 from mpitrain.data.files.variable import VariableInfo, Variables
+from mpitrain.data.units import counts_from_a_date
 
-TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
+
+class Role(str):
+    """What a dimension is, such as `TIME`; equal to that text. `reason` is the evidence."""
+
+    __slots__ = ("reason",)
+    reason: str
+
+    def __new__(cls, role: str, reason: str = "") -> Role:
+        """Return a role with its reason."""
+        new = super().__new__(cls, role)
+        new.reason = reason
+        return new
+
+
+TIME, ROWS, COLUMNS, OTHER = map(Role, ("time", "rows", "columns", "other"))
 # From the start of a forecast: time where nothing else is.
-LEAD = "lead"
+LEAD = Role("lead")
 # CF's own attribute, then those of GFDL's models, of GrADS and of netCDF-Java.
 _AXIS_ATTRIBUTES = ("axis", "cartesian_axis", "grads_dim", "_CoordinateAxisType")
 _AXIS_VALUES = {
@@ -36,7 +51,6 @@ _STANDARD_NAMES = {
 # Of levels only where the dimension is called so: stations have heights as well.
 _HEIGHTS = ("height", "altitude", "geopotential_height", "height_above_mean_sea_level",
             "height_above_reference_ellipsoid", "height_above_geopotential_datum")  # fmt: skip
-_SINCE = re.compile(r"^\w+ since .+", re.IGNORECASE)
 _NORTH = re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE)
 _EAST = re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE)
 # CF conventions 4.3: what has units of pressure, or COARDS' units without a dimension, is vertical.
@@ -47,30 +61,42 @@ _OF_LEVELS = re.compile(
 _NAMING_BOUNDS = ("bounds", "edges", "climatology")
 
 
-def axis_of(coordinate: VariableInfo) -> str | None:
+def axis_of(coordinate: VariableInfo) -> Role | None:
     """Return along which axis a variable is the coordinate: time, lead, rows, columns, or other; None: not known."""
-    by_attribute = (_AXIS_VALUES.get(coordinate.text(name).lower()) for name in _AXIS_ATTRIBUTES)
-    kind = next(filter(None, by_attribute), None) or _STANDARD_NAMES.get(coordinate.text("standard_name"))
-    if kind:
-        return kind
-    by_units = ((_SINCE, TIME), (_NORTH, ROWS), (_EAST, COLUMNS))
-    found = next((kind for pattern, kind in by_units if pattern.match(coordinate.units)), None)
-    return found or (OTHER if coordinate.text("positive").lower() in ("up", "down") else None)
+    return next((_by(attribute, coordinate, role) for role, attribute in _evidence(coordinate) if role), None)
 
 
-def axis_of_dimension(coordinate: VariableInfo) -> str | None:
+def _evidence(coordinate: VariableInfo) -> Iterator[tuple[str | None, str]]:
+    """Yield the role that each attribute gives a variable, and the attribute, the strongest first."""
+    for name in _AXIS_ATTRIBUTES:
+        yield _AXIS_VALUES.get(coordinate.text(name).lower()), name
+    yield _STANDARD_NAMES.get(coordinate.text("standard_name")), "standard_name"
+    yield (TIME if counts_from_a_date(coordinate.units) else None), "units"
+    for pattern, role in ((_NORTH, ROWS), (_EAST, COLUMNS)):
+        yield (role if pattern.match(coordinate.units) else None), "units"
+    yield (OTHER if coordinate.text("positive").lower() in ("up", "down") else None), "positive"
+
+
+def _by(attribute: str, coordinate: VariableInfo, role: str) -> Role:
+    return Role(role, f"{attribute} '{coordinate.text(attribute)}' of {coordinate.short_name}")
+
+
+def axis_of_dimension(coordinate: VariableInfo) -> Role | None:
     """Return which axis the dimension is that a variable is called as; None: not known."""
-    return axis_of(coordinate) or (OTHER if coordinate.text("standard_name") in _HEIGHTS else None)
+    is_height = coordinate.text("standard_name") in _HEIGHTS
+    return axis_of(coordinate) or (_by("standard_name", coordinate, OTHER) if is_height else None)
 
 
-def probable_axis(coordinate: VariableInfo) -> str | None:
+def probable_axis(coordinate: VariableInfo) -> Role | None:
     """Return which axis a dimension may be by its variable's units of pressure or `long_name`, if nothing else tells.
 
     What a station measured has these as well.
     """
+    if _OF_LEVELS.match(coordinate.units):
+        return _by("units", coordinate, OTHER)
     name = coordinate.text("long_name").strip().lower().replace(" ", "_")
-    is_vertical = _OF_LEVELS.match(coordinate.units) or name in _HEIGHTS
-    return OTHER if is_vertical else _STANDARD_NAMES.get(name)
+    role = OTHER if name in _HEIGHTS else _STANDARD_NAMES.get(name)
+    return None if role is None else _by("long_name", coordinate, role)
 
 
 def is_latitude(info: VariableInfo) -> bool:
@@ -85,7 +111,7 @@ def is_longitude(info: VariableInfo) -> bool:
 
 def is_time(info: VariableInfo) -> bool:
     """Tell whether a variable says when its values are valid, in units since a date."""
-    return info.is_numeric and bool(_SINCE.match(info.units)) and info.text("standard_name") in ("", "time")
+    return info.is_numeric and counts_from_a_date(info.units) and info.text("standard_name") in ("", "time")
 
 
 def named_coordinates(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> Iterator[VariableInfo]:
@@ -113,13 +139,13 @@ def bounds_of(variables: Variables) -> set[str]:
     return set(variables.numeric_by(_bounds_named_by)) - {""}
 
 
-def axis_along(dimension: str, variables: Variables) -> str | None:
+def axis_along(dimension: str, variables: Variables) -> Role | None:
     """Return which axis a dimension is, by the variables along it that are not called as it is; None: not known."""
     along = _along(dimension, variables)
     bounds = bounds_of(variables) if along else set()
-    kinds = {axis_of(one) for one in along if one.short_name not in bounds} - {None}
-    kinds = kinds - {OTHER, LEAD} or kinds  # of records that each have a time and a depth or a lead
-    return kinds.pop() if len(kinds) == 1 else None
+    roles = {role for one in along if one.short_name not in bounds and (role := axis_of(one)) is not None}
+    roles = roles - {OTHER, LEAD} or roles  # of records that each have a time and a depth or a lead
+    return roles.pop() if len(roles) == 1 else None
 
 
 def find_time(dimension: str, info: VariableInfo, variables: Variables) -> VariableInfo | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.config.model import CICE_SUFFIX, ICE_NAMES, ICE_STANDARD_NAMES
+from mpitrain.data.describe.cf import bounds_of, is_latitude, is_longitude, named_coordinates
 from mpitrain.data.files.variable import FieldFile, VariableInfo, Variables
-from mpitrain.data.selection.cf import bounds_of, is_latitude, is_longitude, named_coordinates
 from mpitrain.data.units import is_same
 from mpitrain.errors import DataError
 

@@ -1,0 +1,223 @@
+"""When the time levels of a file are: its numbers decoded, in the calendar of the file.
+
+T  time levels of a file
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.decoding import read, read_column
+from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.units import counts_from_a_date
+from mpitrain.errors import DataError, one_line
+
+EPOCH = "days since 1970-01-01"
+Times = npt.NDArray[np.float64]
+# Calendars without a year 0, and the days from 1970 to its first day where it is counted.
+_WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
+_CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap"}
+_CF_CALENDARS = ("standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day", "julian")
+_LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
+_DAYS_A_YEAR = {"360_day": 360.0, "noleap": 365.0, "365_day": 365.0, "all_leap": 366.0, "366_day": 366.0}
+_SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-", re.IGNORECASE)
+# Months and years have no fixed length: whole ones are counted in the calendar. Months of 360_day are cftime's.
+_CALENDAR_UNITS = re.compile(r"^\s*(month|year)s?\s+(since\s+.*)$", re.IGNORECASE)
+_MONTHS_IN = {"month": 1, "year": 12}
+
+
+class DecodedTimes(NamedTuple):
+    """Days (T,) since 1970-01-01 and their calendar; whether they are middles of means that are stamped at an end."""
+
+    days: Times
+    calendar: str
+    are_middles: bool
+
+
+def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
+    """Return the decoded times of a file's time levels.
+
+    `info` is the coordinate variable of the time axis. Means that are stamped at an end of their interval have its
+    middle. Raises DataError where there is none that says since when.
+    """
+    if info is None or not counts_from_a_date(info.units):
+        raise DataError(
+            f"{file.path}: its time levels have no time (a coordinate variable with units such as 'days since "
+            "2000-01-01'), which time, day_of_year, hour_of_day and dates need; take these out of the settings"
+        )
+    calendar = plain_calendar(info.text("calendar"))
+    if calendar not in _CF_CALENDARS:
+        raise DataError(
+            f"{file.path}: {info.name}'s calendar is '{one_line(calendar)}', which CF does not know; write one of "
+            f"{', '.join(_CF_CALENDARS)}"
+        )
+    ends = _ends_of_means(info, file)
+    days = lambda values: numbers_of(dates_of(values, info.units, calendar), EPOCH, calendar).reshape(-1)  # noqa: E731
+    try:
+        times = (
+            days(read_column(file, info)) if ends is None else _middles(days(ends[0]), days(ends[1]), info, calendar)
+        )
+        return DecodedTimes(times, calendar, ends is not None)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units, or write days since a "
+            f"date into {info.name}"
+        ) from error
+
+
+def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
+    """Return start and end (T,) of the intervals of which times are means, where times stand at an end.
+
+    The intervals are CF's `bounds`; of climatologies, from the start of the first one to the end of the last.
+
+    A record without an interval, as the first of many runs, keeps its time. None where times stand elsewhere, where no
+    variable is said to be a mean or the like over time (CF `cell_methods`) or one is of a point in time, and for bounds
+    that were never written: missing, or without their times.
+    """
+    named = info.text("bounds") or info.text("climatology")
+    bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{named}".lstrip("/"))
+    if bounds is None or not bounds.is_numeric or len(info.shape) != 1 or bounds.shape != (*info.shape, 2):
+        return None
+    methods = {method for one in file.variables.values() for method in _methods_over(info, one)}
+    if not methods or "point" in methods:
+        return None
+    values, both = read_column(file, info), read(file, bounds.name, (slice(None), slice(None))).astype(np.float64)
+    low, high = both.min(axis=1), both.max(axis=1)
+    is_mean = np.isfinite(values) & ~((low == high) & (low == values))
+    at_end = [bool((end[is_mean] == values[is_mean]).all()) for end in (low, high)]
+    if not is_mean.any() or not any(at_end) or not (low < high)[is_mean].all():
+        return None
+    return np.where(is_mean, low, values), np.where(is_mean, high, values)
+
+
+def _middles(starts: Times, ends: Times, info: VariableInfo, calendar: str) -> Times:
+    """Return the middles (T,) of intervals in days; of a climatology, those of the last year (CF 7.4)."""
+    if info.text("climatology") and not info.text("bounds"):
+        year = _DAYS_A_YEAR.get(calendar, 365.2425)
+        rest = np.mod(ends - starts, year)
+        is_mean = ends > starts
+        starts = np.where(is_mean, ends - np.where((rest < 1) | (rest > year - 1), year, rest), starts)
+    return (starts + ends) / 2
+
+
+def _methods_over(time: VariableInfo, info: VariableInfo) -> list[str]:
+    """Return what CF's `cell_methods` of a variable say of a time: mean, sum, point and so on."""
+    return re.findall(rf"\b(?:time|{re.escape(time.short_name)})\s*:\s*(\w+)", info.text("cell_methods"))
+
+
+def plain_calendar(calendar: str) -> str:
+    """Return the name of a calendar as cftime spells it; "" is the standard one, "360" the one of so many days."""
+    return _CALENDARS.get(calendar.lower(), calendar.lower())
+
+
+def dates_of(values: Any, units: str, calendar: str) -> Any:
+    """Return the dates of numbers in `units`, as an array of cftime's of the same shape.
+
+    Climatologies are written in a year 0, which calendars with a year 1 before Christ lack: dates of such units count
+    it. Whole months and years are counted in the calendar, whose months differ. Raises ValueError, TypeError or
+    OverflowError.
+    """
+    import cftime
+
+    calendar, counted = plain_calendar(calendar), _CALENDAR_UNITS.match(units)
+    if counted is not None and not (calendar == "360_day" and counted[1].lower() == "month"):
+        months = _whole(values) * _MONTHS_IN[counted[1].lower()]
+        start = np.ravel(dates_of([0.0], f"days {counted[2]}", calendar))[0]
+        dates = [_months_later(start, int(one)) for one in np.ma.filled(months, 0).ravel()]
+        whole = np.array(dates, dtype=object).reshape(np.shape(months))
+        return np.ma.array(whole, mask=np.ma.getmaskarray(months))
+    if not (_SINCE_YEAR_ZERO.search(units) and calendar in _WITHOUT_YEAR_ZERO):
+        return cftime.num2date(values, units, calendar=calendar)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that CF does not have it is why it is asked for
+        return cftime.num2date(values, units, calendar=calendar, has_year_zero=True)
+
+
+def in_calendar(dates: Any, calendar: str) -> Any:
+    """Return dates with the same year, month, day and time in another calendar. Raises ValueError where it has none."""
+    import cftime
+
+    calendar = plain_calendar(calendar)
+    if all(date is np.ma.masked or date.calendar == calendar for date in np.ravel(np.ma.asarray(dates))):
+        return dates
+    words = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    moved = [
+        date if date is np.ma.masked else cftime.datetime(*(getattr(date, word) for word in words), calendar=calendar)
+        for date in np.ma.asarray(dates)
+    ]
+    return np.ma.array(moved, mask=np.ma.getmaskarray(dates), dtype=object)
+
+
+def _whole(values: Any) -> Any:
+    """Return numbers as they are, masked where missing. Raises ValueError where one is not whole."""
+    found = np.ma.masked_invalid(np.ma.asarray(values, dtype=np.float64))
+    if not np.ma.allequal(found, np.round(found)):
+        raise ValueError("a part of a month or year is no date, whose length differs")
+    return found
+
+
+def _months_later(start: Any, count: int) -> Any:
+    """Return a date so many months later. Raises ValueError where that month lacks the day."""
+    years, month = divmod(start.month - 1 + count, _MONTHS)
+    try:
+        return start.replace(year=start.year + years, month=month + 1)
+    except ValueError as error:
+        raise ValueError(f"month {month + 1} of {start.year + years} has no day {start.day}") from error
+
+
+def _months_since(start: Any, dates: Any, months_in: int) -> Times:
+    """Return the whole months or years from a date. Raises ValueError where one is none."""
+    numbers = np.full(np.shape(dates), np.nan)
+    for place, date in np.ndenumerate(np.ma.asarray(dates)):
+        if date is np.ma.masked:
+            continue
+        count, rest = divmod((date.year - start.year) * _MONTHS + date.month - start.month, months_in)
+        if rest or date != _months_later(start, count * months_in):
+            raise ValueError(f"{date} is not whole months or years after {start}")
+        numbers[place] = count
+    return numbers
+
+
+def numbers_of(dates: Any, units: str, calendar: str) -> Times:
+    """Return dates in `units`, float64, NaN where masked, counting a year 0 where dates do. Raises as `dates_of`."""
+    import cftime
+
+    calendar, counted = plain_calendar(calendar), _CALENDAR_UNITS.match(units)
+    if counted is not None and not (calendar == "360_day" and counted[1].lower() == "month"):
+        start = np.ravel(dates_of([0.0], f"days {counted[2]}", calendar))[0]
+        return _months_since(start, dates, _MONTHS_IN[counted[1].lower()])
+    counts_zero = calendar in _WITHOUT_YEAR_ZERO and any(
+        getattr(date, "has_year_zero", False) for date in np.ravel(dates)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zero = {"has_year_zero": True} if counts_zero else {}
+        numbers = cftime.date2num(dates, units, calendar=calendar, **zero)
+    return np.ma.filled(np.ma.asarray(numbers, dtype=np.float64), np.nan)
+
+
+def dates_at(times: Times, calendar: str) -> Any:
+    """Return the dates at days since 1970-01-01, none of which is missing."""
+    first = _WITHOUT_YEAR_ZERO.get(calendar)
+    is_climatology = first is not None and bool((times < first + _LEAP_YEAR_DAYS).any())
+    days, since = (times - first, "0000-01-01") if first is not None and is_climatology else (times, "1970-01-01")
+    # To the second: sums of days leave 23:59:59.999.
+    return dates_of(np.round(days * 86400.0), f"seconds since {since}", calendar)
+
+
+def ranks_of_times(times: Times) -> npt.NDArray[np.int64]:
+    """Return the rank (T,) of each time among the distinct ones, from 0; -1 of a missing one (NaN).
+
+    Times that differ by a millionth of their mean distance are one: files count from other dates, and round.
+    """
+    known = np.isfinite(times)
+    values, which = np.unique(times[known], return_inverse=True)
+    apart = np.diff(values) > 1e-6 * np.ptp(values) / len(values) if len(values) else np.empty(0, dtype=bool)
+    ranks = np.full(len(times), -1, dtype=np.int64)
+    ranks[known] = np.concatenate([[0], np.cumsum(apart)]).astype(np.int64)[which]
+    return ranks

@@ -1,0 +1,97 @@
+"""Runs of before keep their samples: `data.rules` is recorded, and a folder without it has the first rules."""
+
+import json
+import re
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+
+import mpitrain.runs.prepare as prepare_module
+from mpitrain.cli.main import main
+from mpitrain.train.checkpoint.compatibility import RULES_KEY
+
+SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "data.split=time", "model.name=mlp",
+            "model.hidden_size=4", "training.global_batch_size=16", "training.scheduler=null")  # fmt: skip
+
+
+def train(*more: str) -> int:
+    return main(["train", *SETTINGS, *more])
+
+
+@pytest.fixture
+def stations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of four stations, one after the other, each with the same forty days."""
+    random = np.random.default_rng(0)
+    when = np.tile(np.datetime64("2001-01-01") + np.arange(40), 4)
+    x = random.normal(size=160)
+    monkeypatch.chdir(tmp_path)
+    np.savez("stations.npz", when=when, x=x, y=2 * x + random.normal(size=160))
+    return tmp_path
+
+
+@pytest.fixture
+def older(stations: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of two epochs as it was before rules were recorded."""
+    settings_of = prepare_module.checkpoint_settings
+
+    def without_rules(*given, **named):
+        return {key: value for key, value in settings_of(*given, **named).items() if key != RULES_KEY}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prepare_module, "checkpoint_settings", without_rules)
+        assert train("--data", "stations.npz", "--output", "old", "--epochs", "2", "data.rules=1") == 0
+    folder = stations / "old"
+    config = folder / "config.yaml"
+    config.write_text(re.sub(r"\n  rules: 1\n", "\n", config.read_text()))
+    for name in ("run_record.json", "statistics.json"):
+        record = json.loads((folder / name).read_text(), object_pairs_hook=_without_rules)
+        (folder / name).write_text(json.dumps(record))
+    texts = {path: path.read_text() for path in folder.rglob("*") if path.suffix in (".json", ".yaml")}
+    assert not [path for path, text in texts.items() if "rules: " in text or '"rules"' in text]
+    return folder
+
+
+def _without_rules(pairs: list) -> dict:
+    return {key: value for key, value in pairs if key != "rules"}
+
+
+def held_out(run: str) -> list[int]:
+    assert main(["predict", run, "--data", "stations.npz", "--output", f"{run}.nc", "--overwrite"]) == 0
+    with netCDF4.Dataset(f"{run}.nc") as file:
+        return np.flatnonzero(file["sample_role"][:].reshape(-1) == 2).tolist()
+
+
+def hash_of(run: Path) -> str:
+    return str(json.loads((run / "run_record.json").read_text())["result"]["weights_sha256"])
+
+
+def test_a_run_of_before_keeps_its_samples(older: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of_rows = held_out("old")
+    assert len({row // 8 for row in of_rows}) == len(of_rows) // 8 == 2  # two stretches of rows
+    assert main(["train", "--resume", "old", "--epochs", "4"]) == 0
+    assert train("--data", "stations.npz", "--output", "whole", "--epochs", "4", "data.rules=1") == 0
+    assert hash_of(older) == hash_of(older.with_name("whole"))
+    assert held_out("old") == of_rows
+    assert main(["reproduce", "old"]) == 0, capsys.readouterr().err
+
+
+def test_a_file_of_settings_goes_on_with_the_rules_of_the_run(older: Path) -> None:
+    Path("run.yaml").write_text("data: {data_path: stations.npz, split: time}\noutput: {model_dir: old}\n")
+    assert main(["train", "run.yaml", *SETTINGS, "--epochs", "3", "--resume"]) == 0
+    assert "  rules: 1\n" in (older / "config.yaml").read_text()
+
+
+def test_other_rules_are_refused_in_a_line(older: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", "old", "--epochs", "3", "data.rules=2"]) == 2
+    error = capsys.readouterr().err
+    assert "written with data.rules=1, this run has 2; resume with data.rules=1, or start a new run" in error
+    assert older.is_dir()
+
+
+def test_a_new_run_records_the_newest_rules(stations: Path) -> None:
+    assert train("--data", "stations.npz", "--output", "new", "--epochs", "1") == 0
+    assert "  rules: 2\n" in (stations / "new" / "config.yaml").read_text()
+    days = {row % 40 for row in held_out("new")}
+    assert held_out("new") == [row for row in range(160) if row % 40 in days]
