@@ -121,6 +121,10 @@ def test_regions_of_scattered_cells_are_by_their_places(tmp_path):
     chosen = flags.reshape(shape)[0]
     assert chosen.sum() > 5
     assert np.ptp(lon[chosen]) < 91
+    west = variables | {"lon": (("ncells",), (lon + 180) % 360 - 180)}
+    other = write_netcdf(tmp_path / "west.nc", west, "", None, lon={"units": "degrees_east"})
+    settings = "data.split=region", "data.split_blocks=16", "data.validation_split=0.05"
+    assert np.array_equal(held_out(other, *settings)[1], flags)
     bare = write_netcdf(tmp_path / "bare.nc", values)
     with pytest.raises(ConfigError, match=r"data.split=region: .* no longitude and latitude"):
         held_out(bare, "data.split=region")
@@ -160,6 +164,25 @@ def test_files_of_their_own_are_held_out_and_lags_stay_inside_them(tmp_path):
     assert sorted(set(index // (ROWS * COLUMNS))) == [1, 2, 3, 5, 6]
     with pytest.raises(DataError, match=r"a.nc: is in data.data_path and in data.validation_path"):
         held_out(first, f"data.validation_path={first}")
+
+
+def test_tables_of_samples_are_held_out_by_file(tmp_path):
+    for name, count in (("a", 10), ("b", 6)):
+        np.savez(tmp_path / f"{name}.npz", inputs=np.ones((count, 1)), targets=np.arange(1.0 * count))
+    index, flags, _ = held_out(tmp_path / "a.npz", f"data.validation_path={tmp_path / 'b.npz'}")
+    assert index.tolist() == list(range(16))
+    assert flags.tolist() == [False] * 10 + [True] * 6
+
+
+def test_lags_of_files_held_out_may_be_of_earlier_times(tmp_path):
+    for name, first in (("trained", 10.0), ("earlier", 0.0)):
+        values = {one: (("time", "nj", "ni"), ramp()) for one in ("x", "y")}
+        times = {"time": (("time",), first + np.arange(TIMES))}
+        write_netcdf(tmp_path / f"{name}.nc", values | times, "", None, time={"units": "days since 2000-01-01"})
+    validation = f"data.validation_path={tmp_path / 'earlier.nc'}"
+    index, flags, _ = held_out(tmp_path / "trained.nc", validation, "variables.input_variables=['x[time-1]']")
+    assert np.array_equal(flags, index >= TIMES * ROWS * COLUMNS)
+    assert flags.sum() == (TIMES - 1) * ROWS * COLUMNS
 
 
 @pytest.mark.lab
