@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -303,12 +304,17 @@ def test_samples_are_numbered_through_all_chunks_for_their_roles(
 
     monkeypatch.setattr(roles, "open_source_on_root", opened)
 
-    def body(communicator):
-        return find_roles(selection_of(config), config.split_data, predicted, played_ranks_of(communicator))
+    second = replace(
+        predicted, files=(replace(predicted.files[1], first_time=0),), num_points=predicted.num_points * 5 // 12
+    )
 
-    found = on_played_ranks(num_ranks, body)[0]
+    def body(communicator):
+        ranks = played_ranks_of(communicator)
+        return [find_roles(selection_of(config), config.split_data, one, ranks) for one in (predicted, second)]
+
+    found, of_second = on_played_ranks(num_ranks, body)[0]
     assert found is not None
-    assert [len({one.file for one in source.chunks}) for source in in_chunks] == [2] * num_ranks
+    assert [len({one.file for one in source.chunks}) for source in in_chunks] == [2] * 2 * num_ranks
     assert len(in_chunks[0].chunks) >= 12
     whole = open_source(selection_of(config))
     samples = whole.read_all()
@@ -319,6 +325,7 @@ def test_samples_are_numbered_through_all_chunks_for_their_roles(
     expected = np.zeros(whole.num_points, dtype=int)
     expected[index] = np.where(held_out, 2, 1)
     np.testing.assert_array_equal(found.of, expected)
+    np.testing.assert_array_equal(of_second.of, expected[-second.num_points :])
 
 
 def test_roles_are_in_the_file_and_in_what_is_told(tmp_path: Path, ocean_model: Path) -> None:
