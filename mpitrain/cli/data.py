@@ -196,13 +196,15 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the settings with the data files among `words`, and the notices about them."""
     from mpitrain.config import load_run_config
     from mpitrain.data.selection.settings import with_names_of_file
+    from mpitrain.train.folder.settings import with_recorded_rules
 
     files, yaml_files, overrides = split_words(words)
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
     if files:  # as JSON, which YAML reads whatever a name holds
         overrides.append(f"data.data_path={json.dumps(files, ensure_ascii=False)}")
-    loaded = load_run_config(Path(yaml_files[0]) if yaml_files else None, overrides)
+    path = Path(yaml_files[0]) if yaml_files else None
+    loaded = with_recorded_rules(load_run_config(path, overrides), path)
     if not loaded.config.data.entries:
         raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")
     loaded = with_names_of_file(loaded)

@@ -11,8 +11,8 @@ from mpitrain.config.section import Count, CountOrZero, Names, Needs, ReferenceV
 
 READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
-NEWEST_RULES = 2
-"""The version of `data.rules` of a new run."""
+FIRST_RULES, NEWEST_RULES = 1, 2
+"""The versions of `data.rules` of a run that records none, and of a new one."""
 
 
 class VariablesSection(Section):

@@ -36,6 +36,7 @@ from mpitrain.train.folder.settings import (
     load_settings_to_go_on,
     refuse_code,
     refuse_outputs_elsewhere,
+    with_recorded_rules,
 )
 from mpitrain.train.run_folder import refuse_link
 
@@ -59,7 +60,7 @@ class EnsembleRequest:
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
     """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
-    loaded = load_run_config(request.config_path, request.overrides)
+    loaded, rules = load_run_config(request.config_path, request.overrides), None
     is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
     overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
     if request.resume and request.config_path is None:
@@ -70,7 +71,10 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         _refuse_halving(folder)
     else:
         loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
-    config = loaded.config.with_rules(NEWEST_RULES)
+    recorded = RunFolder(Path(loaded.config.output.model_dir)).config
+    if request.resume and recorded.is_file():
+        rules = with_recorded_rules(load_run_config(recorded), recorded).config.data.rules
+    config = loaded.config.with_rules(rules or NEWEST_RULES)
     return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 

@@ -35,8 +35,10 @@ class Run:
     def config(self) -> RunConfig:
         """All settings of the run."""
         from mpitrain.config import load_run_config
+        from mpitrain.train.folder.settings import with_recorded_rules
 
-        return load_run_config(self.path / "config.yaml").config
+        path = self.path / "config.yaml"
+        return with_recorded_rules(load_run_config(path), path).config
 
     @property
     def metrics(self) -> Table:

@@ -21,7 +21,7 @@ from mpitrain.synthetic.stand_in import find_or_make
 from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder
 from mpitrain.train.folder.claim import claimed, refuse_if_used
 from mpitrain.train.folder.made_here import MadeHere
-from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on
+from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on, with_recorded_rules
 from mpitrain.train.run_folder import next_free
 
 
@@ -86,6 +86,7 @@ def _load_quick_run(request: TrainRequest) -> LoadedConfig:
     quick = [word for word in request.quick_run if not (is_reference and word.startswith("data."))]
     folder = f"output.model_dir={json.dumps(asked.config.output.model_dir + '-debug')}"
     loaded = load_run_config(request.config_path, (*quick, folder, *request.overrides))
+    loaded = with_recorded_rules(loaded, request.config_path)
     return replace(loaded, notices=(f"--debug: a quick run: {' '.join(quick)}", *loaded.notices))
 
 

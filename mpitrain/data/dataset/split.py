@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import DataSection
+from mpitrain.config.data import FIRST_RULES
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
 from mpitrain.data.selection.coordinates import known_ranks, open_coordinates, places_of_reports
 from mpitrain.data.selection.source import SampleSource
@@ -31,8 +32,6 @@ _OF_REPORTS = (
 )
 _FEWEST_REPORTS_A_PLACE = 3
 IndexArray = npt.NDArray[np.int64]
-LEVELS_CUT_IN_ORDER = 1
-"""The `data.rules` of before times were values."""
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
 # Held-out shares that deviate further from the one asked for are worth a notice.
 _FEWEST_OF_ASKED, _MOST_OF_ASKED = 0.5, 2.0
@@ -176,13 +175,14 @@ def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
     return replace(rule, forced=int(np.argmin(keyed_uniform((rule.seed, Stream.VALIDATION), num_samples))))
 
 
-def _count(data: DataSection, usual: int, most: int) -> int:
+def _count(data: DataSection, usual: int, most: int, what: str = "") -> int:
     asked = data.split_blocks
     if most < 2:
-        raise ConfigError(f"data.split={data.split}: there is one block, nothing to be cut; give data.split=random")
+        reason = "there is one block" if not what else "all samples are of one time"
+        raise ConfigError(f"data.split={data.split}: {reason}, nothing to be cut; give data.split=random")
     if (asked or 2) > most:
         raise ConfigError(
-            f"data.split={data.split}: there are {most} to be cut into {asked or 2} blocks or more; give a "
+            f"data.split={data.split}: there are {most}{what} to be cut into {asked or 2} blocks or more; give a "
             "smaller data.split_blocks, data.split=random, or more data"
         )
     return min(asked or usual, most)
@@ -218,10 +218,11 @@ def _held_times(
 
     A level without a time is trained on. Levels whose times are not known are cut in their order.
     """
-    ranks = None if data.rules == LEVELS_CUT_IN_ORDER else known_ranks(source)
+    ranks = None if data.rules == FIRST_RULES else known_ranks(source)
     ranks = np.arange(num_levels) if ranks is None else ranks
     num_times = int(ranks.max(initial=-1)) + 1
-    blocks = np.arange(num_times) * _count(data, DEFAULT_TIME_BLOCKS, num_times) // max(1, num_times)
+    what = "" if num_times == num_levels else " distinct times"
+    blocks = np.arange(num_times) * _count(data, DEFAULT_TIME_BLOCKS, num_times, what) // max(1, num_times)
     held, words = _held_blocks(blocks, rule)
     num_unknown = int((ranks < 0).sum())
     more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""

@@ -19,16 +19,21 @@ class Role(str):
     __slots__ = ("reason",)
     reason: str
 
-    def __new__(cls, role: str, reason: str = "") -> Role:
+    def __new__(cls, role: str, reason: str) -> Role:
         """Return a role with its reason."""
         new = super().__new__(cls, role)
         new.reason = reason
         return new
 
 
-TIME, ROWS, COLUMNS, OTHER = map(Role, ("time", "rows", "columns", "other"))
+def reason_of(role: str | None) -> str:
+    """Return the evidence for a role; "" where there is none."""
+    return role.reason if isinstance(role, Role) else ""
+
+
+TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
 # From the start of a forecast: time where nothing else is.
-LEAD = Role("lead")
+LEAD = "lead"
 # CF's own attribute, then those of GFDL's models, of GrADS and of netCDF-Java.
 _AXIS_ATTRIBUTES = ("axis", "cartesian_axis", "grads_dim", "_CoordinateAxisType")
 _AXIS_VALUES = {

@@ -21,6 +21,7 @@ from mpitrain.data.describe.cf import (
     axis_of_dimension,
     find_time,
     probable_axis,
+    reason_of,
 )
 from mpitrain.data.describe.names import find_places
 from mpitrain.data.files.variable import VariableInfo, Variables
@@ -45,7 +46,7 @@ _ROLE_OF_NAME = {
     for kind, names in _NAMES.items()
     for name in names.split()
 }
-Roles = list[Role | None]
+Roles = list[str | None]
 
 
 def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
@@ -83,7 +84,7 @@ def _with_leads(info: VariableInfo, kinds: Roles, variables: Variables) -> Roles
     time = find_time(info.dimensions[axis], info, variables) if TIME not in kinds else None
     if time is not None:
         kinds = [Role(TIME, f"{time.short_name} along it") if own == axis else kind for own, kind in enumerate(kinds)]
-    return [Role(OTHER, kind.reason) if kind is not None and kind == LEAD else kind for kind in kinds]
+    return [Role(OTHER, reason_of(kind)) if kind == LEAD else kind for kind in kinds]
 
 
 def _with_probable(info: VariableInfo, kinds: Roles, variables: Variables) -> Roles:
@@ -139,7 +140,7 @@ def _has_cells(info: VariableInfo, kinds: Roles, variables: Variables) -> bool:
     return places is not None and len(places[0].dimensions) == 1 and kinds.count(COLUMNS) == 1 and ROWS not in kinds
 
 
-def _role_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo]) -> Role | None:
+def _role_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo]) -> str | None:
     name = info.dimensions[axis]
     if not name:
         return None

@@ -211,13 +211,17 @@ def dates_at(times: Times, calendar: str) -> Any:
 
 
 def ranks_of_times(times: Times) -> npt.NDArray[np.int64]:
-    """Return the rank (T,) of each time among the distinct ones, from 0; -1 of a missing one (NaN).
-
-    Times that differ by a millionth of their mean distance are one: files count from other dates, and round.
-    """
+    """Return the rank (T,) of each time among the distinct ones, from 0; -1 of a missing one (NaN)."""
     known = np.isfinite(times)
-    values, which = np.unique(times[known], return_inverse=True)
-    apart = np.diff(values) > 1e-6 * np.ptp(values) / len(values) if len(values) else np.empty(0, dtype=bool)
     ranks = np.full(len(times), -1, dtype=np.int64)
-    ranks[known] = np.concatenate([[0], np.cumsum(apart)]).astype(np.int64)[which]
+    ranks[known] = np.unique(times[known], return_inverse=True)[1]
     return ranks
+
+
+def whole_ms(times: Times, units: str, calendar: str, wanted_calendar: str) -> Times:
+    """Return times as whole milliseconds since 1970 in another calendar, so that files with other units agree.
+
+    Raises as `dates_of`.
+    """
+    dates = in_calendar(dates_of(np.ma.masked_invalid(times), units, calendar), wanted_calendar)
+    return np.round(numbers_of(dates, EPOCH, wanted_calendar) * 86_400_000.0)

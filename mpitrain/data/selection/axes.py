@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mpitrain.data.describe.cf import COLUMNS, OTHER, ROWS, TIME, Role, find_time, scalar_time
+from mpitrain.data.describe.cf import COLUMNS, OTHER, ROWS, TIME, Role, find_time, reason_of, scalar_time
 from mpitrain.data.describe.roles import KINDS, NO_NAME, Roles, roles_of, with_levels_beside_cells
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables
 from mpitrain.errors import DataError
@@ -101,7 +101,7 @@ def find_axes(
     kinds = with_levels_beside_cells(info, kinds, variables)
     every = _assign_rest(info, list(kinds), only_axis)
     found = _axes(info, every, fixed or {})
-    reasons = tuple("" if role is None else role.reason for role in every)
+    reasons = tuple(map(reason_of, every))
     return replace(found, guessed=_guessed(info, kinds, found), reasons=reasons)
 
 
@@ -123,9 +123,9 @@ def _guessed(info: VariableInfo, kinds: Roles, found: Axes) -> tuple[int, ...]:
 
 def _refuse_doubles(info: VariableInfo, kinds: Roles) -> None:
     for kind in KINDS:
-        doubles = [(axis, role) for axis, role in enumerate(kinds) if role is not None and role == kind]
+        doubles = [(axis, role) for axis, role in enumerate(kinds) if role == kind]
         if len(doubles) > 1:
-            names = [f"{info.dimensions[axis]} ({role.reason})" for axis, role in doubles]
+            names = [f"{info.dimensions[axis]} ({reason_of(role)})" for axis, role in doubles]
             raise DataError(
                 f"variable '{info.name}' ({info.sizes}): dimensions {' and '.join(names)} both are {kind}; "
                 "rename one, or give its coordinate variable the attribute axis (T, Y or X)"
@@ -150,7 +150,7 @@ def _axes(info: VariableInfo, kinds: Roles, fixed: Mapping[int, int]) -> Axes:
         if kind not in KINDS and info.shape[axis] != 1 and axis not in fixed:
             name = info.dimensions[axis]
             shown_name = name or f"number {axis}"
-            reason = f" ({kind.reason})" if kind is not None else ""
+            reason = f" ({reason_of(kind)})" if kind is not None else ""
             example = f"{name}=" if name else ":, "
             raise DataError(
                 f"variable '{info.name}' ({info.sizes}): dimension {shown_name} of size {info.shape[axis]} is neither "

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
-from mpitrain.data.describe.times import dates_of, in_calendar, numbers_of, plain_calendar, ranks_of_times
+from mpitrain.data.describe.times import dates_of, in_calendar, numbers_of, plain_calendar, ranks_of_times, whole_ms
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.source import SampleSource, SourceFile
@@ -113,14 +113,30 @@ def open_coordinates(source: SampleSource) -> Coordinates:
 
 
 def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
-    """Return the rank (T,) of each time level's time among the distinct ones; None where no times are known.
+    """Return the rank (T,) of each time level's time among the distinct ones, -1 of a level without a time.
 
-    -1 of a level without a time. For one rank. Raises DataError as `open_coordinates`.
+    None where no times are known, or those of the files cannot be compared. For one rank. Raises DataError where a file
+    cannot be read.
     """
-    times, attributes, _ = _read_times(source) if source.layout.is_grid else (None, {}, "")
-    if times is None or not counts_from_a_date(attributes["units"]):
+    if not source.layout.is_grid:
         return None
-    return ranks_of_times(times) if len(times) == sum(one.num_times for one in source.files) else None
+    found: list[tuple[npt.NDArray[np.float64], str, str]] = []
+    for record in source.files:
+        file = source.handles.get(record)
+        info = time_variable(record.variables, file, source.selection.coordinates)
+        if info is None or not counts_from_a_date(info.units):
+            return None
+        found.append((read_column(file, info), info.units, plain_calendar(info.text("calendar"))))
+        if len(found[-1][0]) != record.num_times:
+            return None
+    times = [values for values, _, _ in found]
+    if len({(units, calendar) for _, units, calendar in found}) > 1:
+        try:
+            times = [whole_ms(*one, found[0][2]) for one in found]
+        except (ValueError, TypeError, OverflowError):
+            return None
+    ranks = ranks_of_times(np.concatenate(times))
+    return ranks if (ranks >= 0).any() else None
 
 
 def places_of_reports(found: Coordinates) -> Array | None:

@@ -102,7 +102,7 @@ def _own(
     config: RunConfig, member: Member, base: RunConfig, section: EnsembleSection, folder: str,
     data_path: Sequence[str] | None,
 ) -> RunConfig:  # fmt: skip
-    data: dict[str, Any] = {"split_seed": base.split_seed, "rules": base.data.rules}
+    data: dict[str, Any] = {"split_seed": base.split_seed, "rules": config.data.rules or base.data.rules}
     if member.fold is not None:
         data |= {"folds": section.folds, "fold": member.fold}
     if data_path is not None and not config.data.entries:  # a setting may name data

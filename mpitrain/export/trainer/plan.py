@@ -12,6 +12,7 @@ import numpy as np
 from mpitrain.comm.device import CPU
 from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES, microbatches_of
 from mpitrain.config import OpenSettings, RunConfig, SampleCount, load_run_config
+from mpitrain.config.data import NEWEST_RULES
 from mpitrain.data.dataset.split import split_rule
 from mpitrain.errors import ConfigError
 from mpitrain.export.trainer.collection import CollectionSettings
@@ -62,7 +63,7 @@ class _Columns:
 
 def plan_trainer(name: str, path: Path, collection: CollectionSettings) -> TrainerPlan:
     """Return the training that the settings file at `path` describes, of K samples. Raises ConfigError."""
-    asked = _Asked(load_run_config(path).config, path).of(collection)
+    asked = _Asked(load_run_config(path).config.with_rules(NEWEST_RULES), path).of(collection)
     config, columns = asked.config, _Columns(tuple(collection.names("input")), tuple(collection.names("target")))
     model = asked.build_model(columns)
     num_microbatches, batch_size = asked.num_microbatches, global_batch_size(config.training, 1)

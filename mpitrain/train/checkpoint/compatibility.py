@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.comm import host_array
 from mpitrain.config import RunConfig, TrainingSection, show_value
-from mpitrain.config.data import NEWEST_RULES
+from mpitrain.config.data import FIRST_RULES, NEWEST_RULES
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
@@ -22,8 +22,7 @@ DEFAULT_GLOBAL_BATCH_SIZE = 64
 STREAMS_KEY = "data.streams"
 # Whether a step has B samples where V does not divide B; those of before had more.
 EXACT_BATCHES_KEY = "training.exact_batches"
-# Whose default is 1 in checkpoints that do not tell it.
-RULES_KEY, _FIRST_RULES = "data.rules", 1
+RULES_KEY = "data.rules"
 # Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
 NUMERICS_VERSION = 2
 
@@ -190,7 +189,7 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
 
 def rules_of(checkpoint: Checkpoint) -> int:
     """Return the version of `data.rules` of the run that wrote a checkpoint."""
-    return int(checkpoint.settings.get(RULES_KEY, _FIRST_RULES))
+    return int(checkpoint.settings.get(RULES_KEY, FIRST_RULES))
 
 
 def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:

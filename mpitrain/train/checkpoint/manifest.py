@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from mpitrain.config.data import FIRST_RULES, NEWEST_RULES
 from mpitrain.errors import CheckpointError
 from mpitrain.json_text import parse_json
 from mpitrain.train.state import TrainingState
@@ -31,6 +32,7 @@ class _Settings(_Part):
     global_batch_size: _Count | Literal["full"] = Field(0, alias="training.global_batch_size")
     virtual_ranks: int = Field(0, alias="training.virtual_ranks", ge=0, le=1 << 24)
     streams: int | None = Field(None, alias="data.streams", ge=1)
+    rules: int = Field(FIRST_RULES, alias="data.rules", ge=FIRST_RULES, le=NEWEST_RULES)
     exact_batches: bool = Field(False, alias="training.exact_batches")
     engine: str = Field("", alias="training.engine")
     inputs: list[str] = Field([], alias="variables.input_variables")

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.config import LoadedConfig, RunConfig, load_run_config, load_settings_tree, overridden_keys, show_value
+from mpitrain.config.data import FIRST_RULES
 from mpitrain.config.yaml import quoted
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.torchs_own import is_torchs_own
 
-# Folders of before `data.rules` was recorded do not name it.
-_FIRST_RULES = 1
 _CALLABLE = re.compile(r"\s*[\w.]+\s*:\s*[\w.]+\s*")
 # Settings that name a file or folder to write; null writes into the run folder.
 _OUTPUT_KEYS = ("output.model_file", "prediction.output_filename", "tracking.mlflow_uri")
@@ -34,7 +33,17 @@ def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequenc
     """
     loaded = load_run_config(folder.config, overrides)
     refuse_code(folder.config, loaded.config, trust_code, overrides)
-    return replace(loaded, config=loaded.config.with_rules(_FIRST_RULES))
+    return replace(loaded, config=loaded.config.with_rules(FIRST_RULES))
+
+
+def with_recorded_rules(loaded: LoadedConfig, path: Path | None) -> LoadedConfig:
+    """Return settings of the file at `path` with the rules of the run that wrote it, which may be one of before.
+
+    As they are where the file is no run's own.
+    """
+    if path is None or not _holds_run(path):
+        return loaded
+    return replace(loaded, config=loaded.config.with_rules(FIRST_RULES))
 
 
 def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -69,25 +78,27 @@ def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequenc
             f"{path}: output.model_dir={show_value(loaded.config.output.model_dir)} is not the folder of this file, "
             f"which is a run's own; give --output FOLDER: {path.parent} if the run was moved there"
         )
-    return replace(loaded, config=loaded.config.with_rules(_FIRST_RULES))
+    return with_recorded_rules(loaded, path)
 
 
 def _is_of_a_run(path: Path) -> bool:
     """Tell whether the settings file is the one that a run or an ensemble wrote into its folder."""
-    folder = RunFolder(path.parent)
-    if path != folder.config:
+    if path != RunFolder(path.parent).config:
         return False
-    has_run = any(
-        one.exists() for one in (folder.record, folder.checkpoints, folder.own_model, path.parent / "members")
-    )
-    return has_run or Path(load_run_config(path).config.output.model_dir).resolve() == path.parent
+    return _holds_run(path) or Path(load_run_config(path).config.output.model_dir).resolve() == path.parent
+
+
+def _holds_run(path: Path) -> bool:
+    folder = RunFolder(path.parent)
+    parts = folder.record, folder.checkpoints, folder.own_model, path.parent / "members"
+    return path == folder.config and any(one.exists() for one in parts)
 
 
 def settings_of_record(path: Path, tree: Mapping[str, Any], trust_code: bool) -> RunConfig:
     """Return the settings that the record at `path` holds as a tree. Raises as `load_folder_settings`."""
     config = load_settings_tree(tree, str(path)).config
     refuse_code(path, config, trust_code)
-    return config.with_rules(_FIRST_RULES)
+    return config.with_rules(FIRST_RULES)
 
 
 def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Sequence[str] = ()) -> None:
