@@ -149,7 +149,7 @@ class DataSection(Section):
     """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid."""
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
-    1, that of runs which record none, split=time cuts time levels in the order of the files, whatever their times."""
+    1, that of runs which record none, lags and split=time count time levels in the order of the files, not times."""
     split_blocks: Annotated[int, Field(ge=2)] | None = None
     """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
     validation_path: Text | list[Text] | None = None

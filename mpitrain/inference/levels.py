@@ -65,7 +65,7 @@ def levels_of(source: SampleSource, taken: Iterable[str]) -> dict[str, Level]:
     groups: dict[tuple[str, int], dict[str, int]] = {}
     for target in source.target_names if source.layout.is_grid else ():
         access = source.files[0].variables.get(target)
-        if access is not None and len(access.axes.fixed) == 1 and access.lag == 0:
+        if access is not None and len(access.axes.fixed) == 1 and access.lag is None:
             ((axis, position),) = access.axes.fixed
             if access.info.dimensions[axis]:
                 groups.setdefault((access.info.name, axis), {})[target] = position

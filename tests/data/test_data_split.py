@@ -10,6 +10,7 @@ from conftest import launch
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
 
 from mpitrain.data.dataset.split import plan_split, split_notices
+from mpitrain.data.describe.times import ranks_of_times
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError
@@ -91,6 +92,37 @@ def test_times_of_files_in_another_order_and_other_units_are_one_line_of_times(t
     assert len(held) == 2
     assert max(held) - min(held) == 1
     assert not held & set(of_samples[~flags].tolist())
+
+
+@pytest.mark.parametrize(
+    "others", [("months since 2000-01-01", "days since 2000-07-01"), ("days since x", "hours since x")]
+)
+def test_times_that_cannot_be_compared_are_cut_in_the_order_of_the_files(tmp_path, others):
+    for number, units in enumerate(others):
+        values = {one: (("time", "nj", "ni"), ramp()) for one in ("x", "y")}
+        times = {"time": (("time",), np.arange(TIMES) + 0.5)}
+        write_netcdf(tmp_path / f"{number}.nc", values | times, "", None, time={"units": units})
+    files = json.dumps([str(tmp_path / f"{number}.nc") for number in range(2)])
+    index, flags, words = held_out(tmp_path, f"data.data_path={files}", "data.split=time", "data.split_blocks=3")
+    assert words == "1 of 3 blocks of time"
+    assert len(set(index[flags] // (ROWS * COLUMNS))) == 2
+
+
+def test_of_few_distinct_times_the_error_says_so(tmp_path):
+    when, values = np.repeat(np.datetime64("2001-01-01") + np.arange(4), 5), np.arange(20.0)
+    np.savez(tmp_path / "f.npz", when=when, x=values, y=values)
+    with pytest.raises(ConfigError, match=r"there are 4 distinct times to be cut into 5 blocks or more"):
+        held_out(tmp_path / "f.npz", "data.split=time", "data.split_blocks=5")
+    np.savez(tmp_path / "g.npz", when=when[np.zeros(20, dtype=int)], x=values, y=values)
+    with pytest.raises(ConfigError, match=r"all samples are of one time, nothing to be cut"):
+        held_out(tmp_path / "g.npz", "data.split=time")
+    np.savez(tmp_path / "h.npz", when=np.full(20, np.datetime64("NaT"), "M8[s]"), x=values, y=values)
+    assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of time"
+
+
+def test_bursts_far_apart_keep_their_times():
+    times = np.concatenate([np.arange(500) * 0.1, 9.5e8 + np.arange(500) * 0.1])
+    assert np.array_equal(ranks_of_times(times), np.arange(1000))
 
 
 def test_folds_of_blocks_meet(tmp_path):

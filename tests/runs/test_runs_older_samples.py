@@ -8,6 +8,7 @@ import netCDF4
 import numpy as np
 import pytest
 
+import mpitrain
 import mpitrain.runs.prepare as prepare_module
 from mpitrain.cli.main import main
 from mpitrain.train.checkpoint.compatibility import RULES_KEY
@@ -95,3 +96,79 @@ def test_a_new_run_records_the_newest_rules(stations: Path) -> None:
     assert "  rules: 2\n" in (stations / "new" / "config.yaml").read_text()
     days = {row % 40 for row in held_out("new")}
     assert held_out("new") == [row for row in range(160) if row % 40 in days]
+
+
+def test_a_quick_run_statistics_and_python_follow_the_rules_of_the_run(
+    older: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "old/config.yaml", "--debug"]) == 0
+    assert "  rules: 1\n" in Path("old-debug/config.yaml").read_text()
+    capsys.readouterr()
+    assert main(["data", "stats", "old/config.yaml", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["variables"]
+    recorded = json.loads((older / "statistics.json").read_text())["variables"]
+    assert [one["mean"] for one in measured] == pytest.approx([one["mean"] for one in recorded], rel=1e-6)
+    assert mpitrain.open("old").config.data.rules == 1
+
+
+def test_settings_in_the_folder_that_they_name_are_no_run_of_before(stations: Path) -> None:
+    folder = stations / "new"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("data: {data_path: stations.npz, split: time}\noutput: {model_dir: new}\n")
+    assert main(["train", "new/config.yaml", *SETTINGS, "--epochs", "1", "--overwrite"]) == 0
+    assert "  rules: 2\n" in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("damaged", [None, "one", 7, [1]])
+def test_rules_that_are_none_are_a_damaged_checkpoint(
+    stations: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damaged: object
+) -> None:
+    settings_of = prepare_module.checkpoint_settings
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            prepare_module,
+            "checkpoint_settings",
+            lambda *given, **named: {**settings_of(*given, **named), RULES_KEY: damaged},
+        )
+        assert train("--data", "stations.npz", "--output", "bad", "--epochs", "1") == 0
+    assert main(["train", "--resume", "bad", "--epochs", "2"]) == 2
+    assert "its manifest is not what a run writes" in capsys.readouterr().err.splitlines()[-1]
+    assert stations.is_dir()
+
+
+def test_an_ensemble_of_before_goes_on_with_its_samples_and_its_settings_file(
+    stations: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "data: {data_path: stations.npz, split: time}\nensemble: {members: 2}\noutput: {model_dir: ens}\n"
+    Path("ens.yaml").write_text(text)
+    words = ["ensemble", "ens.yaml", *SETTINGS, "--epochs", "1"]
+    assert main([*words, "data.rules=1"]) == 0
+    for config in Path("ens").rglob("config.yaml"):
+        config.write_text(re.sub(r"\n  rules: 1\n", "\n", config.read_text()))
+    assert main([*words, "--resume"]) == 0, capsys.readouterr().err
+    assert main(["ensemble", "--output", "ens", "--resume"]) == 0, capsys.readouterr().err
+    assert "  rules: 1\n" in Path("ens/config.yaml").read_text()
+
+
+def test_lags_of_a_run_of_before_count_rows(stations: Path) -> None:
+    days = np.delete(np.arange(60), [10, 20, 30])
+    np.savez("gaps.npz", when=np.datetime64("2001-01-01") + days, x=days * 1.0, y=days * 1.0)
+    inputs = "variables.input_variables=['x[time-1]']"
+    for rules, count in ((1, 56), (2, 53)):
+        words = [
+            "train",
+            *SETTINGS,
+            "--data",
+            "gaps.npz",
+            "--output",
+            f"r{rules}",
+            "--epochs",
+            "1",
+            "data.split=random",
+        ]
+        assert main([*words, inputs, f"data.rules={rules}"]) == 0
+        samples = json.loads(Path(f"r{rules}/statistics.json").read_text())["samples"]
+        assert samples["kept"] == count
+        assert main(["predict", f"r{rules}", "--data", "gaps.npz", "--output", f"r{rules}.nc"]) == 0
+        with netCDF4.Dataset(f"r{rules}.nc") as file:
+            assert (file["sample_role"][:].reshape(-1) > 0).sum() == count

@@ -6,7 +6,7 @@ T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  tar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from mpitrain.data.selection.expressions.clock import clock_values, day_of
 from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpression
 from mpitrain.data.selection.expressions.levels import spans_of
 from mpitrain.data.selection.expressions.naming import Naming
+from mpitrain.data.selection.lags import Lag
 from mpitrain.data.selection.rule import Condition, PointRule
 from mpitrain.data.selection.source import SampleLayout, SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
@@ -32,16 +33,16 @@ Array = npt.NDArray[Any]
 # Points (N,) of a chunk by their numbers in it; None for all of them, which takes no list.
 Positions = npt.NDArray[np.int64] | None
 _BLOCK_POINTS = 32768
+_MOST_BETWEEN_POINTS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridLayout(SampleLayout):
     """What all files of a gridded source have in common. Can be pickled.
 
-    `borders` are the time levels at which files begin that have nothing to do with those before, and the last + 1: a
-    lagged input has no value beyond them, and what needs one is no sample. Areas are those of the variable `area_name`,
-    in `area_scale`, or the cosine of `latitude_name`, of which `latitude_scale` makes degrees; None of both where
-    nothing counts areas.
+    `lagged` are the levels (T,) of the source from which each lag takes its values, -1 for none: what needs one is no
+    sample. Areas are those of the variable `area_name`, in `area_scale`, or the cosine of `latitude_name`, of which
+    `latitude_scale` makes degrees; None of both where nothing counts areas.
     """
 
     grid_shape: tuple[int, int]
@@ -52,7 +53,7 @@ class GridLayout(SampleLayout):
     area_scale: float = 1.0
     naming: Naming = field(default_factory=Naming)
     calendar: str = "standard"
-    borders: tuple[int, ...] = (0,)
+    lagged: Mapping[Lag, npt.NDArray[np.int64]] = field(default_factory=dict)
     is_grid = True
 
     @cached_property
@@ -150,8 +151,8 @@ class _Part:
         """Return which points (T, J, I) fulfil all conditions."""
         layout = self._layout
         selected = np.ones(self._shape, dtype=bool)
-        if any(access.lag for access in self._record.variables.values()):
-            selected &= self._has_lagged()[:, None, None]
+        for lag in self._layout.lagged:
+            selected &= (self._levels_at(lag) >= 0)[:, None, None]
         if layout.static_mask is not None:
             selected &= layout.static_mask[self._rows]
         for condition in layout.rule.conditions:
@@ -159,17 +160,10 @@ class _Part:
                 selected &= condition.evaluate(self._values)
         return selected
 
-    def _has_lagged(self) -> BoolArray:
-        """Tell for which time levels (T,) the levels that lagged variables come from exist."""
-        levels = np.arange(self._times.start, self._times.stop) + self._record.first_time
-        lags = {access.lag for access in self._record.variables.values()}
-        series = self._series(levels)
-        reached = [self._series(levels + lag) == series for lag in lags if lag]
-        return np.logical_and.reduce(reached) if reached else np.ones(len(levels), dtype=bool)
-
-    def _series(self, levels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of the border at or before each level; levels before all and after all have their own."""
-        return np.searchsorted(self._layout.borders, levels, side="right")
+    def _levels_at(self, lag: Lag) -> npt.NDArray[np.int64]:
+        """Return the level (T,) of the source that a lag takes values from at each of this chunk; -1 for none."""
+        first = self._record.first_time
+        return self._layout.lagged[lag][first + self._times.start : first + self._times.stop]
 
     def _grid_index(self, positions: Positions) -> npt.NDArray[np.int64]:
         """Return the place in the whole source of points (N,) of this chunk."""
@@ -251,7 +245,7 @@ class _Part:
         access = self._record.variables.get(name)
         if access is None:
             return self._computed(name)
-        if access.lag:
+        if access.lag is not None:
             return self._lagged(name, access.lag)
         return access.decode(self._read(name)).astype(self._layout.selection.dtype, copy=False)
 
@@ -268,21 +262,24 @@ class _Part:
         assert times is not None
         return clock_values(name, times[self._times], calendar)[:, None, None]
 
-    def _lagged(self, name: str, lag: int) -> Array:
-        """Return a variable some time levels earlier or later, NaN beyond the first and the last of all files."""
-        levels = np.arange(self._times.start, self._times.stop) + self._record.first_time + lag
+    def _lagged(self, name: str, lag: Lag) -> Array:
+        """Return a variable some steps earlier or later, NaN where no level is there."""
+        levels = self._levels_at(lag)
         found = np.full(self._shape, np.nan, dtype=self._layout.selection.dtype)
-        inside = np.flatnonzero((levels >= 0) & (levels < self._layout.borders[-1]))
-        while len(inside):
-            number = self._source.at_level(int(levels[inside[0]]))
-            record = self._source.files[number]
-            here = inside[levels[inside] < record.first_time + record.num_times]
-            first = int(levels[here[0]]) - record.first_time
-            access = record.variables[name]
-            part = slice(first, first + len(here))
-            stored = read_part(self._source.handle(number), access, part, self._rows, self._reads)
-            found[here] = access.decode(stored)
-            inside = inside[len(here) :]
+        known = np.flatnonzero(levels >= 0)
+        known = known[np.argsort(levels[known], kind="stable")]
+        firsts = [record.first_time for record in self._source.files]
+        numbers = np.searchsorted(firsts, levels[known], side="right") - 1
+        for number in np.unique(numbers).tolist():
+            of_file = known[numbers == number]
+            own = levels[of_file] - firsts[number]
+            # What lies close together is read at once: rows of a table are nothing, levels of a grid are.
+            apart = _MOST_BETWEEN_POINTS // math.prod(self._shape[1:]) + 1
+            for here in np.split(of_file, np.flatnonzero(np.diff(own) > apart) + 1):
+                positions = levels[here] - firsts[number]
+                access, part = self._source.files[number].variables[name], slice(positions[0], positions[-1] + 1)
+                stored = read_part(self._source.handle(number), access, part, self._rows, self._reads)
+                found[here] = access.decode(stored)[positions - positions[0] if len(stored) > 1 else 0]
         return found
 
     def _read(self, name: str) -> Array:

@@ -111,15 +111,6 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
             f"{file.path}: its calendar is '{calendar}', that of {grids.records[0].path} is '{grids.calendar}'; use "
             "files of one calendar together"
         )
-    # The files held out are times of their own.
-    follows = len(grids.records) not in (0, grids.num_trained_on)
-    before = grids.records[-1].times if follows else None
-    in_order = np.concatenate([times[:0] if before is None else before[-1:], times])
-    if lags and not (np.diff(in_order) > 0).all():
-        raise DataError(
-            f"{file.path}: its times do not follow those before them, and lagged variables are those of the level "
-            "before; give the files in the order of time, each time once"
-        )
     return times
 
 

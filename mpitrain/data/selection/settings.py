@@ -29,7 +29,7 @@ class Selection:
     of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
     others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
     that. `coordinates` are the variables that the user names for "lat", "lon" and "time". `reader` are the plain values
-    of `data.reader`.
+    of `data.reader`, `rules` is `data.rules`.
     `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
     longitude is turned to them.
     """
@@ -48,6 +48,7 @@ class Selection:
     dtype: str = "float32"
     units: Mapping[str, str] = field(default_factory=dict)
     held_out_files: tuple[str, ...] = ()
+    rules: int | None = None
     target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
     reader: Mapping[str, Any] | None = None
@@ -81,6 +82,7 @@ def selection_of(
         max_patterns=config.most_samples,
         seed=config.split_seed,
         dtype=config.training.dtype,
+        rules=data.rules,
         held_out_files=() if without_held_out else tuple(data.validation_entries),
         target_transforms=config.network.transforms if to_learn else {},
         coordinates=data.named_coordinates,

@@ -46,6 +46,7 @@ from mpitrain.data.selection.axes import Axes, find_axes
 from mpitrain.data.selection.chunks import blocks_touched
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
+from mpitrain.data.selection.lags import Lag
 from mpitrain.data.units import Conversion
 from mpitrain.errors import DataError
 
@@ -59,7 +60,7 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class VariableAccess:
-    """A variable of one file, which of its axes is what, and by how many time levels its values come from later.
+    """A variable of one file, which of its axes is what, and by how much its values come from later or earlier.
 
     `conversion` is from the file's units to those that are wanted. `turn` are the longitudes from which to which others
     are turned by whole turns, where they are wanted so.
@@ -67,7 +68,7 @@ class VariableAccess:
 
     info: VariableInfo
     axes: Axes
-    lag: int = 0
+    lag: Lag | None = None
     conversion: Conversion | None = None
     turn: tuple[float, float] | None = None
 
@@ -167,7 +168,8 @@ def find_access(
         time_dimension = times.dimensions[0] if times is not None and times.shape else None
         axes = find_axes(info, file.variables, only_axis, fixed, time_dimension)
         in_degrees = FROM_RADIANS if is_coordinate and in_radians(info) else None
-        return VariableAccess(info, axes, reference.lag, in_degrees)
+        lag = Lag(reference.lag, reference.by_row) if reference.lag else None
+        return VariableAccess(info, axes, lag, in_degrees)
     except DataError as error:
         raise DataError(f"{file.path}: {error}") from error
 

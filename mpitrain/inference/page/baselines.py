@@ -27,7 +27,7 @@ from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
 
 # What the sums of one virtual rank may hold, and what adding them up may cost.
 _MOST_SUMS, _MOST_PRODUCTS = 4_000_000, 2e10
-_LAG = re.compile(r"\[(?:.*, *)?time-(\d+)\]$")
+_LAG = re.compile(r"\[(?:.*, *)?(?:time|row)-(\d+)\]$")
 _MONTHS = 12
 _FEWEST_A_GROUP, _FEWEST_KNOWN = 2, 0.5
 Answers = Callable[[Microbatch, npt.NDArray[np.int64]], npt.NDArray[Any]]
@@ -129,7 +129,7 @@ def _newest_lag(target: str, input_names: Sequence[str]) -> int | None:
 
 
 def _without_lag(name: str) -> str:
-    return re.sub(r"(, *)?time-\d+(?=\])", "", name).removesuffix("[]")
+    return re.sub(r"(, *)?(time|row)-\d+(?=\])", "", name).removesuffix("[]")
 
 
 def _linear(training: Sequence[VirtualRankSamples], summary: DataSummary, reducer: FixedTreeReducer) -> Answers:

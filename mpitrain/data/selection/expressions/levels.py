@@ -47,7 +47,7 @@ def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile)
         return [text]
     positions = find_positions(reference, info, file)
     labels = [_labels(axis, found, info, file) for axis, found in positions.items()]
-    lag = [f"time{reference.lag:+d}"] if reference.lag else []
+    lag = [f"{'row' if reference.by_row else 'time'}{reference.lag:+d}"] if reference.lag else []
     name = reference.name if reference.name.isidentifier() else f'var("{reference.name}")'
     if not any(info.dimensions):
         return [f"{name}[{', '.join([':', *one])}]" for one in itertools.product(*labels)]

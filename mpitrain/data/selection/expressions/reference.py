@@ -11,12 +11,12 @@ from mpitrain.errors import ConfigError
 BRACKETED = re.compile(r'(?:\bvar\(\s*(?P<quote>["\'])(?P<quoted>[^"\']*)(?P=quote)\s*\)|\b(?P<name>[A-Za-z_]\w*))'
                        r"\s*\[(?P<inside>[^\[\]]*)\]")  # fmt: skip
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_LAG = re.compile(r"time\s*([-+])\s*(\d{1,6})$")
+_LAG = re.compile(r"(time|row)\s*([-+])\s*(\d{1,6})$")
 _NAMED = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)$")
 _VALUES = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})$")
 _ONE = re.compile(rf"{_NUMBER}$")
 _SLICE = re.compile(r"(\d*)\s*:\s*(\d*)$")
-SPELLINGS = "[z=0], [z=:], [z=0:5], [depth=10.5], [depth=0..200], [:, 0], [time-1]"
+SPELLINGS = "[z=0], [z=:], [z=0:5], [depth=10.5], [depth=0..200], [:, 0], [time-1], [row-1]"
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,15 @@ class Index:
 
 @dataclass(frozen=True)
 class Reference:
-    """A variable `name`, what is taken along its dimensions, and by how many time levels later (+) or earlier (-)."""
+    """A variable `name`, what is taken along its dimensions, and by how many steps later (+) or earlier (-).
+
+    Steps of time, or `by_row` of time levels in the order of the files.
+    """
 
     name: str
     indices: tuple[Index, ...] = ()
     lag: int = 0
+    by_row: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -61,14 +65,14 @@ def parse_reference(text: str, key: str) -> Reference:
     found = BRACKETED.fullmatch(text.strip())
     if found is None:
         return Reference(text)
-    indices, lag = [], 0
+    indices, lag, by_row = [], 0, False
     for item in found["inside"].split(","):
         moved = _LAG.match(item.strip())
         if moved:
-            lag = int(moved[1] + moved[2])
+            lag, by_row = int(moved[2] + moved[3]), moved[1] == "row"
         elif item.strip() != "time":
             indices.append(_index(item.strip(), text, key))
-    return Reference(found["quoted"] or found["name"], tuple(indices), lag)
+    return Reference(found["quoted"] or found["name"], tuple(indices), lag, by_row)
 
 
 def _index(item: str, text: str, key: str) -> Index:
