@@ -196,7 +196,7 @@ def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the settings with the data files among `words`, and the notices about them."""
     from mpitrain.config import load_run_config
     from mpitrain.data.selection.settings import with_names_of_file
-    from mpitrain.train.folder.settings import with_recorded_rules
+    from mpitrain.train import with_recorded_rules
 
     files, yaml_files, overrides = split_words(words)
     if len(yaml_files) > 1:

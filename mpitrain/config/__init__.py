@@ -7,7 +7,7 @@ from mpitrain.faces import loaded_on_use
 if TYPE_CHECKING:
     from mpitrain.config.advice.defaults import OpenSettings, SampleCount
     from mpitrain.config.component import CodeName, TypedComponent
-    from mpitrain.config.data import DataSection, DomainSection, VariablesSection
+    from mpitrain.config.data import FIRST_RULES, NEWEST_RULES, DataSection, DomainSection, VariablesSection
     from mpitrain.config.ensemble import EnsembleSection
     from mpitrain.config.load import LoadedConfig, load_run_config, load_settings_tree, overridden_keys
     from mpitrain.config.model import TargetTransform
@@ -23,7 +23,7 @@ else:
         {
             "advice.defaults": ("OpenSettings", "SampleCount"),
             "component": ("CodeName", "TypedComponent"),
-            "data": ("DataSection", "DomainSection", "VariablesSection"),
+            "data": ("DataSection", "DomainSection", "FIRST_RULES", "NEWEST_RULES", "VariablesSection"),
             "ensemble": ("EnsembleSection",),
             "load": ("LoadedConfig", "load_run_config", "load_settings_tree", "overridden_keys"),
             "model": ("TargetTransform",),
@@ -37,6 +37,7 @@ else:
     )
 
 __all__ = [
+    "FIRST_RULES", "NEWEST_RULES",
     "CodeComponent", "CodeName", "ComputeSection", "Count", "CountOrZero", "DataSection", "DistributedSection",
     "DomainSection", "EnsembleSection", "LoadedConfig", "NumberOrZero", "OpenSettings", "OutputSection",
     "PositiveNumber", "PredictionSection", "RunConfig", "SampleCount", "TargetTransform", "TrackingSection",

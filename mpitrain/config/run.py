@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -78,7 +78,7 @@ class RunConfig(Section):
         """Seed of which samples are kept and held out: `data.split_seed`, or the run's own."""
         return self.seed if self.data.split_seed is None else self.data.split_seed
 
-    def with_rules(self, rules: int) -> RunConfig:
+    def with_rules(self, rules: int) -> Self:
         """Return the settings with `data.rules`: `rules` where they name none."""
         data = self.data.model_copy(update={"rules": self.data.rules or rules})
         return self.model_copy(update={"data": data})

@@ -10,6 +10,7 @@ from typing import Any
 
 from mpitrain.comm import Ranks
 from mpitrain.config import (
+    NEWEST_RULES,
     DataSection,
     LoadedConfig,
     OpenSettings,
@@ -19,7 +20,6 @@ from mpitrain.config import (
     load_run_config,
     render_yaml,
 )
-from mpitrain.config.data import NEWEST_RULES
 from mpitrain.config.older.spellings import HALVING
 from mpitrain.config.yaml import read_settings
 from mpitrain.data import open_source_on_root, selection_of
@@ -28,7 +28,7 @@ from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
 from mpitrain.synthetic.stand_in import check_stand_in, write_stand_in
-from mpitrain.train import RunFolder, load_folder_settings
+from mpitrain.train import RunFolder, load_folder_settings, with_recorded_rules
 from mpitrain.train.folder.claim import refuse_if_used
 from mpitrain.train.folder.settings import (
     is_plain_name,
@@ -36,7 +36,6 @@ from mpitrain.train.folder.settings import (
     load_settings_to_go_on,
     refuse_code,
     refuse_outputs_elsewhere,
-    with_recorded_rules,
 )
 from mpitrain.train.run_folder import refuse_link
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from mpitrain.data import CICE_INPUTS, CICE_TARGET, SampleSource
-from mpitrain.data.selection.coordinates import TIME, Coordinates
+from mpitrain.data.describe.cf import TIME
+from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.units import is_same
 from mpitrain.durable_files import check_output
 from mpitrain.errors import writing

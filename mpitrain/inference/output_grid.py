@@ -15,7 +15,6 @@ import numpy.typing as npt
 from mpitrain.data import SampleSource
 from mpitrain.data.describe.cf import COLUMNS, ROWS, TIME
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.coordinates import TIME as TIME_NAME
 from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.data.units import counts_from_a_date
@@ -71,21 +70,21 @@ class OutputGrid:
     @property
     def has_times(self) -> bool:
         """Whether the file has time levels, and says when they are."""
-        return TIME_NAME in self.names and self.has_time_levels
+        return TIME in self.names and self.has_time_levels
 
     def stored_names(self, coordinates: Coordinates) -> dict[str, str]:
         """Return the names here of the places and times by those in the data's first file."""
         shown = dict(zip(self.names, (one.name for one in self.coordinates), strict=True))
         stored = {access.info.name: shown[name] for name, access in coordinates.stored.items() if name in shown}
-        if TIME_NAME in shown and coordinates.time_name:
-            stored[coordinates.time_name] = shown[TIME_NAME]
+        if TIME in shown and coordinates.time_name:
+            stored[coordinates.time_name] = shown[TIME]
         return stored
 
     def fixed_values(self, coordinates: Coordinates) -> dict[str, Array]:
         """Return the coordinates that no chunk brings, in the shape in which the file holds them, by their names."""
         values = {}
         for name, variable in zip(self.names, self.coordinates, strict=True):
-            if name == TIME_NAME:
+            if name == TIME:
                 times = np.asarray(coordinates.times)
                 values[variable.name] = times if variable.dimensions else times[0]
             elif name in coordinates.grids:
@@ -159,7 +158,7 @@ def plan_grid(
         return None
     names: list[str] = []
     variables: list[OutputVariable] = []
-    for name in (TIME_NAME, "lat", "lon"):
+    for name in (TIME, "lat", "lon"):
         if name in coordinates.attributes:
             names.append(name)
             variables.append(_coordinate(name, coordinates, dimensions, {*taken, *(one.name for one in variables)}))
@@ -199,7 +198,7 @@ def _free(name: str, taken: set[str]) -> str:
 def _coordinate(name: str, coordinates: Coordinates, dimensions: Mapping[str, str], taken: set[str]) -> OutputVariable:
     """Return a variable of place or time: named as in the data, and along the dimensions along which it lies there."""
     dtype, attributes = coordinates.dtypes[name], coordinates.attributes[name]
-    if name == TIME_NAME:
+    if name == TIME:
         own, shown = coordinates.time_name.rpartition("/")[2] or name, dimensions.get(TIME)
         axis = {"axis": "T"} if counts_from_a_date(attributes["units"]) else {}
         if shown is not None and own == shown:

@@ -35,7 +35,7 @@ class Run:
     def config(self) -> RunConfig:
         """All settings of the run."""
         from mpitrain.config import load_run_config
-        from mpitrain.train.folder.settings import with_recorded_rules
+        from mpitrain.train import with_recorded_rules
 
         path = self.path / "config.yaml"
         return with_recorded_rules(load_run_config(path), path).config

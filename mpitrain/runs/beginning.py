@@ -18,10 +18,10 @@ from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder, begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
 from mpitrain.synthetic.stand_in import find_or_make
-from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder
+from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder, with_recorded_rules
 from mpitrain.train.folder.claim import claimed, refuse_if_used
 from mpitrain.train.folder.made_here import MadeHere
-from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on, with_recorded_rules
+from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on
 from mpitrain.train.run_folder import next_free
 
 

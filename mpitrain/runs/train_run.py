@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mpitrain.comm import Ranks, open_tensors
-from mpitrain.config import RunConfig
-from mpitrain.config.data import NEWEST_RULES
+from mpitrain.config import NEWEST_RULES, RunConfig
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.selection.settings import expand_paths, name_files
 from mpitrain.runs.beginning import (
@@ -32,7 +31,6 @@ from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
 from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
-from mpitrain.train.checkpoint.compatibility import rules_of
 from mpitrain.train.stop_request import listen_for_stop
 
 
@@ -62,7 +60,7 @@ def _train(
     logger: logging.Logger, started_s: float,
 ) -> None:  # fmt: skip
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
-    config = config.with_rules(NEWEST_RULES if checkpoint is None else rules_of(checkpoint))
+    config = config.with_rules(NEWEST_RULES if checkpoint is None else checkpoint.rules)
     with files_removed_on_error() as made:
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)

@@ -11,7 +11,7 @@ import pytest
 import mpitrain
 import mpitrain.runs.prepare as prepare_module
 from mpitrain.cli.main import main
-from mpitrain.train.checkpoint.compatibility import RULES_KEY
+from mpitrain.train.checkpoint.store import RULES_KEY
 
 SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "data.split=time", "model.name=mlp",
             "model.hidden_size=4", "training.global_batch_size=16", "training.scheduler=null")  # fmt: skip

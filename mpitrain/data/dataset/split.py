@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config import DataSection
-from mpitrain.config.data import FIRST_RULES
+from mpitrain.config import FIRST_RULES, DataSection
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
 from mpitrain.data.selection.coordinates import known_ranks, open_coordinates, places_of_reports
 from mpitrain.data.selection.source import SampleSource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.config import FIRST_RULES
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, odd_units
 from mpitrain.data.describe.times import read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.axes import refuse_other_levels
 from mpitrain.data.selection.expressions.naming import Naming
+from mpitrain.data.selection.lags import Lag, Levels, Series, lagged_levels
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
@@ -112,6 +114,25 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
             "files of one calendar together"
         )
     return times
+
+
+def find_lagged(grids: Grids) -> dict[Lag, Levels]:
+    """Return where lags take their values from: the files trained on, and those held out, are series of their own."""
+    lags = dict.fromkeys(one.lag for record in grids.records for one in record.variables.values() if one.lag)
+    if not lags:
+        return {}
+    records, num_trained_on = grids.records, grids.num_trained_on
+    parts = [part for part in (records[:num_trained_on], records[num_trained_on:]) if part]
+    by_times, calendar = grids.selection.rules != FIRST_RULES, grids.calendar or "standard"
+    found, notices = lagged_levels([_series(part) for part in parts], lags, calendar, by_times)
+    grids.notices += notices
+    return found
+
+
+def _series(records: Sequence[SourceFile]) -> Series:
+    times = [record.times for record in records if record.times is not None and len(record.times) == record.num_times]
+    known = np.concatenate(times) if len(times) == len(records) else None
+    return Series(records[0].first_time, known, sum(record.num_times for record in records), records[0].path)
 
 
 def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means: bool) -> Iterator[str]:

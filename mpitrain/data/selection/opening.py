@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitrain.config.data import FIRST_RULES
 from mpitrain.data.describe.names import (
     CICE_INPUTS,
     CICE_TARGET,
@@ -31,10 +30,10 @@ from mpitrain.data.selection.grid_files import (
     check_shapes,
     check_statics,
     convert_units,
+    find_lagged,
     in_degrees,
     read_file_times,
 )
-from mpitrain.data.selection.lags import Lag, Levels, Series, lagged_levels
 from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
 from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines
@@ -251,29 +250,10 @@ def _grid_layout(grids: Grids) -> GridLayout:
         area_name=grids.area_name,
         naming=grids.naming,
         calendar=grids.calendar or "standard",
-        lagged=_lagged(grids),
+        lagged=find_lagged(grids),
         statics=grids.statics,
         has_targets=grids.has_targets,
     )
-
-
-def _lagged(grids: Grids) -> dict[Lag, Levels]:
-    """Return where lags take their values from: the files trained on, and those held out, are series of their own."""
-    lags = dict.fromkeys(one.lag for record in grids.records for one in record.variables.values() if one.lag)
-    if not lags:
-        return {}
-    records, num_trained_on = grids.records, grids.num_trained_on
-    parts = [part for part in (records[:num_trained_on], records[num_trained_on:]) if part]
-    by_times, calendar = grids.selection.rules != FIRST_RULES, grids.calendar or "standard"
-    found, notices = lagged_levels([_series(part) for part in parts], lags, calendar, by_times)
-    grids.notices += notices
-    return found
-
-
-def _series(records: Sequence[SourceFile]) -> Series:
-    times = [record.times for record in records if record.times is not None and len(record.times) == record.num_times]
-    known = np.concatenate(times) if len(times) == len(records) else None
-    return Series(records[0].first_time, known, sum(record.num_times for record in records), records[0].path)
 
 
 def _grid_chunks(grids: Grids, layout: GridLayout, number: int, target_bytes: int) -> Iterator[SampleChunk]:

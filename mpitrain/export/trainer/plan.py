@@ -11,8 +11,7 @@ import numpy as np
 
 from mpitrain.comm.device import CPU
 from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES, microbatches_of
-from mpitrain.config import OpenSettings, RunConfig, SampleCount, load_run_config
-from mpitrain.config.data import NEWEST_RULES
+from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, load_run_config
 from mpitrain.data.dataset.split import split_rule
 from mpitrain.errors import ConfigError
 from mpitrain.export.trainer.collection import CollectionSettings

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpitrain.comm import host_array
-from mpitrain.config import RunConfig, TrainingSection, show_value
-from mpitrain.config.data import FIRST_RULES, NEWEST_RULES
+from mpitrain.config import NEWEST_RULES, RunConfig, TrainingSection, show_value
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
-from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.checkpoint.store import RULES_KEY, Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
@@ -22,7 +21,6 @@ DEFAULT_GLOBAL_BATCH_SIZE = 64
 STREAMS_KEY = "data.streams"
 # Whether a step has B samples where V does not divide B; those of before had more.
 EXACT_BATCHES_KEY = "training.exact_batches"
-RULES_KEY = "data.rules"
 # Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
 NUMERICS_VERSION = 2
 
@@ -172,7 +170,7 @@ def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     """Return a notice for each difference that is allowed. Raises CheckpointError for one that is not."""
     for key, here in settings.items():
-        there = rules_of(checkpoint) if key == RULES_KEY else checkpoint.settings.get(key)
+        there = checkpoint.rules if key == RULES_KEY else checkpoint.settings.get(key)
         if key in _NAMES and not _is_other_order(there, here):
             continue
         if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
@@ -185,11 +183,6 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
         *_other_torch(checkpoint, settings),
         *_other_numerics(checkpoint, settings),
     ]
-
-
-def rules_of(checkpoint: Checkpoint) -> int:
-    """Return the version of `data.rules` of the run that wrote a checkpoint."""
-    return int(checkpoint.settings.get(RULES_KEY, FIRST_RULES))
 
 
 def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from mpitrain.config.data import FIRST_RULES, NEWEST_RULES
+from mpitrain.config import FIRST_RULES, NEWEST_RULES
 from mpitrain.errors import CheckpointError
 from mpitrain.json_text import parse_json
 from mpitrain.train.state import TrainingState

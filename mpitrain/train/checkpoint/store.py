@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm import Array
+from mpitrain.config import FIRST_RULES
 from mpitrain.durable_files import sync_file, sync_folder, write_and_sync, write_durably, write_whole
 from mpitrain.errors import CheckpointError, OutputError
 from mpitrain.train.checkpoint.format import (
@@ -30,6 +31,7 @@ from mpitrain.train.checkpoint.format import (
     read_checkpoint,
 )
 
+RULES_KEY = "data.rules"
 NUM_NEWEST_KEPT = 3
 # What people call copies of theirs, such as step-backup, is none of the store's.
 _NUMBER = re.compile(r"\d{8,}")
@@ -43,6 +45,11 @@ class Checkpoint:
     tensors: dict[str, Array]
     state: dict[str, Any]
     settings: dict[str, Any]
+
+    @property
+    def rules(self) -> int:
+        """The version of `data.rules` of the run that wrote it."""
+        return int(self.settings.get(RULES_KEY, FIRST_RULES))
 
 
 class CheckpointStore:

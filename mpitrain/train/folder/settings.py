@@ -13,8 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import LoadedConfig, RunConfig, load_run_config, load_settings_tree, overridden_keys, show_value
-from mpitrain.config.data import FIRST_RULES
+from mpitrain.config import (
+    FIRST_RULES,
+    LoadedConfig,
+    RunConfig,
+    load_run_config,
+    load_settings_tree,
+    overridden_keys,
+    show_value,
+)
 from mpitrain.config.yaml import quoted
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.train.run_folder import RunFolder, refuse_link
