@@ -19,7 +19,7 @@ import torch
 from conftest import PROJECT, TESTS, TIMEOUT_S, Finished, find_mpirun, launch, launcher_environment, losses_of
 from history_samples import read_samples
 
-from mpitrain.config import load_run_config
+from mpitrain.config import NEWEST_RULES, load_run_config
 from mpitrain.models.files.torchscript import load_and_run_code
 from mpitrain.synthetic.history import write_synthetic_history
 from mpitrain.train.checkpoint.format import weights_sha256
@@ -90,7 +90,7 @@ def test_the_last_lines_of_the_default_run_are_those_of_readme(default_run: Defa
 
 def test_config_metrics_and_summary_tell_of_this_run(default_run: DefaultRun) -> None:
     folder = default_run.folder
-    assert load_run_config(folder / "config.yaml").config == load_run_config(None).config
+    assert load_run_config(folder / "config.yaml").config == load_run_config(None).config.with_rules(NEWEST_RULES)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == list(range(1, DEFAULT_EPOCHS + 1))
     assert "engine compiled (a chain of dense layers on CPUs)" in default_run.done.stdout

@@ -45,7 +45,7 @@ class TimeStep:
             return "month" if self.months == 1 else "year" if self.months == _MONTHS_A_YEAR else f"{self.months} months"
         seconds = round(self.days * _DAY_S, 3)
         size_s, unit = next(one for one in _UNITS_S if seconds >= one[0])
-        return unit if seconds == size_s else f"{seconds / size_s:.6g} {unit}s"
+        return unit if seconds == size_s else f"{seconds / (size_s or 1.0):.6g} {unit}s"
 
 
 def find_step(times: Times, calendar: str) -> TimeStep | None:
@@ -119,7 +119,7 @@ def lagged_levels(
         parts = []
         for one, step in zip(series, steps, strict=True):
             if of_times and not lag.by_row and one.times is not None:
-                levels = _by_time(one, step or steps[0], lag, calendar)
+                levels = _by_time(one, steps[0] or step, lag, calendar)
                 notices += _notices(one, levels, step, lag)
             else:
                 levels = _by_level(one, lag)
