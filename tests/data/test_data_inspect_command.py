@@ -11,10 +11,12 @@ from field_files import ramp, read_all, write_netcdf, write_xy
 
 from mpitrain.cli.main import main
 from mpitrain.config import load_run_config
+from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.datatools.inspect import inspect_data
 from mpitrain.datatools.maps import draw_maps
+from mpitrain.datatools.measured import Measured, complete_together
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -343,3 +345,12 @@ def test_longitudes_around_the_globe_are_suggested_without_a_seam(tmp_path, caps
         seamless = f"lat, 'cos({angle})', 'sin({angle})'"
         expected = "lat, lon" if name == "part" else seamless
         assert suggested(path, capsys) == f"variables.input_variables=[{expected}]"
+
+
+def test_a_copy_of_the_target_is_no_input_whatever_both_lack():
+    info = VariableInfo("x", ("n",), (5,), "<f8")
+    target, copy, other = (
+        Measured(name, info, np.array(values))
+        for name, values in (("t", [1, np.nan, 3, 4, 5]), ("c", [1, np.nan, 3, 4, 5]), ("o", [2.0, 1, np.nan, 7, 6]))
+    )
+    assert [one.name for one in complete_together(target, [copy, other], 5)] == ["o"]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from played_ranks import on_played_ranks
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.data.moments import allreduce_moments, merge_stacks, moments_of
+from mpitrain.data.moments import allreduce_moments, merge_stacks, moments_of, moments_of_samples
+from mpitrain.data.samples import Samples
 
 NUM_VIRTUAL_RANKS = 8
 
@@ -132,3 +133,13 @@ def test_a_constant_column_has_no_spread():
     merged = merged_over(3, [rows[v::8] for v in range(8)])[0]
     assert merged.minimum[0] == merged.maximum[0]
     assert merged.std[0] <= 1e-15
+
+
+def test_each_target_of_fields_counts_where_it_is_measured():
+    """One field of four points: the first target at the left two, the second at the right two, inputs at all."""
+    values = np.array([1.0, 3.0, 10.0, 30.0], dtype=np.float32).reshape(1, 1, 1, 4)
+    measured = np.array([[1, 1, 0, 0], [0, 0, 1, 1]], dtype=np.float32).reshape(1, 2, 1, 4)
+    samples = Samples(values, np.concatenate([values, values], axis=1), np.zeros(1, int), ("x",), ("a", "b"), measured)
+    moments = moments_of_samples(samples)
+    assert moments.count.tolist() == [4, 2, 2]
+    assert moments.mean.tolist() == [11, 2, 20]

@@ -17,6 +17,7 @@ from torch import nn
 from mpitrain.errors import UserError
 from mpitrain.export.command import run_export
 from mpitrain.export.request import ExportRequest
+from mpitrain.export.saber import _blocks
 from mpitrain.export.saber_emulators import SaberNames, emulator_of
 from mpitrain.models.jacobian import input_jacobian
 
@@ -316,3 +317,10 @@ def test_the_source_without_torch_gives_the_pairs_that_the_emulator_gives(
     assert (np.abs(ours - found.reshape(30, 5)) / largest).max() <= 1e-6
     assert not ours[3].any()
     assert not found.reshape(30, 5)[3].any()
+
+
+@pytest.mark.parametrize("columns", [("u", "u[time-1]"), ("u[time-2]", "u[time-1]"), ("u[time-1]", "u[row-1]")])
+def test_one_variable_at_two_times_is_not_two_levels(columns: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match=r"the columns of u are not next to each other, or of several times"):
+        _blocks(columns, {"u": "eastward_wind"}, None)
+    assert len(_blocks(("u[z=0]", "u[z=1]"), {"u": "eastward_wind"}, None)) == 1

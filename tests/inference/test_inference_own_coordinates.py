@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from predicting import config_of, mlp, predict_played, save
 
-from mpitrain.inference.maps import draw_prediction
+from mpitrain.inference.maps import _first_level, draw_prediction
 
 SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all")
 SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2}
@@ -103,3 +103,10 @@ def test_bounds_of_a_single_level_come_back_whole(tmp_path: Path) -> None:
         assert_same_as_data(tmp_path, found, "level", "depth_bounds")
         assert found["depth_bounds"][...].tolist() == [1, 2]
         assert found["level"].bounds == "depth_bounds"
+
+
+def test_a_map_is_of_the_first_level_with_a_value() -> None:
+    """Lagged inputs leave the first levels empty."""
+    levels = np.ma.masked_invalid([[np.nan, np.nan], [np.nan, np.nan], [np.nan, 1.0]])
+    assert _first_level(levels) == 2
+    assert _first_level(levels[:2]) == 0

@@ -9,6 +9,7 @@ import pytest
 
 from mpitrain.observe.figures import render_png
 from mpitrain.observe.maps import coast, field_map
+from mpitrain.observe.maps.cells import cell_polygons
 from mpitrain.observe.maps.field_map import MapLook, draw_map
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -212,3 +213,17 @@ def test_pale_values_do_not_take_the_colours_of_the_others():
     values = smooth(*of_globe())
     pale = of_globe()[1] > 60
     assert colour_limits_of(np.where(pale, 30.0, values), pale)[1:3] == (values[~pale].max(), "max")
+
+
+@pytest.mark.parametrize("west", [-180.0, 0.0])
+def test_cells_over_either_edge_of_a_map_are_drawn_at_both(west):
+    lon, lat = np.meshgrid(west + np.array([0.5, 2.5, 4.5]), [0.0, 2.0])
+    for shift in (0.0, -5.0):  # over the western edge, and over the eastern one
+        polygons, cells = cell_polygons(lon + shift, lat, west)
+        twice = [polygons[cells == cell, :, 0] for cell in np.flatnonzero(np.bincount(cells) == 2)]
+        assert twice
+        for first, second in twice:
+            assert np.allclose(np.abs(second - first), 360)
+            both = np.concatenate([first, second])
+            assert both.min() < west < both.min() + 3
+            assert both.max() - 3 < west + 360 < both.max()

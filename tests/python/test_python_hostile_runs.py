@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import mpitrain
+from mpitrain.python.tables import Table
 from mpitrain.runs.reproduction.stored_record import FORMAT
 
 ESCAPES = "\x1b[31m\n"
@@ -46,3 +47,8 @@ def test_a_page_of_a_stranger_runs_no_script_in_a_notebook(tmp_path: Path) -> No
     shown = run.report._repr_html_()
     assert shown.startswith('<iframe sandbox="" srcdoc="')
     assert "<script" not in shown
+
+
+def test_a_table_has_the_columns_of_all_records() -> None:
+    table = Table.of_records([{"epoch": 1}, {"epoch": 2, "jacobian_change": 0.5, "several": [1, 2]}])
+    assert dict(table) == {"epoch": [1, 2], "jacobian_change": [None, 0.5]}

@@ -18,7 +18,7 @@ from conftest import PROJECT, TIMEOUT_S, find_mpirun, launch, launcher_environme
 
 import mpitrain
 from mpitrain.errors import DataError, OutputError
-from mpitrain.python.handover import write
+from mpitrain.python.handover import _columns_of, write
 
 xarray = pytest.importorskip("xarray")
 
@@ -379,3 +379,12 @@ def processes_with(word: str) -> list[str]:
         if word in text and "pytest" not in text:
             found.append(text)
     return found
+
+
+def test_the_levels_of_an_index_with_names_are_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    index = pandas.MultiIndex.from_product([[1, 2], [10.0, 20.0, 30.0]], names=["station", "depth"])
+    columns = _columns_of(pandas.DataFrame({"x": range(6)}, index=index))
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "station": [1, 1, 1, 2, 2, 2], "depth": [10, 20, 30] * 2, "x": [0, 1, 2, 3, 4, 5],
+    }  # fmt: skip
