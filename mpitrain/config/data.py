@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from mpitrain.config.component import Room
-from mpitrain.config.section import Count, CountOrZero, Names, Needs, ReferenceValues, Section, Text
+from mpitrain.config.section import Count, CountOrZero, Names, Needs, NumberOrZero, ReferenceValues, Section, Text
 
 READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -150,6 +150,9 @@ class DataSection(Section):
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
     1, that of runs which record none, lags and split=time count time levels in the order of the files, not times."""
+    lag_step_days: NumberOrZero | None = None
+    """Length in days of the step of time that lags such as x[time-1] count, which each run records; 0: they count time
+    levels in the order of the files; null: the most frequent step of the data."""
     split_blocks: Annotated[int, Field(ge=2)] | None = None
     """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
     validation_path: Text | list[Text] | None = None

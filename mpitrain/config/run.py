@@ -83,6 +83,10 @@ class RunConfig(Section):
         data = self.data.model_copy(update={"rules": self.data.rules or rules})
         return self.model_copy(update={"data": data})
 
+    def with_lag_step(self, days: float | None) -> Self:
+        """Return the settings with `data.lag_step_days`, that of the data which were trained on."""
+        return self.model_copy(update={"data": self.data.model_copy(update={"lag_step_days": days})})
+
     @property
     def split_data(self) -> DataSection:
         """The section `data` with `validation_split` and `split_seed`, null resolved."""

@@ -178,6 +178,8 @@ def _check_members(plan: EnsemblePlan) -> None:
             continue
         # Only compared with settings that were judged: nothing is built from these.
         found = load_folder_settings(RunFolder(plan.folder_of(member)), trust_code=True).config
+        if member.config.data.lag_step_days is None:
+            found = found.with_lag_step(None)  # a member records that of its data
         there, here = _of_member(found), _of_member(member.config)
         if there != here:
             raise OutputError(

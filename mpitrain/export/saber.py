@@ -108,7 +108,8 @@ def _blocks(columns: Sequence[str], given: Mapping[str, str], file: FieldFile | 
     """Return the variables that consecutive columns belong to. Raises UserError for one without a name."""
     references = [(text, _reference(text)) for text in columns]
     blocks = []
-    for (name, _), group in itertools.groupby(references, key=lambda pair: (pair[1].name, pair[1].lag)):
+    of_one_time = lambda pair: (pair[1].name, pair[1].lag, pair[1].by_row)  # noqa: E731
+    for (name, *_), group in itertools.groupby(references, key=of_one_time):
         texts, parts = zip(*group, strict=True)
         blocks.append(_Block(name, _standard_name(name, texts, given, file), parts))
     names = [block.name for block in blocks]

@@ -13,7 +13,7 @@ from mpitrain.data.selection.settings import selection_to_predict
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
 from mpitrain.inference.cf_variables import check_prediction, icenet_names
-from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_single
+from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_single, member_folders
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.predictor import (
@@ -103,7 +103,12 @@ def _load_settings(request: PredictRequest) -> LoadedConfig:
     if not folder.config.is_file():
         raise UserError(f"{request.model}: holds no run (no {folder.config.name}); give a run folder, or a model.pt")
     loaded = load_folder_settings(folder, request.trust_code, request.overrides)
-    return LoadedConfig(loaded.config, ())  # the run has said its notices already
+    config = loaded.config
+    if config.data.lag_step_days is None and is_ensemble(folder.path):
+        member = RunFolder(member_folders(folder.path)[0])
+        if member.config.is_file():  # which records the step of its data; nothing is built from these settings
+            config = config.with_lag_step(load_folder_settings(member, trust_code=True).config.data.lag_step_days)
+    return LoadedConfig(config, ())  # the run has said its notices already
 
 
 def _note_of_another_run(request: PredictRequest, model_file: str, network: StoredNetwork) -> str | None:

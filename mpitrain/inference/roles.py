@@ -104,9 +104,19 @@ def _find_roles(asked: _Asked, test: Sequence[Path], source: SampleSource, ranks
     rule = ranks.on_root(lambda: asked.plan_split(trained_on))
     known = np.full(trained_on.num_points if ranks.is_root else 0, UNUSED, dtype=np.uint8)
     _read_roles(trained_on, rule, known, ranks)
+    _share_with_repeats(trained_on, known)
     if not ranks.is_root or trained_on.grid_shape != source.grid_shape or trained_on.kind != source.kind:
         return None
     return SampleRoles(_of_positions(source, trained_on, known, test))
+
+
+def _share_with_repeats(source: SampleSource, known: _Flags) -> None:
+    """Give the positions of time levels that repeat others the roles of those. On the root; others hold none."""
+    repeats = source.layout.repeats
+    if repeats is not None and len(known):
+        of_levels = known.reshape(len(repeats), -1)
+        again = np.flatnonzero(repeats >= 0)
+        of_levels[again] = of_levels[repeats[again]]
 
 
 def _resolved(entries: Sequence[str]) -> tuple[Path, ...]:

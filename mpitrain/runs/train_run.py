@@ -65,6 +65,7 @@ def _train(
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)
         source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
+        config = config.with_lag_step(source.layout.lag_step_days)
         others = (request.config_path, config.network.initial_weights)
         tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()
         inputs = [*(file.path for file in source.files), *(Path(one) for one in others if one), *tested]

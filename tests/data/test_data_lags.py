@@ -11,10 +11,10 @@ from field_files import COLUMNS, ROWS, config_of, read_all, write_netcdf
 
 from mpitrain.cli.main import main
 from mpitrain.data.describe.times import dates_of, numbers_of
-from mpitrain.data.selection.lags import TimeStep, find_step, levels_at
+from mpitrain.data.selection.lags import Lag, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.errors import DataError
+from mpitrain.errors import ConfigError, DataError
 
 DAYS = "days since 2000-01-01"
 
@@ -52,8 +52,12 @@ def test_a_lag_of_a_table_is_a_day_whatever_rows_are_left_out(tmp_path, order, l
     assert len(y) == there.sum() == len(days) - missing - abs(lag)
     assert (x - y == lag).all()
     (line,) = [line for line in notices if "leaves out" in line]
-    assert f"[time{lag:+d}] leaves out {missing} of 96 times, {abs(lag)} step" in line
-    assert f"(day) {'before' if lag < 0 else 'after'} which there is none; [row{lag:+d}] takes" in line
+    steps, side = ("step" if abs(lag) == 1 else "steps"), "before" if lag < 0 else "after"
+    assert (
+        f"[time{lag:+d}] leaves out {missing} of 96 times: {abs(lag)} {steps} of 1 day {side} them there is none"
+        in line
+    )
+    assert f"; [row{lag:+d}] counts rows, whatever" in line
 
 
 def test_row_counts_rows_and_older_rules_do_too(tmp_path):
@@ -83,11 +87,12 @@ def test_months_are_equal_and_a_year_that_is_missing_is_no_step(tmp_path, calend
     for name, year in years.items():
         monthly_file(tmp_path / f"{name}.nc", 12 * year + np.arange(12), DAYS, calendar)
     files = f"[{', '.join(str(tmp_path / f'{name}.nc') for name in years)}]"
+    step = "30 days" if calendar == "360_day" else "1 month"
     for lag, num_months in ((-1, 36 - 2), (-12, 12)):
         y, x, notices = lagged(files, f"x[time{lag}]", target_bytes=target_bytes)
         assert len(y) == num_months * ROWS * COLUMNS
         assert (x - y == lag).all()
-        assert any(f"{abs(lag)} step" in line and "(month) before which" in line for line in notices)
+        assert any(f"{abs(lag)} step" in line and f"of {step} before them" in line for line in notices)
 
 
 def test_of_hours_each_is_found_and_held_out_files_are_a_series_of_their_own(tmp_path):
@@ -112,7 +117,7 @@ def test_rows_without_a_time_have_no_lag_and_times_there_twice_are_refused(tmp_p
     assert any("leaves out 1 of 6 rows, which have no time" in line for line in notices)
     when[3] = when[2]
     np.savez(tmp_path / "g.npz", when=when, x=np.arange(6.0), y=np.arange(6.0))
-    with pytest.raises(DataError, match=r"g.npz: a time is there more than once.*give each time once, or x\[row-1\]"):
+    with pytest.raises(DataError, match=r"g.npz: two of its times are equal, .* or take \[row-1\]"):
         lagged(tmp_path / "g.npz", "x[time-1]")
     assert len(lagged(tmp_path / "g.npz", "x[row-1]")[0]) == 5
 
@@ -129,27 +134,97 @@ def test_without_times_a_lag_counts_levels(tmp_path):
 @pytest.mark.parametrize(
     ("times", "step", "words"),
     [
-        ([0, 1, 2, 5, 6], TimeStep(1.0), "day"),
-        ([0.0, 0.25, 0.5, 1.0], TimeStep(0.25), "6 hours"),
-        ([3, 0, 2, 1], TimeStep(1.0), "day"),
-        ([0, 31, 60, 91], TimeStep(31.0, 1), "month"),
-        ([0, 366, 731, 1096], TimeStep(365.0, 12), "year"),
-        ([0, 30, 60, 90, 120], TimeStep(30.0), "30 days"),
-        (np.arange(4) / 86400, TimeStep(1 / 86400), "second"),
+        ([0, 1, 2, 5, 6], 1.0, "1 day"),
+        ([0.0, 0.25, 0.5, 1.0], 0.25, "6 hours"),
+        ([3, 0, 2, 1], 1.0, "1 day"),
+        ([0, 31, 60, 91], 91 / 3, "1 month"),
+        ([0, 366, 731, 1096], 1096 / 3, "1 year"),
+        ([0, 10, 20, 50], 10.0, "10 days"),
+        (np.arange(4) / 86400, 1 / 86400, "1 second"),
+        (np.delete(np.arange(100), 50) * 0.033 / 86400, 0.033 / 86400, "33 milliseconds"),
+        (np.arange(2000, dtype=np.float32) / np.float32(24), 1 / 24, "1 hour"),
+        (np.arange(500) / 144 + np.random.default_rng(0).uniform(-40, 40, 500) / 86400, 1 / 144, "10 minutes"),
+        ([0, 1, 3, 8, 9.5, 30, 100, 101.2], None, None),
+        ([4.0], None, None),
     ],
 )
-def test_the_step_of_times_is_the_most_frequent(times, step, words):
-    first = 10957.0  # 2000-01-01
-    found = find_step(first + np.asarray(times, dtype=float), "standard")
-    assert found is not None
-    assert (found.months, found.words) == (step.months, words)
-    assert found.days == pytest.approx(step.days, rel=1e-6)
+def test_the_step_of_times_is_the_mean_of_the_most_frequent(times, step, words):
+    times = np.asarray(times)
+    found = find_step(
+        (10957.0 + times.astype("f8")) if times.dtype != np.float32 else (np.float32(10957) + times).astype("f8")
+    )
+    assert found == pytest.approx(step, rel=2e-3) if step else found is None
+    assert words is None or found is None or show_step(found) == words
+
+
+def levels_at(times, *steps):
+    series = Series(0, np.asarray(times), len(times), (Path("f"),), (0,), np.zeros(len(times), dtype=bool))
+    lags = [Lag(one) for one in steps]
+    found, _ = lagged_levels([series], lags, find_step(series.times) or 0.0)
+    return [found[one] for one in lags]
 
 
 def test_a_time_that_is_a_little_late_is_that_step():
-    times = 10957.0 + np.array([0, 1.01, 1.99, 3, 4.3, 5])
-    assert levels_at(times, TimeStep(1.0), -1, "standard").tolist() == [-1, 0, 1, 2, -1, -1]
-    assert find_step(times[:1], "standard") is None
+    times = 10957.0 + np.array([0, 1.01, 1.99, 3, 4.3, 5, 6.01, 7])
+    assert levels_at(times, -1)[0].tolist() == [-1, 0, 1, 2, -1, -1, 5, 6]
+
+
+def test_long_lags_of_rounded_times_and_of_months_are_as_many_rows():
+    hours = (np.float32(10957) + np.arange(2000, dtype=np.float32) / np.float32(24)).astype("f8")
+    late = 10957.0 + np.arange(1000) / 144 + np.random.default_rng(0).uniform(-40, 40, 1000) / 86400
+    months = numbers_of(
+        dates_of(np.arange(241.0), "months since 2000-01-15", "standard"), "days since 1970-01-01", "standard"
+    )
+    for times, steps in ((hours, (-24, -129)), (late, (-1, -24)), (np.insert(months, 100, months[99] + 9), (-12,))):
+        for lag, found in zip(steps, levels_at(times, *steps), strict=True):
+            known = found >= 0
+            assert known.mean() > 0.85
+            assert (np.abs(times[known] - times[found[known]] + lag * find_step(times)) < 0.3 * find_step(times)).all()
+
+
+def test_a_lag_has_the_step_of_training(tmp_path):
+    daily = daily_table(tmp_path / "daily.csv", np.arange(50))
+    mondays = daily_table(tmp_path / "mondays.csv", 60 + 7 * np.arange(10))
+    y, x, _ = lagged(daily, "x[time-1]", f"data.validation_path={mondays}")
+    assert y.max() == 49
+    assert (y - x == 1).all()
+    assert len(lagged(mondays, "x[time-1]")[0]) == 9
+    assert len(lagged(mondays, "x[time-7]", "data.lag_step_days=1")[0]) == 9
+    assert not len(lagged(mondays, "x[time-1]", "data.lag_step_days=1")[0])
+
+
+def test_files_held_out_without_times_change_nothing_of_the_others(tmp_path):
+    values = np.broadcast_to(np.arange(6.0)[:, None, None], (6, ROWS, COLUMNS))
+    variables = {name: (("time", "nj", "ni"), values) for name in ("x", "y")}
+    days = {"time": (("time",), np.array([0.0, 1, 2, 3, 5, 6]))}
+    dated = write_netcdf(tmp_path / "a.nc", variables | days, "", None, time={"units": DAYS})
+    undated = write_netcdf(tmp_path / "b.nc", variables)
+    _, _, notices = lagged(dated, "x[time-1]", f"data.validation_path={undated}")
+    assert any("a.nc: [time-1] leaves out 1 of 6 times" in line for line in notices)
+    assert any(
+        "b.nc: [time-1] counts time levels in the order of the files: not all of them have" in line for line in notices
+    )
+    y, _, notices = lagged(f"[{undated}, {dated}]", "x[time-1]")
+    assert len(y) == 11 * ROWS * COLUMNS
+    assert any("[time-1] counts time levels in the order" in line for line in notices)
+
+
+def test_times_without_a_step_that_most_have_count_levels(tmp_path):
+    days = np.array([0, 1, 3, 8, 14, 30, 100, 160])
+    y, x, notices = lagged(daily_table(tmp_path / "f.csv", days), "x[time-1]")
+    assert np.array_equal(y, days[1:])
+    assert np.array_equal(x, days[:-1])
+    assert any("its times have no usual step; data.lag_step_days names one" in line for line in notices)
+
+
+def test_a_time_that_two_files_have_names_both(tmp_path):
+    for name, first in (("a", 0), ("b", 10), ("c", 18)):
+        daily_table(tmp_path / f"{name}.csv", first + np.arange(10))
+    files = f"[{', '.join(str(tmp_path / f'{name}.csv') for name in 'abc')}]"
+    with pytest.raises(DataError, match=r"c.csv: has a time that .*b.csv has too, and \[time\+1\] needs"):
+        lagged(files, "x[time+1]")
+    with pytest.raises(ConfigError, match="two lags; give one"):
+        lagged(files, "x[time-1, row-2]")
 
 
 def test_the_command_leaves_out_what_has_no_day_before(tmp_path, monkeypatch, capsys):
@@ -160,4 +235,7 @@ def test_the_command_leaves_out_what_has_no_day_before(tmp_path, monkeypatch, ca
     with np.load("lags.npz") as found:
         assert len(found["inputs"]) == 92
         assert (found["targets"].reshape(-1) - found["inputs"].reshape(-1) == 1).all()
-    assert "daily.csv: [time-1] leaves out 3 of 96 times, 1 step (day) before which" in capsys.readouterr().err
+    assert (
+        "daily.csv: [time-1] leaves out 3 of 96 times: 1 step of 1 day before them there is none"
+        in capsys.readouterr().err
+    )

@@ -194,7 +194,7 @@ def test_files_of_their_own_are_held_out_and_lags_stay_inside_them(tmp_path):
     lagged = "variables.input_variables=['x[time-1]']"
     index, flags, _ = held_out(first, f"data.validation_path={second}", lagged)
     assert sorted(set(index // (ROWS * COLUMNS))) == [1, 2, 3, 5, 6]
-    with pytest.raises(DataError, match=r"a.nc: is in data.data_path and in data.validation_path"):
+    with pytest.raises(DataError, match=r"a.nc: is in data.validation_path and in data.data_path; take it out"):
         held_out(first, f"data.validation_path={first}")
 
 

@@ -150,6 +150,27 @@ def test_an_ensemble_of_before_goes_on_with_its_samples_and_its_settings_file(
     assert "  rules: 1\n" in Path("ens/config.yaml").read_text()
 
 
+def test_a_run_records_the_step_of_its_lags_for_predictions(stations: Path) -> None:
+    days = np.delete(np.arange(60), [10, 20, 30])
+    for name, numbers in (("daily", days), ("mondays", 100 + 7 * np.arange(8)), ("later", 200 + np.arange(5))):
+        times = np.datetime64("2001-01-01") + numbers
+        np.savez(f"{name}.npz", when=times, x=numbers * 1.0, y=numbers * 1.0)
+    words = [*SETTINGS, "variables.input_variables=['x[time-1]']", "data.split=random", "--epochs", "1"]
+    assert main(["train", *words, "--data", "daily.npz", "--output", "run"]) == 0
+    assert "  lag_step_days: 1.0\n" in Path("run/config.yaml").read_text()
+    ensemble = ["ensemble", *words, "--data", "daily.npz", "--members", "2", "--output", "ens"]
+    assert main(ensemble) == 0
+    assert main([*ensemble, "--resume"]) == 0
+    for folder in ("run", "ens"):
+        for name, count in (("mondays", 0), ("later", 4)):
+            words = ["predict", folder, "--data", f"{name}.npz", "--output", f"{folder}_{name}.nc"]
+            assert main(words) == (0 if count else 2)
+            if count:
+                with netCDF4.Dataset(f"{folder}_{name}.nc") as file:
+                    assert np.ma.count(file["y"][:]) == count
+    assert main(["train", "--resume", "run", "--epochs", "2"]) == 0
+
+
 def test_lags_of_a_run_of_before_count_rows(stations: Path) -> None:
     days = np.delete(np.arange(60), [10, 20, 30])
     np.savez("gaps.npz", when=np.datetime64("2001-01-01") + days, x=days * 1.0, y=days * 1.0)

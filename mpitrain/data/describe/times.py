@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,10 +220,42 @@ def ranks_of_times(times: Times) -> npt.NDArray[np.int64]:
     return ranks
 
 
-def whole_ms(times: Times, units: str, calendar: str, wanted_calendar: str) -> Times:
-    """Return times as whole milliseconds since 1970 in another calendar, so that files with other units agree.
+@dataclass(frozen=True)
+class Stamps:
+    """The numbers (T,) that a file gives its time levels, their units and calendar."""
 
-    Raises as `dates_of`.
+    values: Times
+    units: str
+    calendar: str
+
+
+def read_stamps(info: VariableInfo | None, file: FieldFile) -> Stamps | None:
+    """Return the stamps of a time coordinate; None where there is none that counts from a date."""
+    if info is None or not counts_from_a_date(info.units):
+        return None
+    return Stamps(read_column(file, info), info.units, plain_calendar(info.text("calendar")))
+
+
+def ranks_of_stamps(parts: Sequence[Stamps | None], nums_times: Sequence[int]) -> npt.NDArray[np.int64] | None:
+    """Return the ranks (T,) of the times of files among all distinct ones, -1 of a missing one.
+
+    None where a file has no stamps or another number of them than time levels, where no time is known, and where the
+    files' times cannot be compared.
     """
-    dates = in_calendar(dates_of(np.ma.masked_invalid(times), units, calendar), wanted_calendar)
-    return np.round(numbers_of(dates, EPOCH, wanted_calendar) * 86_400_000.0)
+    known = [one for one, count in zip(parts, nums_times, strict=True) if one is not None and len(one.values) == count]
+    if len(known) < len(parts):
+        return None
+    times, first = [one.values for one in known], known[0]
+    if any((one.units, one.calendar) != (first.units, first.calendar) for one in known):
+        try:
+            times = [_whole_ms(one, first.calendar) for one in known]
+        except (ValueError, TypeError, OverflowError):
+            return None
+    ranks = ranks_of_times(np.concatenate(times))
+    return ranks if (ranks >= 0).any() else None
+
+
+def _whole_ms(stamps: Stamps, calendar: str) -> Times:
+    """Return times as whole milliseconds since 1970, in which files with other units agree."""
+    dates = in_calendar(dates_of(np.ma.masked_invalid(stamps.values), stamps.units, stamps.calendar), calendar)
+    return np.round(numbers_of(dates, EPOCH, calendar) * 86_400_000.0)

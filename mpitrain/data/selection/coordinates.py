@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
-from mpitrain.data.describe.times import dates_of, in_calendar, numbers_of, plain_calendar, ranks_of_times, whole_ms
+from mpitrain.data.describe.times import (
+    Stamps,
+    dates_of,
+    in_calendar,
+    numbers_of,
+    plain_calendar,
+    ranks_of_stamps,
+    read_stamps,
+)
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.source import SampleSource, SourceFile
@@ -120,23 +128,14 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     """
     if not source.layout.is_grid:
         return None
-    found: list[tuple[npt.NDArray[np.float64], str, str]] = []
+    found: list[Stamps | None] = []
     for record in source.files:
-        file = source.handles.get(record)
-        info = time_variable(record.variables, file, source.selection.coordinates)
-        if info is None or not counts_from_a_date(info.units):
-            return None
-        found.append((read_column(file, info), info.units, plain_calendar(info.text("calendar"))))
-        if len(found[-1][0]) != record.num_times:
-            return None
-    times = [values for values, _, _ in found]
-    if len({(units, calendar) for _, units, calendar in found}) > 1:
-        try:
-            times = [whole_ms(*one, found[0][2]) for one in found]
-        except (ValueError, TypeError, OverflowError):
-            return None
-    ranks = ranks_of_times(np.concatenate(times))
-    return ranks if (ranks >= 0).any() else None
+        stamps = record.stamps
+        if stamps is None:
+            file = source.handles.get(record)
+            stamps = read_stamps(time_variable(record.variables, file, source.selection.coordinates), file)
+        found.append(stamps)
+    return ranks_of_stamps(found, [record.num_times for record in source.files])
 
 
 def places_of_reports(found: Coordinates) -> Array | None:

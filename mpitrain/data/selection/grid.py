@@ -41,8 +41,9 @@ class GridLayout(SampleLayout):
     """What all files of a gridded source have in common. Can be pickled.
 
     `lagged` are the levels (T,) of the source from which each lag takes its values, -1 for none: what needs one is no
-    sample. Areas are those of the variable `area_name`, in `area_scale`, or the cosine of `latitude_name`, of which
-    `latitude_scale` makes degrees; None of both where nothing counts areas.
+    sample. Areas are those of the
+    variable `area_name`, in `area_scale`, or the cosine of `latitude_name`, of which `latitude_scale` makes degrees;
+    None of both where nothing counts areas.
     """
 
     grid_shape: tuple[int, int]
@@ -128,7 +129,7 @@ class _Part:
         """Return each time level as a sample: NaN and weight 0 where a point is not selected or not measured."""
         layout, selected = self._layout, self._selected()
         levels = np.arange(self._times.start, self._times.stop, dtype=np.int64) + self._record.first_time  # (N,)
-        kept = np.flatnonzero(layout.thinned(levels))
+        kept = np.flatnonzero(layout.thinned(levels) & ~self._repeated())
         masked = ~selected[kept][:, None]  # (N, 1, H, W)
         inputs, targets = (self._stack(names, kept) for names in (layout.input_names, layout.read_targets))
         for values in (inputs, targets):
@@ -151,6 +152,8 @@ class _Part:
         """Return which points (T, J, I) fulfil all conditions."""
         layout = self._layout
         selected = np.ones(self._shape, dtype=bool)
+        if layout.repeats is not None:
+            selected &= ~self._repeated()[:, None, None]
         for lag in self._layout.lagged:
             selected &= (self._levels_at(lag) >= 0)[:, None, None]
         if layout.static_mask is not None:
@@ -159,6 +162,13 @@ class _Part:
             if not layout.is_static(condition):
                 selected &= condition.evaluate(self._values)
         return selected
+
+    def _repeated(self) -> BoolArray:
+        """Tell which levels (T,) of this chunk repeat others."""
+        first, repeats = self._record.first_time, self._layout.repeats
+        if repeats is None:
+            return np.zeros(self._shape[0], dtype=bool)
+        return repeats[first + self._times.start : first + self._times.stop] >= 0
 
     def _levels_at(self, lag: Lag) -> npt.NDArray[np.int64]:
         """Return the level (T,) of the source that a lag takes values from at each of this chunk; -1 for none."""

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.config import FIRST_RULES
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, odd_units
-from mpitrain.data.describe.times import read_times
+from mpitrain.data.describe.times import Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.axes import refuse_other_levels
 from mpitrain.data.selection.expressions.naming import Naming
-from mpitrain.data.selection.lags import Lag, Levels, Series, lagged_levels
+from mpitrain.data.selection.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
@@ -35,6 +34,8 @@ from mpitrain.data.units import counts_from_a_date, find_conversion
 from mpitrain.errors import DataError
 
 _SAME_PLACE_DEGREES = 1e-3
+# Steps that differ by more than months do are others.
+_OTHER_STEP = 1.2
 # Days from 1970 to the first day of the Gregorian calendar, from which on the proleptic one has the same dates.
 _FIRST_GREGORIAN_DAY = -141427.0
 _GREGORIAN = {"standard", "proleptic_gregorian"}
@@ -116,23 +117,62 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     return times
 
 
-def find_lagged(grids: Grids) -> dict[Lag, Levels]:
-    """Return where lags take their values from: the files trained on, and those held out, are series of their own."""
+def read_grid_stamps(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> Stamps | None:
+    """Return the stamps of a file's time levels; None where it has none, and of a table, whose times are many."""
+    info = time_variable(access, file, grids.selection.coordinates)
+    if grids.grid_shape == (1, 1) or info is None or len(info.shape) > 1:
+        return None
+    return read_stamps(info, file)
+
+
+def find_lagged(grids: Grids, repeats: Levels | None) -> tuple[dict[Lag, Levels], float | None]:
+    """Return where lags take their values from, and the step in days, 0 where they count levels; None without lags.
+
+    The files trained on, and those held out, are series of their own; the step is that of the first, unless
+    `data.lag_step_days` tells it. No value is taken from levels that repeat others.
+    """
     lags = dict.fromkeys(one.lag for record in grids.records for one in record.variables.values() if one.lag)
     if not lags:
-        return {}
+        return {}, None
     records, num_trained_on = grids.records, grids.num_trained_on
-    parts = [part for part in (records[:num_trained_on], records[num_trained_on:]) if part]
-    by_times, calendar = grids.selection.rules != FIRST_RULES, grids.calendar or "standard"
-    found, notices = lagged_levels([_series(part) for part in parts], lags, calendar, by_times)
+    series = [_series(part, repeats) for part in (records[:num_trained_on], records[num_trained_on:]) if part]
+    step_days, of_time = 0.0, [lag for lag in lags if not lag.by_row]
+    if of_time and grids.selection.counts_times:
+        own = None if series[0].times is None else find_step(series[0].times)
+        asked = grids.selection.lag_step_days
+        step_days = (own or 0.0) if asked is None else asked
+        grids.notices += _notes_of_steps(grids, series, f"[{of_time[0]}] counts", step_days, own)
+    found, notices = lagged_levels(series, lags, step_days)
     grids.notices += notices
-    return found
+    return found, step_days
 
 
-def _series(records: Sequence[SourceFile]) -> Series:
+def _notes_of_steps(
+    grids: Grids, series: Sequence[Series], what: str, step_days: float, own_days: float | None
+) -> Iterator[str]:
+    """Yield a line where a lag of time counts levels though times are known, or other steps than those of the data."""
+    counts_levels = f"{what} time levels in the order of the files"
+    is_asked = grids.selection.lag_step_days is not None
+    for one in series:
+        if one.times is None and (step_days or any(record.times is not None for record in grids.records)):
+            yield f"{one.paths[0]}: {counts_levels}: not all of them have times"
+        elif one.times is not None and not step_days and one is series[0]:
+            reason = (
+                "data.lag_step_days=0" if is_asked else "its times have no usual step; data.lag_step_days names one"
+            )
+            yield f"{one.paths[0]}: {counts_levels}: {reason}"
+    if own_days and step_days and not step_days / _OTHER_STEP < own_days < step_days * _OTHER_STEP:
+        own, asked = show_step(own_days), show_step(step_days)
+        yield f"{series[0].paths[0]}: {what} steps of {asked} (data.lag_step_days); those of its times are {own}"
+
+
+def _series(records: Sequence[SourceFile], repeats: Levels | None) -> Series:
     times = [record.times for record in records if record.times is not None and len(record.times) == record.num_times]
     known = np.concatenate(times) if len(times) == len(records) else None
-    return Series(records[0].first_time, known, sum(record.num_times for record in records), records[0].path)
+    first, num_levels = records[0].first_time, sum(record.num_times for record in records)
+    is_repeat = np.zeros(num_levels, dtype=bool) if repeats is None else repeats[first : first + num_levels] >= 0
+    paths, firsts = tuple(record.path for record in records), tuple(record.first_time for record in records)
+    return Series(first, known, num_levels, paths, firsts, is_repeat)
 
 
 def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means: bool) -> Iterator[str]:
@@ -293,7 +333,7 @@ def check_places(grids: Grids, file: FieldFile, access: Mapping[str, VariableAcc
         if not is_same:
             raise DataError(
                 f"{file.path}: its '{name}' is not that of {first_path}, and lagged variables are those of the same "
-                "place a level before; give files of one grid, or train on each alone"
+                "place; give files of one grid, or train on each alone"
             )
 
 

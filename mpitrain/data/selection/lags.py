@@ -12,15 +12,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.times import Times, dates_at
+from mpitrain.data.describe.times import Times
 from mpitrain.errors import DataError
 
 Levels = npt.NDArray[np.int64]
-_DAY_MS, _DAY_S = 86_400_000.0, 86_400.0
-_UNITS_S = ((_DAY_S, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"), (0.0, "second"))
-_MONTH_DAYS, _SHORTEST_MONTH_DAYS, _MONTHS_DIFFER_DAYS, _MONTHS_A_YEAR = 30.4375, 28.0, 3.0, 12
-# Of a step: times are stamped by clocks, and a few minutes late.
-_NEAR, _SAME = 0.1, 1e-6
+_DAY_S = 86_400.0
+_UNITS_S = ((_DAY_S, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"), (1e-3, "millisecond"))
+_MONTH_DAYS, _YEAR_DAYS = (30.2, 30.7), (364.8, 366.2)
+# Steps that differ by less than this factor count together, as months do; a value is taken up to a quarter of a step
+# away.
+_ALIKE, _NEAR, _SAME = 1.2, 0.25, 1e-6
+_MOST_EQUAL, _FEWEST_ALIKE = 0.75, 0.5
 
 
 @dataclass(frozen=True)
@@ -30,99 +32,84 @@ class Lag:
     steps: int
     by_row: bool = False
 
-
-@dataclass(frozen=True)
-class TimeStep:
-    """The most frequent step between times: so many months of the calendar, or, where that is 0, days."""
-
-    days: float
-    months: int = 0
-
-    @property
-    def words(self) -> str:
-        """The step for people."""
-        if self.months:
-            return "month" if self.months == 1 else "year" if self.months == _MONTHS_A_YEAR else f"{self.months} months"
-        seconds = round(self.days * _DAY_S, 3)
-        size_s, unit = next(one for one in _UNITS_S if seconds >= one[0])
-        return unit if seconds == size_s else f"{seconds / (size_s or 1.0):.6g} {unit}s"
+    def __str__(self) -> str:
+        """Return the lag as settings spell it."""
+        return f"{'row' if self.by_row else 'time'}{self.steps:+d}"
 
 
-def find_step(times: Times, calendar: str) -> TimeStep | None:
-    """Return the most frequent step between times (T,), days in a calendar, in any order; None of fewer than two."""
-    distinct = np.unique(times[np.isfinite(times)])
-    steps_ms = np.round(np.diff(distinct) * _DAY_MS)
-    sizes, counts = np.unique(steps_ms[steps_ms > 0], return_counts=True)
-    if not len(sizes):
-        return None
-    days = float(sizes[np.argmax(counts)]) / _DAY_MS
-    months = round(days / _MONTH_DAYS)
-    if days >= _SHORTEST_MONTH_DAYS and abs(days - months * _MONTH_DAYS) < _MONTHS_DIFFER_DAYS:
-        between = np.diff(_months(distinct, calendar))
-        if (between > 0).all() and (between % months == 0).all():
-            return TimeStep(days, months)
-    return TimeStep(days)
+def find_step(times: Times) -> float | None:
+    """Return the most frequent step between times (T,), days in any order.
 
-
-def _months(times: Times, calendar: str) -> Times:
-    """Return the numbers of the months, counted from the year 0, of times none of which is missing."""
-    return np.array([date.year * _MONTHS_A_YEAR + date.month - 1 for date in dates_at(times, calendar)], dtype=float)
-
-
-def levels_at(times: Times, step: TimeStep, steps: int, calendar: str) -> Levels:
-    """Return the levels (T,) that are so many steps later, among those of times (T,) in any order; -1 where none is.
-
-    Raises ValueError where a time is there more than once.
+    Where fewer than three quarters of the steps are equal it is the mean of those that are alike, as those of months or
+    of times that are rounded. None of fewer than two times, and where less than half of the steps are alike.
     """
-    known = np.flatnonzero(np.isfinite(times))
-    keys = np.full(len(times), np.nan)
-    keys[known] = _months(times[known], calendar) if step.months else times[known]
-    size, near = (float(step.months), 0.0) if step.months else (step.days, _NEAR * step.days)
-    found = np.full(len(times), -1, dtype=np.int64)
-    if not len(known):
-        return found
-    order = known[np.argsort(keys[known], kind="stable")]
-    in_order = keys[order]
-    if (np.diff(in_order) <= _SAME * size).any():
-        raise ValueError("a time is there more than once")
-    wanted = keys[known] + steps * size
-    after = np.minimum(np.searchsorted(in_order, wanted), len(order) - 1)
-    before = np.maximum(after - 1, 0)
-    nearest = np.where(np.abs(in_order[before] - wanted) < np.abs(in_order[after] - wanted), before, after)
-    found[known] = np.where(np.abs(in_order[nearest] - wanted) <= near, order[nearest], -1)
-    return found
+    steps = np.sort(np.diff(np.unique(times[np.isfinite(times)])))
+    if not len(steps):
+        return None
+    equal, alike = _most_within(steps, 1 + _SAME), _most_within(steps, _ALIKE)
+    if len(equal) >= _MOST_EQUAL * len(steps):
+        return float(equal.mean())
+    middle = float(np.median(alike))
+    alike = steps[(steps > middle / _ALIKE) & (steps < middle * _ALIKE)]
+    return float(alike.mean()) if len(alike) >= _FEWEST_ALIKE * len(steps) else None
+
+
+def _most_within(steps: Times, factor: float) -> Times:
+    """Return the largest group of sorted steps that are within a factor of one of them."""
+    first, stop = np.searchsorted(steps, steps / factor), np.searchsorted(steps, steps * factor, side="right")
+    most = int(np.argmax(stop - first))
+    return steps[first[most] : stop[most]]
+
+
+def show_step(days: float) -> str:
+    """Return a step of so many days for people."""
+    for name, (low, high) in (("1 month", _MONTH_DAYS), ("1 year", _YEAR_DAYS)):
+        if low <= days <= high:
+            return name
+    seconds = days * _DAY_S
+    size_s, unit = next((one for one in _UNITS_S if seconds >= one[0] * (1 - _SAME)), _UNITS_S[-1])
+    count = f"{seconds / size_s:.4g}"
+    return f"{count} {unit}{'' if count == '1' else 's'}"
 
 
 @dataclass(frozen=True)
 class Series:
-    """Time levels that belong together, from `first` on: those of the files trained on, or of those held out."""
+    """Time levels that belong together, of the files trained on or of those held out; the first is `first`.
+
+    `times` are days, None where they are not known. `paths` are the files, `firsts` their first levels, and `is_repeat`
+    (T,) the levels that repeat others.
+    """
 
     first: int
     times: Times | None
     num_levels: int
-    path: Path
+    paths: tuple[Path, ...]
+    firsts: tuple[int, ...]
+    is_repeat: npt.NDArray[np.bool_]
+
+    def path_of(self, level: int) -> Path:
+        """Return the file that holds a level of the series."""
+        return self.paths[int(np.searchsorted(self.firsts, level + self.first, side="right")) - 1]
 
 
 def lagged_levels(
-    series: Sequence[Series], lags: Iterable[Lag], calendar: str, by_times: bool
+    series: Sequence[Series], lags: Iterable[Lag], step_days: float
 ) -> tuple[dict[Lag, Levels], list[str]]:
     """Return the level (T,) of the source from which each lag takes its values, -1 for none, and lines to say.
 
-    A lag of time counts steps of time where all times are known and `by_times`, else levels in the order of the files.
-    Raises DataError where times that lags need are there more than once.
+    A lag of time counts steps of `step_days`; where that is 0, or a series has no times, levels in the order of the
+    files. Raises DataError where times that lags need are there more than once.
     """
-    of_times = by_times and all(one.times is not None for one in series)
-    steps = [None if one.times is None or not of_times else find_step(one.times, calendar) for one in series]
     found: dict[Lag, Levels] = {}
     notices: list[str] = []
     for lag in lags:
         parts = []
-        for one, step in zip(series, steps, strict=True):
-            if of_times and not lag.by_row and one.times is not None:
-                levels = _by_time(one, steps[0] or step, lag, calendar)
-                notices += _notices(one, levels, step, lag)
-            else:
+        for one in series:
+            if one.times is None or not step_days or lag.by_row:
                 levels = _by_level(one, lag)
+            else:
+                levels = _levels_at(one, one.times, step_days, lag)
+                notices += _notices(one, one.times, levels, step_days, lag)
             parts.append(np.where(levels < 0, -1, levels + one.first))
         found[lag] = np.concatenate(parts)
     return found, notices
@@ -133,34 +120,48 @@ def _by_level(series: Series, lag: Lag) -> Levels:
     return np.where((levels < 0) | (levels >= series.num_levels), -1, levels)
 
 
-def _by_time(series: Series, step: TimeStep | None, lag: Lag, calendar: str) -> Levels:
-    assert series.times is not None
-    if step is None:
-        return np.full(series.num_levels, -1, dtype=np.int64)
-    try:
-        return levels_at(series.times, step, lag.steps, calendar)
-    except ValueError as error:
-        raise DataError(
-            f"{series.path}: {error}, and lagged variables are those of the time before; give each time once, or "
-            f"x[row{lag.steps:+d}] for the value of the row before, whatever its time is"
-        ) from error
+def _levels_at(series: Series, times: Times, step_days: float, lag: Lag) -> Levels:
+    """Return the levels of a series nearest to the times that are wanted; -1 where none is near."""
+    found = np.full(len(times), -1, dtype=np.int64)
+    known = np.flatnonzero(np.isfinite(times) & ~series.is_repeat)
+    if not len(known):
+        return found
+    order = known[np.argsort(times[known], kind="stable")]
+    in_order = times[order]
+    again = np.flatnonzero(np.diff(in_order) <= _SAME * step_days)
+    if len(again):
+        raise _twice(series, int(order[again[0]]), int(order[again[0] + 1]), lag)
+    wanted = times[known] + lag.steps * step_days
+    after = np.minimum(np.searchsorted(in_order, wanted), len(order) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(np.abs(in_order[before] - wanted) < np.abs(in_order[after] - wanted), before, after)
+    found[known] = np.where(np.abs(in_order[nearest] - wanted) <= _NEAR * step_days, order[nearest], -1)
+    return found
 
 
-def _notices(series: Series, levels: Levels, step: TimeStep | None, lag: Lag) -> Iterator[str]:
+def _twice(series: Series, level: int, other: int, lag: Lag) -> DataError:
+    low, high = sorted((level, other))
+    paths = series.path_of(low), series.path_of(high)
+    where = "two of its times are equal" if paths[0] == paths[1] else f"has a time that {paths[0]} has too"
+    return DataError(
+        f"{paths[1]}: {where}, and [time{lag.steps:+d}] needs each time once; give it once, or take "
+        f"[row{lag.steps:+d}], which counts rows whatever their times are"
+    )
+
+
+def _notices(series: Series, times: Times, levels: Levels, step_days: float, lag: Lag) -> Iterator[str]:
     """Yield a line where levels lack an earlier or later one that is not beyond the first and the last."""
-    assert series.times is not None
-    if step is None:
-        return
-    first, last = np.nanmin(series.times), np.nanmax(series.times)
-    wanted = series.times + lag.steps * step.days
-    num_missing = int(((levels < 0) & (wanted >= first) & (wanted <= last)).sum())
-    num_unknown = int(np.isnan(series.times).sum())
-    what = f"{series.path}: [time{lag.steps:+d}] leaves out"
+    known = times[np.isfinite(times)]
+    ends = (np.inf, -np.inf) if not len(known) else (known.min(), known.max())
+    wanted = times + lag.steps * step_days
+    num_missing = int(((levels < 0) & ~series.is_repeat & (wanted >= ends[0]) & (wanted <= ends[1])).sum())
+    num_unknown = len(times) - len(known)
+    what = f"{series.paths[0]}: [time{lag.steps:+d}] leaves out"
     if num_missing:
         count, side = abs(lag.steps), "before" if lag.steps < 0 else "after"
         yield (
-            f"{what} {num_missing} of {series.num_levels} times, {count} step{'s' if count > 1 else ''} ({step.words}) "
-            f"{side} which there is none; [row{lag.steps:+d}] takes the row {side}, whatever its time is"
+            f"{what} {num_missing} of {series.num_levels} times: {count} step{'s' if count > 1 else ''} of "
+            f"{show_step(step_days)} {side} them there is none; [row{lag.steps:+d}] counts rows, whatever their times"
         )
     if num_unknown:
         yield f"{what} {num_unknown} of {series.num_levels} rows, which have no time"

@@ -20,8 +20,7 @@ from mpitrain.data.describe.names import (
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import OnFile, ignore_file, opened
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
-from mpitrain.data.selection.expressions.expression import Expression
-from mpitrain.data.selection.expressions.naming import Naming, clocks_of, is_plain, spell_out
+from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import (
     Grids,
@@ -33,10 +32,12 @@ from mpitrain.data.selection.grid_files import (
     find_lagged,
     in_degrees,
     read_file_times,
+    read_grid_stamps,
 )
 from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
+from mpitrain.data.selection.repeated import Levels, find_repeated
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
-from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines
+from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines, refuse_same_file
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
 from mpitrain.data.selection.variable_access import (
@@ -58,7 +59,9 @@ def open_source(
     num_predicted: int | None = None,
     on_file: OnFile = ignore_file,
 ) -> SampleSource:
-    """Open the files of `selection`, and plan how they are read. Reads no values, save of variables without time.
+    """Open the files of `selection`, and plan how they are read.
+
+    Reads no values, save of variables without time, and of time levels that several files have.
 
     For one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as float32;
     more where a stored block does. `num_predicted`, for predictions: files may lack all targets, which are so many.
@@ -67,9 +70,7 @@ def open_source(
     """
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
-    both = sorted(set(paths) & set(held_out))
-    if both:
-        raise DataError(f"{both[0]}: is in data.data_path and in data.validation_path; take it out of one of them")
+    refuse_same_file(selection, paths, held_out, "data.validation_path")
     with opened(paths[0], on_file, selection.reader) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
     source = opener(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
@@ -87,9 +88,10 @@ def _open_grid(
     for path in paths:
         with opened(path, on_file, selection.reader) as file:
             _add_file(grids, file)
-    layout = _grid_layout(grids)
-    chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     num_times = sum(record.num_times for record in grids.records)
+    repeats = _find_repeats(grids)
+    layout = replace(_grid_layout(grids, repeats), repeats=repeats if num_predicted is None else None)
+    chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     source = SampleSource(
         files=tuple(grids.records),
         chunks=tuple(chunks),
@@ -139,9 +141,8 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
     if is_first:
         in_degrees(grids, access)
         grids.notices += notes_of_first_file(grids, file, access, times)
-    record = SourceFile(
-        file.path, status.st_size, status.st_mtime_ns, num_times, first_time, access, times, grids.selection.reader
-    )
+    of_file = file.path, status.st_size, status.st_mtime_ns, num_times, first_time
+    record = SourceFile(*of_file, access, times, grids.selection.reader, read_grid_stamps(grids, file, access))
     grids.records.append(record)
 
 
@@ -183,10 +184,7 @@ def _look_for_targets(grids: Grids, file: FieldFile) -> None:
 
 def _has_none(names: Sequence[str], file: FieldFile) -> bool:
     """Tell whether a file has nothing of what any of the names needs."""
-    needed = [
-        one for name in names for one in ((name,) if is_plain(name, file) else Expression(name, "variables").names)
-    ]
-    return all(is_absent(reference_of(one, file).name, file) for one in needed)
+    return all(is_absent(reference_of(one, file).name, file) for one in names_needed(names, file))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -226,31 +224,40 @@ def _choose_names(grids: Grids, file: FieldFile) -> None:
 def _spell_out(grids: Grids, file: FieldFile) -> None:
     """Give each level of a run a name of its own, and parse derived variables, by what the first file has."""
     inputs, of_inputs = spell_out(grids.input_names, file, "variables.input_variables")
-    targets = grids.target_names
-    of_targets: dict[str, Expression] = {}
-    if grids.has_targets:
-        targets, of_targets = spell_out(targets, file, "variables.output_variables")
+    key = "variables.output_variables"
+    targets, of_targets = spell_out(grids.target_names, file, key) if grids.has_targets else (grids.target_names, {})
     derived = of_inputs | of_targets
     needed = [one for name in (*inputs, *targets) for one in (derived[name].names if name in derived else (name,))]
     grids.input_names, grids.target_names = inputs, targets
     grids.naming = Naming(derived, clocks_of(needed, file))
 
 
-def _grid_layout(grids: Grids) -> GridLayout:
+def _find_repeats(grids: Grids) -> Levels | None:
+    """Return the level (T,) that each time level repeats; None of a table, whose rows may be of several places."""
+    if not grids.selection.counts_times or grids.grid_shape == (1, 1):
+        return None
+    repeats, notices = find_repeated(grids.records, grids.num_trained_on)
+    grids.notices += notices
+    return repeats
+
+
+def _grid_layout(grids: Grids, repeats: Levels | None) -> GridLayout:
+    lagged, lag_step_days = find_lagged(grids, repeats)
     return GridLayout(
         selection=grids.selection,
         kind=grids.selection.kind,
         grid_shape=grids.grid_shape,
         input_names=grids.input_names,
         target_names=grids.target_names,
-        rule_words=grids.rule.words,
+        rule_words="; and a value at ".join([grids.rule.words, *(f"[{lag}]" for lag in lagged)]),
         rule=grids.rule,
         latitude_name=grids.latitude_name,
         latitude_scale=grids.latitude_scale,
         area_name=grids.area_name,
         naming=grids.naming,
         calendar=grids.calendar or "standard",
-        lagged=find_lagged(grids),
+        lagged=lagged,
+        lag_step_days=lag_step_days,
         statics=grids.statics,
         has_targets=grids.has_targets,
     )

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
+from mpitrain.config import FIRST_RULES, DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
+from mpitrain.data.describe.copies import find_same_file
 from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.files.netcdf_classic import read_global_texts
 from mpitrain.data.formats.open import is_data
@@ -29,7 +30,7 @@ class Selection:
     of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
     others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
     that. `coordinates` are the variables that the user names for "lat", "lon" and "time". `reader` are the plain values
-    of `data.reader`, `rules` is `data.rules`.
+    of `data.reader`, `rules` and `lag_step_days` are those of `data`.
     `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
     longitude is turned to them.
     """
@@ -49,10 +50,16 @@ class Selection:
     units: Mapping[str, str] = field(default_factory=dict)
     held_out_files: tuple[str, ...] = ()
     rules: int | None = None
+    lag_step_days: float | None = None
     target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
     reader: Mapping[str, Any] | None = None
     longitude_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def counts_times(self) -> bool:
+        """Whether times are values, not positions: not in runs of before."""
+        return self.rules != FIRST_RULES
 
 
 def asked_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -83,6 +90,7 @@ def selection_of(
         seed=config.split_seed,
         dtype=config.training.dtype,
         rules=data.rules,
+        lag_step_days=data.lag_step_days,
         held_out_files=() if without_held_out else tuple(data.validation_entries),
         target_transforms=config.network.transforms if to_learn else {},
         coordinates=data.named_coordinates,
@@ -133,6 +141,29 @@ def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
         raise DataError("data.data_path is not set; name a file, a pattern such as 'year_*.nc', or a list of these")
     files = dict.fromkeys(path for entry in entries for path in _matches(entry))
     return tuple(files)
+
+
+def refuse_same_file(
+    selection: Selection, paths: Sequence[Path], others: Sequence[Path], key: str, used_as: str = "data.data_path"
+) -> None:
+    """Raise DataError where one of `others`, which the setting `key` names, is one of `paths`, a link to it or a copy.
+
+    `used_as` are the settings of `paths`. Runs of before took links and copies for other files.
+    """
+    if not selection.counts_times:
+        known = set(paths)
+        both = [(one, one) for one in others if one in known]
+    else:
+        try:
+            both = [found] if (found := find_same_file(paths, others)) is not None else []
+        except OSError as error:
+            raise DataError(f"{error.filename or others[0]}: cannot be read ({error.strerror})") from error
+    for other, path in both[:1]:
+        name = "" if other == path else f" as {path}"
+        raise DataError(
+            f"{other}: is in {key} and in {used_as}{name}; take it out of one of them: skill on samples that are "
+            "trained on or chosen by tells nothing of others"
+        )
 
 
 def name_files(files: Sequence[str]) -> str:

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import TargetTransform
+from mpitrain.data.describe.times import Stamps
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.settings import Selection, expand_paths, refuse_same_file
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess
 from mpitrain.data.transforms import outside_domain, transformed
 from mpitrain.errors import DataError
@@ -38,7 +39,7 @@ class SourceFile:
     """One file: its variables by the name that the settings use, and what tells whether it has changed since.
 
     `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
-    are days since 1970-01-01 in its calendar, where the settings need them.
+    are days since 1970-01-01 in its calendar, where the settings need them, `stamps` as the file has them, of grids.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class SourceFile:
     variables: Mapping[str, VariableAccess] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
     reader: Mapping[str, Any] | None = None  # see `Selection`
+    stamps: Stamps | None = field(default=None, compare=False, repr=False)
 
     def check_unchanged(self) -> None:
         """Raise DataError where the file is gone or another than the one that was opened first."""
@@ -120,7 +122,9 @@ class SampleLayout(ABC):
 
     `kind` is "points" or "fields", `rule_words` say which settings select samples. Names are as the settings spell
     them; samples have no targets, (N, 0), where the files do not hold them. `statics` (1, J or 1, I or 1) are the
-    decoded variables without time that every file repeats, by name; none in a table.
+    decoded variables without time that every file repeats, by name; none in a table. `lag_step_days` is the step of
+    time that lags count, 0 where they count levels, None without lags. `repeats` (T,) is the level of the source that
+    each level repeats, or -1: it is no sample; None where none does.
     """
 
     selection: Selection
@@ -130,6 +134,8 @@ class SampleLayout(ABC):
     rule_words: str
     has_targets: bool = True
     statics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    lag_step_days: float | None = None
+    repeats: npt.NDArray[np.int64] | None = None
     is_grid: ClassVar[bool]
 
     @property
@@ -309,6 +315,11 @@ class SampleSource:
         spread = (number + 1) * most // total_selected - number * most // total_selected
         kept: npt.NDArray[np.bool_] = spread > 0
         return kept
+
+    def refuse_again(self, selection: Selection, key: str) -> None:
+        """Raise DataError where a file of `selection`, which the setting `key` names, is one of this source's."""
+        used, used_as = [record.path for record in self.files], "data.data_path or data.validation_path"
+        refuse_same_file(selection, used, expand_paths(selection.files), key, used_as)
 
     def check_unchanged(self) -> None:
         """Raise DataError where a file is gone or has changed since the source was opened."""

@@ -45,7 +45,8 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
     prepared.remember_run(tools.claim.run)
     if checkpoint is not None:
         group.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))
-    as_trained = config.model_copy(update={"training": prepared.config.training})
+    as_trained = config.with_lag_step(source.layout.lag_step_days)
+    as_trained = as_trained.model_copy(update={"training": prepared.config.training})
     group.on_root(lambda: folder.write_settings(render_yaml(as_trained), waits_for_disk=False))
     record = group.on_root(lambda: tools.records.begin(group, prepared, source, checkpoint))
     started_s = time.monotonic()

@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks, host_array
 from mpitrain.config import RunConfig
-from mpitrain.data import EvaluationSource, SampleSource, Selection, open_source_on_root, selection_of, valid_rows
+from mpitrain.data import EvaluationSource, SampleSource, open_source_on_root, selection_of, valid_rows
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
-from mpitrain.data.selection.settings import expand_paths
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.judge import Judge
@@ -58,7 +57,7 @@ def open_test_files(config: RunConfig, trained_on: SampleSource, ranks: Ranks) -
     selection = replace(
         selection, max_patterns=None, thin_fraction=1.0, units=trained_on.units, longitude_ranges=_ranges(trained_on)
     )
-    ranks.on_root(lambda: _check_apart(selection, trained_on))
+    ranks.on_root(lambda: trained_on.refuse_again(selection, "data.test_path"))
     return open_source_on_root(selection, ranks)
 
 
@@ -66,16 +65,6 @@ def _ranges(source: SampleSource) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest value of each input without time, by its name."""
     inputs = {name: values for name, values in source.layout.statics.items() if name in source.input_names}
     return {name: (float(np.nanmin(one)), float(np.nanmax(one))) for name, one in inputs.items()}
-
-
-def _check_apart(selection: Selection, trained_on: SampleSource) -> None:
-    known = {record.path.resolve() for record in trained_on.files}
-    both = [path for path in expand_paths(selection.files) if path.resolve() in known]
-    if both:
-        raise DataError(
-            f"{both[0]}: is in data.test_path and in data.data_path or data.validation_path; a test is of files that "
-            "nothing was trained or chosen by"
-        )
 
 
 def skill_on_files(judge: Judge, source: SampleSource, ranks: Ranks) -> TestSkill:

@@ -96,6 +96,7 @@ def _is_of_a_run(path: Path) -> bool:
 
 
 def _holds_run(path: Path) -> bool:
+    path = path.resolve()
     folder = RunFolder(path.parent)
     parts = folder.record, folder.checkpoints, folder.own_model, path.parent / "members"
     return path == folder.config and any(one.exists() for one in parts)

@@ -55,6 +55,11 @@ def clocks_of(names: Sequence[str], file: FieldFile) -> frozenset[str]:
     return frozenset(name for name in names if is_clock(name, file))
 
 
+def names_needed(names: Sequence[str], file: FieldFile) -> list[str]:
+    """Return the references to variables that names need: themselves, or those of their expressions."""
+    return [one for name in names for one in ((name,) if is_plain(name, file) else Expression(name, "variables").names)]
+
+
 def is_plain(name: str, file: FieldFile) -> bool:
     """Tell whether a name is a variable's alone: whatever the file itself calls so is."""
     return name in CLOCK_NAMES or not _MARKS & set(name) or not is_absent(name, file)

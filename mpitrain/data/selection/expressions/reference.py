@@ -69,6 +69,8 @@ def parse_reference(text: str, key: str) -> Reference:
     for item in found["inside"].split(","):
         moved = _LAG.match(item.strip())
         if moved:
+            if lag:
+                raise ConfigError(f"{key}: '{text}': two lags; give one")
             lag, by_row = int(moved[2] + moved[3]), moved[1] == "row"
         elif item.strip() != "time":
             indices.append(_index(item.strip(), text, key))
