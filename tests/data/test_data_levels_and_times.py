@@ -154,8 +154,10 @@ def test_a_level_that_one_file_lacks_and_times_that_cannot_be(tmp_path):
     first, second = levels_file(tmp_path / "a.nc"), levels_file(tmp_path / "b.nc", depths=DEPTHS[:2])
     with pytest.raises(DataError, match=r"b.nc: no level deptht=120: its values are 0.5, 10.25; give"):
         sampled(f"[{first}, {second}]", "['t[deptht=120]']")
-    with pytest.raises(DataError, match=r"b.nc: has a time that .*a.nc has too, and"):
-        sampled(f"[{first}, {second}]", "['u[time-1]']")
+    assert len(sampled(f"[{first}, {second}]", "['u[time-1]']")[1]) == (TIMES - 1) * ROWS * COLUMNS  # the same levels
+    other = levels_file(tmp_path / "d.nc", 60)
+    with pytest.raises(DataError, match=r"d.nc: has a time that .*a.nc has too, and"):
+        sampled(f"[{first}, {other}]", "['u[time-1]']")
     bare = write_netcdf(tmp_path / "c.nc", {"u": (("time", "y", "x"), ramp()), "v": (("time", "y", "x"), ramp())})
     with pytest.raises(DataError, match=r"c.nc: its time levels have no time \(a coordinate variable with units"):
         sampled(bare, "[day_of_year]")

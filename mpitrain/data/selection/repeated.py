@@ -66,7 +66,9 @@ class _Repeats:
         ends = [(one.first_time, one.first_time + one.num_times) for one in records]
         self._levels = [first + np.flatnonzero(ranks[first:stop] >= 0) for first, stop in ends]
         self._ranks, variables = ranks, records[0].variables.items()
-        self._names = [name for name, one in variables if one.lag is None and one.axes.time is not None]
+        # Each once: a lagged variable has the values of the variable itself.
+        of_values = {(one.info.name, one.axes.fixed): name for name, one in variables if one.axes.time is not None}
+        self._names = list(of_values.values())
 
     def compare(self, later: int, earlier: int) -> None:
         """Note the levels of a file that repeat those of an earlier one, or earlier ones of its own."""
