@@ -75,3 +75,15 @@ def test_wrong_words_are_one_line_of_all_ranks(words: list[str]) -> None:
     done = launch(["-m", "mpitrain", "train", *words], 3)
     assert done.returncode == 2
     assert sum(line.startswith("mpitrain: error: ") for line in done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_data_file_in_a_folder_with_an_equals_sign_is_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mpitrain.inference.predict.predict", lambda ranks, request: asked.append(request) or 0)
+    Path("year=2010").mkdir()
+    Path("year=2010/ice.nc").touch()
+    assert main(["predict", "model.pt", "--output", "o.nc", "--data", "year=2010/ice.nc", "seed=1"]) == 0
+    assert (asked[0].data, asked[0].overrides) == (("year=2010/ice.nc",), ("seed=1",))

@@ -17,7 +17,7 @@ from test_ensemble_runs import SMALL, ensemble, start, table_of
 
 from mpitrain.cli.main import main
 from mpitrain.config import EnsembleSection, RunConfig, load_run_config
-from mpitrain.ensemble.choice import choose_best
+from mpitrain.ensemble.choice import choose_best, render_best
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member, plan_members
 
@@ -78,6 +78,18 @@ def test_no_search_with_one_seed_knows_chance():
     choice = choose_best(plan, results_of(plan, lambda member: float(member.setting)))
     assert choice is not None
     assert (choice.setting, choice.gap, choice.chance_gap) == (0, 1.0, None)
+
+
+def test_the_best_settings_of_folds_are_those_of_a_run_of_its_own(tmp_path: Path) -> None:
+    section = EnsembleSection.model_validate({"grid": {"model.hidden_size": [4, 8]}, "folds": 3})
+    config = RunConfig.model_validate({"ensemble": section, "data": {"data_path": "a.nc"}})
+    plan = plan_members(config, None, [], Path("ens"))
+    choice = choose_best(plan, results_of(plan, lambda member: -float(member.setting)))
+    assert choice is not None
+    (tmp_path / "best.yaml").write_text(render_best(choice, plan))
+    best = load_run_config(tmp_path / "best.yaml").config
+    assert best.model.hidden_size == 8
+    assert (best.data.folds, best.data.fold, best.data.entries) == (None, None, ["a.nc"])
 
 
 SEARCH = ["ensemble.members=2", "training.epochs=4", *SMALL,

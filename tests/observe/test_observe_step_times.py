@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,4 @@ def test_gpus_are_told_where_there_are_any_and_nowhere_else() -> None:
     assert "<td>2,048 of 80,000 MiB</td>" in render_timing(record)
     assert gpu_use(torch.device("cpu")) is None
     assert "GPU" not in render_timing(timing_record(SLOW_COMPUTING)) + describe_memory(SLOW_COMPUTING)
+    assert describe_memory(replace(SLOW_COMPUTING, memory_mib=(100.0, 300.0, 200.0))) == "300 MiB a rank"

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Finished, launch
 from rocrate.rocrate import ROCrate
 
+from mpitrain.cli.main import main
 from mpitrain.config import load_run_config, render_yaml
 from mpitrain.errors import MissingDependencyError, UserError
 from mpitrain.runs.reproduction.crate import write_crate
@@ -224,3 +226,16 @@ def test_energy_counts_packages_and_their_wrap(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50\n")
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("300\n")
     assert meter.stop()["cpu"] == pytest.approx((150 + 200) / 1e6)
+
+
+def test_the_record_of_a_run_that_was_resumed_twice_has_both_launches_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = np.random.default_rng(0).normal(size=64)
+    np.savez("f.npz", x=values, y=2 * values)
+    words = ["variables.input_variables=[x]", "variables.output_variables=[y]", "--data", "f.npz", "--output", "run"]
+    assert main(["train", *words, "model.name=mlp", "training.early_stopping_patience=99", "--epochs", "1"]) == 0
+    for epochs in (2, 3):
+        assert main(["train", "--resume", "run", "--epochs", str(epochs)]) == 0
+    assert len(json.loads(Path("run/run_record.json").read_text())["earlier"]) == 2

@@ -115,6 +115,14 @@ def test_a_plateau_lowers_the_rate_after_its_patience_and_not_below_the_least():
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.005])
 
 
+def test_a_plateau_is_of_the_validation_loss_where_samples_are_held_out():
+    state = TrainingState()
+    for epoch in range(4):
+        state.record_epoch(1.0 - 0.1 * epoch, 0.5)  # training improves, validation does not
+        state.watch_plateau(1)
+    assert (state.num_plateaus, state.plateau_loss) == (1, 0.5)
+
+
 def test_the_learning_rate_scales_with_the_global_batch():
     assert [scaled_learning_rate(0.1, how, 4) for how in ("none", "linear", "sqrt")] == pytest.approx([0.1, 0.4, 0.2])
 
