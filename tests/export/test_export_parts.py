@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import netCDF4
 import numpy as np
@@ -16,9 +17,10 @@ from export_cases import emulator_of, networks, samples, write_sources
 from networks import build_icenet
 
 from mpitrain.compiler import find_compiler
-from mpitrain.config import load_run_config
+from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.export import cpp_check
+from mpitrain.export.networks import LoadedRun
 from mpitrain.export.saber_emulators import SaberNames, VerticalEmulator
 from mpitrain.export.source.emulator import Variable, _printable
 from mpitrain.export.source.fortran_kinds import _fields
@@ -26,6 +28,8 @@ from mpitrain.export.source.words import _table
 from mpitrain.export.sources import _variables
 from mpitrain.inference.portable import with_numpy
 from mpitrain.inference.portable.tiles import blocks_of_sums
+from mpitrain.models.files.description import ModelDescription
+from mpitrain.train import RunFolder
 
 
 def test_a_range_is_the_recorded_one_else_that_of_the_inputs_else_four_deviations() -> None:
@@ -154,3 +158,14 @@ def test_a_batch_has_the_bits_of_single_calls_and_of_numpy(units: int, activatio
 
 def _address(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
+
+
+def test_runs_with_inputs_in_another_order_are_no_ensemble() -> None:
+    model = SimpleNamespace(state_dict=lambda: {"input_mean": torch.zeros(2), "output_mean": torch.zeros(1)})
+    of_names = [
+        LoadedRun(
+            RunFolder(Path("run")), RunConfig(), SimpleNamespace(model=model), None, ModelDescription(names, ("y",))
+        )
+        for names in (("a", "b"), ("b", "a"), ("a", "b"))
+    ]
+    assert of_names[0].variables == of_names[2].variables != of_names[1].variables

@@ -198,3 +198,10 @@ def test_the_dtype_of_a_narrow_input_comes_back():
         assert layer(some("points").bfloat16()).dtype == torch.bfloat16
     assert isinstance(layer, VirtualBatchNorm)
     assert take_batch_sums(layer).dtype == torch.float32
+
+
+def test_the_exportable_layer_has_every_option_of_the_users_own():
+    own = nn.Sequential(nn.BatchNorm1d(3, eps=0.1, momentum=0.3, affine=False))
+    (layer,) = use_virtual_batch_norm(own)
+    exported = layer.to_torch()
+    assert (exported.eps, exported.momentum, exported.affine) == (0.1, 0.3, False)
