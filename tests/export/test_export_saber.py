@@ -123,11 +123,11 @@ def test_asked_entries_of_a_vertical_jacobian_are_the_whole_ones(rows: list[int]
     network = plain_network(30, 20)
     emulator = torch.jit.script(emulator_of(network, torch.zeros(30), SaberNames(("t",), ("s",)), is_vertical=True))
     inputs, mask = torch.randn(11, 30), torch.ones(11, 1)
-    mask[5], inputs[5] = 0.0, torch.inf
+    mask[5], mask[7], inputs[5] = 0.0, 0.5, torch.inf
     row_indices, column_indices = (torch.tensor(one, dtype=torch.int64) for one in (rows, columns))
     with torch.no_grad():
         found = emulator.jac_physical(inputs, mask, row_indices, column_indices)
-    expected = input_jacobian(network, inputs)[1][:, row_indices, column_indices]
+    expected = input_jacobian(network, inputs)[1][:, row_indices, column_indices] * mask
     assert found.shape == (11, len(rows))
     assert torch.equal(found[5], torch.zeros(len(rows)))
     valid = torch.arange(11) != 5

@@ -254,3 +254,11 @@ def test_losses_of_samples_add_in_double_precision():
         assert found.item() == pytest.approx(math.fsum((errors**2).tolist()), rel=1e-14)
 
     on_played_ranks(1, body)
+
+
+def test_evaluated_losses_count_targets_by_their_weights():
+    piece = Microbatch(0, torch.zeros(2, 1), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]]))
+    loss = WeightedLoss(MeanSquaredError().build(), target_weights=torch.tensor([1.0, 2.0]))
+    outputs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert loss.double_sums(outputs, piece).tolist() == [1 * 1 + 2 * 4 + 3 * 9 + 6 * 16, 1 + 2 + 3 + 6]
+    assert torch.equal(loss.sums_by_target(outputs, piece).sum(0), loss.double_sums(outputs, piece))

@@ -227,3 +227,14 @@ def test_every_key_of_the_large_emulator_has_its_effect(tmp_path):
     records = records_of(tmp_path / "models_aice")
     assert [len(record["jacobian"]) for record in records] == [14] * 4  # stopped at min_epochs
     assert len({record["jacobian_change"] for record in records}) == 4
+
+
+def test_a_jacobian_that_changes_leaves_early_stopping_s_verdict():
+    section = TrainingSection(track_jacobian=True, jacobian_tolerance=0.01, early_stopping_patience=2)
+    values = iter([[1.0], [2.0], [4.0]])
+    callback, state = JacobianCallback(lambda: next(values), section), TrainingState()
+    for _ in range(3):
+        state.record_epoch(1.0, None)
+        state.stopped_early = True
+        callback.on_epoch(state, 0.1, 0.0)
+        assert state.stopped_early
