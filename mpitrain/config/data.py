@@ -149,7 +149,8 @@ class DataSection(Section):
     """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid."""
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
-    1, that of runs which record none, lags and split=time count time levels in the order of the files, not times."""
+    1, that of runs which record none, lags and split=time count time levels in the order of the files, levels that
+    repeat others are samples, and copies of training data are not refused."""
     lag_step_days: NumberOrZero | None = None
     """Length in days of the step of time that lags such as x[time-1] count, which each run records; 0: they count time
     levels in the order of the files; null: the most frequent step of the data."""
