@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from conftest import TIMEOUT_S, need_program
+from networks import network_settings
 
-from mpitrain.config.model import network_settings
 from mpitrain.export.source.c import c_files, cpp_files
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.export.source.fortran import fortran_files

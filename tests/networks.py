@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from pydantic_core import PydanticCustomError
 from torch import nn
 
-from mpitrain.config.model import network_settings
+from mpitrain.config.model import NETWORKS
+from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
+
+
+def network_settings(**values: Any) -> Any:
+    """Return the section `model` with these values. Raises ConfigError for wrong ones."""
+    try:
+        return NETWORKS.validate(values)
+    except PydanticCustomError as error:
+        raise ConfigError(str(error)) from error
 
 
 def build_icenet(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpitrain.errors import LaunchError
@@ -19,6 +21,16 @@ class Device(str):
     def type(self) -> str:
         """The kind of device, cpu or cuda."""
         return self.partition(":")[0]
+
+    @property
+    def gpu(self) -> str | None:
+        """What names this GPU for all ranks, also where each sees its own alone; None for a CPU."""
+        if self.type != "cuda":
+            return None
+        import torch
+
+        uuid = getattr(torch.cuda.get_device_properties(self), "uuid", None)
+        return str(uuid or f"{self} of {socket.gethostname()}")
 
 
 CPU = Device("cpu")
@@ -43,6 +55,22 @@ def choose_device(requested: str, local_rank: int) -> Device:
             f"{num_visible} ranks a node"
         )
     return Device(f"cuda:{index}")
+
+
+def find_gpu_conflict(hosts: Sequence[str], gpus: Sequence[str | None]) -> tuple[str, str] | None:
+    """Return what is wrong with the ranks' GPUs, and what to do; None where each has its own, or none has one.
+
+    `hosts` and `gpus` are in rank order, a GPU as `Device.gpu` names it.
+    """
+    if not any(gpus):
+        return None
+    for rank, (host, gpu) in enumerate(zip(hosts, gpus, strict=True)):
+        if gpu is None:
+            return f"rank {rank} on {host} has no GPU, others have", "ask for as many GPUs as ranks on every host"
+        if gpu in gpus[:rank]:
+            what = f"{host}: ranks {gpus.index(gpu)} and {rank} share the GPU {gpu}"
+            return what, "start one rank a GPU: --gpus-per-task=1, or fewer ranks on that host"
+    return None
 
 
 def has_gpu_driver() -> bool:

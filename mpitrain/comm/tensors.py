@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
 from mpitrain.comm.agent.arrival import limit_collectives
 from mpitrain.comm.arrays import require_torch
-from mpitrain.comm.device import Device, choose_device
+from mpitrain.comm.device import Device, choose_device, find_gpu_conflict
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.start import fail_alone
 from mpitrain.config import ComputeSection, TrainingSection
@@ -42,7 +42,17 @@ def settle_tensors(ranks: Ranks, semantics: str, compute: ComputeSection, traini
     """
     ranks.device = ranks.on_all_ranks(lambda: choose_device(compute.device, ranks.local_rank))
     ranks.backend = ranks.on_all_ranks(lambda: choose_backend(semantics, compute.backend, ranks.device, ranks))
+    if semantics != "reference":
+        _check_gpus(ranks)
     settle_order_and_threads(ranks, semantics, training)
+
+
+def _check_gpus(ranks: Ranks) -> None:
+    """Raise LaunchError, on all ranks, where two share a GPU, or some have none: nccl needs one each. Collective."""
+    gpus = ranks.gather_object(ranks.on_all_ranks(lambda: ranks.device.gpu))
+    conflict = find_gpu_conflict(ranks.gather_object(ranks.host), gpus)
+    if conflict is not None:
+        raise LaunchError(f"{conflict[0]}; {conflict[1]}, or compute.device=cpu")
 
 
 def settle_order_and_threads(ranks: Ranks, semantics: str, training: TrainingSection) -> None:

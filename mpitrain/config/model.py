@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic_core import PydanticCustomError
 
 from mpitrain.config.component import Room
 from mpitrain.config.section import PositiveNumber
-from mpitrain.errors import ConfigError
 
 Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu", "silu"]
 ICE_NAMES, ICE_STANDARD_NAMES = ("aice", "siconc", "icec", "sic"), ("sea_ice_area_fraction",)
@@ -26,14 +24,6 @@ OutputTransforms = Annotated[
 
 
 NETWORKS = Room("model", "mpitrain.models.networks", is_strict=True)
-
-
-def network_settings(**values: Any) -> Any:
-    """Return the section `model`, a `Network`, with these values. Raises as pydantic does for wrong ones."""
-    try:
-        return NETWORKS.validate(values)
-    except PydanticCustomError as error:
-        raise ConfigError(str(error)) from error
 
 
 def is_ice_concentration(name: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mpitrain.cluster.cores import oversubscription_warning
+from mpitrain.comm.device import find_gpu_conflict
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
 
@@ -135,27 +136,16 @@ def compare_devices(facts: Sequence[RankFacts], devices: Sequence[DeviceFacts]) 
 
 def _compare_gpus(facts: Sequence[RankFacts], devices: Sequence[DeviceFacts]) -> CheckResult:
     name = "GPU of each rank"
-    ranked = list(zip(facts, devices, strict=True))
-    for fact, device in ranked:
+    for fact, device in zip(facts, devices, strict=True):
         if device.problem:
             fix = "ask the scheduler for a GPU a rank (--gpus-per-task=1), or use compute.device=auto"
             return CheckResult(name, "fail", f"rank {fact.rank} on {fact.host}: {device.problem}", fix)
-    owners: dict[str, list[RankFacts]] = defaultdict(list)
-    for fact, device in ranked:
-        if device.gpu_uuid is not None:
-            owners[device.gpu_uuid].append(fact)
-    if not owners:
+    if not any(device.gpu_uuid for device in devices):
         return CheckResult(name, "skip", "no GPU: the ranks compute on the CPU")
-    without = [fact for fact, device in ranked if device.gpu_uuid is None]
-    shared = {uuid: ranks for uuid, ranks in owners.items() if len(ranks) > 1}
-    if shared:
-        uuid, ranks = next(iter(shared.items()))
-        what = f"{ranks[0].host}: ranks {' and '.join(str(fact.rank) for fact in ranks)} share the GPU {uuid}"
-        return CheckResult(name, "fail", what, "start one rank a GPU: --gpus-per-task=1, or fewer ranks on that host")
-    if without:
-        what = f"rank {without[0].rank} on {without[0].host} has no GPU, others have"
-        return CheckResult(name, "fail", what, "ask for as many GPUs as ranks on every host")
-    return CheckResult(name, "pass", f"{len(owners)} GPUs, one a rank: {devices[0].gpu_name}")
+    conflict = find_gpu_conflict([fact.host for fact in facts], [device.gpu_uuid for device in devices])
+    if conflict is not None:
+        return CheckResult(name, "fail", *conflict)
+    return CheckResult(name, "pass", f"{len(devices)} GPUs, one a rank: {devices[0].gpu_name}")
 
 
 def compare_fingerprints(facts: Sequence[RankFacts], fingerprints: Sequence[str]) -> CheckResult:

@@ -69,9 +69,7 @@ def collect_device_facts(requested: str, local_rank: int, thread_level: str | No
         return DeviceFacts(None, "", thread_level, str(error))
     if device.type != "cuda":
         return DeviceFacts(None, "", thread_level)
-    properties = torch.cuda.get_device_properties(device)
-    uuid = getattr(properties, "uuid", None) or f"{socket.gethostname()} index {device.index}"
-    return DeviceFacts(str(uuid), properties.name, thread_level)
+    return DeviceFacts(device.gpu, torch.cuda.get_device_properties(device).name, thread_level)
 
 
 def file_fingerprint(path: Path) -> str:

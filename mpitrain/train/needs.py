@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mpitrain.comm import Device
-from mpitrain.comm.device import CPU
 from mpitrain.config import DistributedSection, TrainingSection
 
 
@@ -65,7 +64,7 @@ class EngineRequest:
         return (
             self.semantics == "standard"
             and self.resuming(None).engine in ("auto", "compiled")
-            and self.needs_autograd(CPU) is None
+            and self.needs_autograd(Device("cpu")) is None
             and training.loss_function.kernel is not None
             and network.chain(1, 1) is not None
             and not training.follows_jacobian

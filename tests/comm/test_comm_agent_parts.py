@@ -61,6 +61,14 @@ def test_a_process_is_ending_that_exits_or_that_a_sigkill_awaits(
     assert processes.is_ending(7) == is_ending
 
 
+def test_a_launch_in_the_folder_for_temporary_files_still_says_what_it_has_to(tmp_path: Path) -> None:
+    environ = {**launcher_environment(), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "mpitrain", "doctor", "--static"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.stdout.startswith("mpitrain doctor: one process")
+    assert list(tmp_path.iterdir()) == []
+
+
 class Communicator:
     def __init__(self) -> None:
         self.notes, self.seen = CollectiveNotes(), ""

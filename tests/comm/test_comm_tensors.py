@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.cluster.rank_info import RankInfo
+from mpitrain.comm import tensors
 from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tensors import choose_backend
-from mpitrain.config import ComputeSection, RunConfig
+from mpitrain.comm.tensors import choose_backend, settle_tensors
+from mpitrain.config import ComputeSection, RunConfig, TrainingSection
 from mpitrain.errors import LaunchError
 
 CPU, GPU = Device("cpu"), Device("cuda:0")
@@ -56,6 +58,24 @@ def test_reference_semantics_speak_mpi_only():
     assert choose_backend("reference", "auto", CPU, ranks_over("mpi")) == "mpi"
     with pytest.raises(LaunchError, match="semantics=reference needs MPI between the ranks"):
         choose_backend("reference", "auto", CPU, ranks_over("torch"))
+
+
+@pytest.mark.parametrize("gpus", [["A", "A"], ["A", None], [None, "A"]])
+def test_ranks_without_a_gpu_of_their_own_are_refused(monkeypatch, gpus):
+    monkeypatch.setattr(tensors, "choose_device", lambda requested, local_rank: Device(f"cuda:{local_rank}"))
+    monkeypatch.setattr(Device, "gpu", property(lambda device: gpus[int(device.partition(":")[2])]))
+
+    def start(communicator):
+        ranks = played_ranks_of(communicator)
+        with pytest.raises(LaunchError) as error:
+            settle_tensors(ranks, "standard", ComputeSection(), TrainingSection())
+        return str(error.value)
+
+    first, second = on_played_ranks(2, start)
+    rank = "ranks 0 and 1 share the GPU A" if all(gpus) else f"rank {gpus.index(None)} on here has no GPU, others have"
+    assert first == second
+    assert rank in first
+    assert first.endswith(", or compute.device=cpu")
 
 
 @pytest.mark.parametrize(

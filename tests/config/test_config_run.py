@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from networks import network_settings
 from pydantic import ValidationError
 
 from mpitrain.config import (
@@ -13,7 +14,6 @@ from mpitrain.config import (
     TrainingSection,
     VariablesSection,
 )
-from mpitrain.config.model import network_settings
 
 
 def test_what_null_means() -> None:

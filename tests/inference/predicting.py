@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from conftest import REFERENCE_CASE
 from history_samples import read_samples
-from networks import build_icenet
+from networks import build_icenet, network_settings
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.config.model import network_settings
 from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of

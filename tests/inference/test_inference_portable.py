@@ -161,7 +161,8 @@ def test_without_a_compiler_numpy_computes(tmp_path: Path) -> None:
 
 
 def test_networks_that_it_cannot_serve() -> None:
-    from mpitrain.config.model import network_settings
+    from networks import network_settings
+
     from mpitrain.models.build import build_model
 
     assert portable_network_of(build_model(network_settings(name="cnn", hidden_size=4), 2, 1, seed=1)) is None

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from networks import build_icenet
+from networks import build_icenet, network_settings
 from torch import nn
 
-from mpitrain.config.model import network_settings
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model, random_layers
 from mpitrain.models.dense import DenseChain

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
+from networks import network_settings
 
-from mpitrain.config.model import network_settings
 from mpitrain.models.batch_norm import take_batch_sums
 from mpitrain.models.build import build_model
 from mpitrain.models.checkpointing import apply_gradient_checkpointing, remove_gradient_checkpointing

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from networks import network_settings
 from torch import nn
 
-from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 
 

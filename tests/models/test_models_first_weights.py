@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from networks import build_icenet
+from networks import build_icenet, network_settings
 
 from mpitrain.config import load_run_config
-from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
 from mpitrain.runs.build import ModelRequest

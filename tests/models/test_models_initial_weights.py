@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import REFERENCE_CASE
-from networks import build_icenet
+from networks import build_icenet, network_settings
 
-from mpitrain.config.model import network_settings
 from mpitrain.errors import DataError
 from mpitrain.models.build import build_model
 from mpitrain.models.files.initial_weights import load_initial_weights

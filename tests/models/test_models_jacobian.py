@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from networks import network_settings
 
-from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 from mpitrain.models.jacobian import input_jacobian, scalar_jacobian
 

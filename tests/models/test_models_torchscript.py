@@ -5,11 +5,10 @@ import errno
 import pytest
 import torch
 from conftest import launch
-from networks import build_icenet
+from networks import build_icenet, network_settings
 from torch import nn
 
 from mpitrain import durable_files
-from mpitrain.config.model import network_settings
 from mpitrain.errors import OutputError
 from mpitrain.models.batch_norm import take_batch_sums, update_running_statistics
 from mpitrain.models.build import build_model

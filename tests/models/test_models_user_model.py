@@ -4,8 +4,8 @@ import sys
 
 import pytest
 import torch
+from networks import network_settings
 
-from mpitrain.config.model import network_settings
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import VirtualBatchNorm
 from mpitrain.models.build import build_model

@@ -11,6 +11,7 @@ from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
 from mpitrain.train.choose_engine import choose_engine, slow_step_notices
+from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.needs import EngineRequest
 
 DEEP = ("model.name=mlp", "model.hidden_layers=4", "training.engine=eager")
@@ -157,3 +158,11 @@ def test_a_switch_that_makes_small_steps_many_times_slower_says_how_much(setting
     line = "on CPUs a step of a network this small takes up to 400 times as long with it; leave it out here"
     found = slow_step_notices(request, choose(*settings.split()), model, torch.device("cpu"))
     assert found == ([] if cause is None else [f"{cause}: {line}"])
+
+
+@pytest.mark.parametrize(("width", "is_said"), [(64, True), (65, False)])
+def test_a_gpu_that_is_slower_than_a_cpu_says_so(width, is_said):
+    settings = ["model.name=mlp", f"model.hidden_size={width}"]
+    request, model, _ = asked(settings)
+    found = slow_step_notices(request, EngineChoice("eager", ""), model, torch.device("cuda"))
+    assert ["give compute.device=cpu" in line for line in found] == [True] * is_said

@@ -57,10 +57,10 @@ def open_watch(place: Place, identity: str, purpose: str, order: Mapping[str, An
 
     Where no folder can be had, the watch is inactive, and its `problem` says why.
     """
-    name = folder_name(identity, purpose)
-    facts = {"world_size": place.world_size, "is_one_node": place.is_one_node, "shared": str(Path.cwd() / name)}
+    shared = str(Path.cwd() / folder_name(identity, purpose))
+    facts = {"world_size": place.world_size, "is_one_node": place.is_one_node, "shared": shared}
     try:
-        folder = open_private_folder(Path(tempfile.gettempdir()), name)
+        folder = open_private_folder(Path(tempfile.gettempdir()), folder_name(identity, purpose, socket.gethostname()))
     except OSError as error:
         watch = NodeWatch(rank=place.rank)
         watch.problem = str(error)

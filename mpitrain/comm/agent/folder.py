@@ -113,9 +113,13 @@ def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def folder_name(identity: str, purpose: str) -> str:
-    """Return the name of a launch's folder: the same on all its ranks, another for another launch or user."""
-    return f".mpitrain-{purpose}-{os.getuid()}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+def folder_name(identity: str, purpose: str, host: str = "") -> str:
+    """Return the name of a launch's folder: the same on all its ranks, another for another launch or user.
+
+    With a host, of the folder on that node: TMPDIR may be a folder that all nodes see, or the working directory.
+    """
+    launch = hashlib.sha256(f"{identity}{host and f' on {host}'}".encode()).hexdigest()[:12]
+    return f".mpitrain-{purpose}-{os.getuid()}-{launch}"
 
 
 def launch_identity(environ: Mapping[str, str]) -> str:

@@ -47,18 +47,17 @@ class Transport:
 
 def available_transports(ranks: Ranks) -> tuple[str, ...]:
     """Return what this launch offers, the same on all ranks: nccl where every rank has a GPU of its own. Collective."""
-    own = ranks.cpu.all_gather_object((ranks.host, _own_gpu(ranks)))
-    has_gpus = all(gpu for _, gpu in own) and len(set(own)) == len(own)
+    gpus = ranks.cpu.all_gather_object(_own_gpu(ranks))
+    has_gpus = all(gpus) and len(set(gpus)) == len(gpus)
     through_mpi = ("mpi4py", "mpi") if isinstance(ranks.cpu, MpiCommunicator) else ()
     return (*through_mpi, "gloo", *(("nccl",) if has_gpus else ()))
 
 
 def _own_gpu(ranks: Ranks) -> str:
     try:
-        device = choose_device("cuda", ranks.local_rank)
+        return choose_device("cuda", ranks.local_rank).gpu or ""
     except LaunchError:
         return ""
-    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def start_transports(ranks: Ranks, names: Sequence[str], timeout_s: float) -> list[Transport]:

@@ -70,11 +70,6 @@ def _joined(name: str, parts: Sequence[tuple[str, int]], shape: str, before: str
     yield _statement(f"real(wp), parameter :: {name}({shape}) = {before}[", [part for part, _ in parts], f"]{after}")
 
 
-def integers(name: str, values: Sequence[int]) -> str:
-    """Return the declaration of a constant array of integers."""
-    return _statement(f"integer, parameter :: {name}({len(values)}) = [", list(map(str, values)), "]")
-
-
 def texts(name: str, values: Sequence[str]) -> str:
     """Return the declaration of a constant array of texts, as long as the longest of them."""
     longest = max(1, *(len(value.encode()) for value in values))  # Fortran counts bytes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.comm.device import CPU
+from mpitrain.comm import Device
 from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES, microbatches_of
 from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, load_run_config
 from mpitrain.data.dataset.split import split_rule
@@ -118,7 +118,7 @@ class _Asked:
         model = build_dense(config.network, *sizes, np.dtype(config.training.dtype))
         reason: str | None = "is no chain of dense layers"
         if model is not None:
-            reason = what_cannot_be_compiled(self.engine_request, CPU, model, 0)
+            reason = what_cannot_be_compiled(self.engine_request, Device("cpu"), model, 0)
         if model is None or reason:
             raise ConfigError(
                 f"{self.path}: model.name={config.network.name}: {reason}; a trainer is the compiled step"

@@ -82,11 +82,6 @@ def read_own_model(path: Path) -> OwnModel:
         raise _damaged(path, error) from error
 
 
-def read_own_tensors(path: Path) -> dict[str, Array]:
-    """Return the tensors of a run's own file by name. Raises DataError where it is missing or damaged."""
-    return _read(path)[1]
-
-
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give the folder of a run, or its model.safetensors or model.pt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def names_of_launch() -> list[str]:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(start_faults.free_port()), "RANK": "0"}
-    name = folder_name(launch_identity(meeting), "start")
+    name = folder_name(launch_identity(meeting), "start", socket.gethostname())
     return [name, *(f"{name}-{number}" for number in range(2, NUM_NAMES + 1))]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from export_cases import MEAN, STD, emulator_of, networks, run_in, write_sources
+from networks import network_settings
 
-from mpitrain.config.model import network_settings
 from mpitrain.inference.portable.network import portable_network_of
 from mpitrain.models.build import build_model
 from mpitrain.models.files.torchscript import save_model

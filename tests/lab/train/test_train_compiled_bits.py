@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from networks import network_settings
 
 from mpitrain.cluster.cpu.identity import detect_cpu
-from mpitrain.config.model import network_settings
 from mpitrain.models.build import build_model
 from mpitrain.models.convolutional.graph import field_graph_of
 from mpitrain.train.compiled import build

@@ -67,10 +67,9 @@ def test_a_replayed_graph_is_the_eager_step(more, clipped):
     assert graph.engine.epoch_loss() == pytest.approx(eager.engine.epoch_loss(), rel=1e-6)
 
 
-def test_a_replayed_graph_is_faster(record_property):
+def test_a_replayed_graph_is_faster():
     eager, graph = (seconds_a_step(GpuRun(*MLP, f"training.engine={engine}")) for engine in ("eager", "cuda_graph"))
-    record_property("eager_step_us", eager * 1e6)
-    record_property("cuda_graph_step_us", graph * 1e6)
+    print(f"eager {eager * 1e6:.0f} us a step, cuda_graph {graph * 1e6:.0f} us")
     assert graph < eager
 
 
