@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import netCDF4
 import numpy as np
 import pytest
 from conftest import launch, train, without_notes_on_cores
@@ -141,6 +142,21 @@ def test_a_run_ends_with_the_prediction_of_a_forecast(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"note: {forecast}: no variable 'aice_h': predicted from the inputs alone" in done.stderr
     assert list(read(tmp_path / "run" / "prediction.nc")) == ["lon", "lat", "aice_ffnn", *DERIVATIVES]
+
+
+def test_longitudes_that_the_run_s_own_prediction_meets_are_in_the_turn_it_learnt(tmp_path: Path) -> None:
+    history, turned = write_grid(tmp_path / "a.nc"), tmp_path / "turned.nc"
+    with netCDF4.Dataset(str(history), "a") as dataset:
+        dataset["lon"][:] += 180.0  # 180 to 184
+    shutil.copy(history, turned)
+    with netCDF4.Dataset(str(turned), "a") as dataset:
+        dataset["lon"][:] -= 360.0
+    settings = ("variables.input_variables=[x, lon]", *XY[1:], f"data.data_path={history}", "training.epochs=2")
+    done = train(None, tmp_path / "run", *settings, f"prediction.cice_history={turned}")
+    assert done.returncode == 0, done.stderr
+    predict_played(tmp_path / "run" / "model.pt", config_of(history, *settings[:3]), tmp_path / "p.nc")
+    expected, found = (read(path)["y_predicted"] for path in (tmp_path / "p.nc", tmp_path / "run" / "prediction.nc"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_training_needs_targets_and_predictions_say_what_they_miss(tmp_path: Path) -> None:

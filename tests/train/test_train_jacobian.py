@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import TESTS, launch, train
-from networks import build_icenet
+from networks import build_icenet, network_settings
 from played_ranks import on_played_ranks, played_ranks_of
 from torch import nn
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
-from mpitrain.config import TrainingSection, load_run_config
+from mpitrain.config import TargetTransform, TrainingSection, load_run_config
 from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
+from mpitrain.models.build import build_model
+from mpitrain.models.jacobian import input_jacobian
+from mpitrain.models.output_transforms import answer_as_learnt, find_inverse
 from mpitrain.train.callbacks import Callback, JacobianCallback
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.weights_digest import CrcOfWeights
@@ -73,6 +76,16 @@ def test_the_mean_is_the_closed_form_on_any_number_of_ranks():
     assert mean == pytest.approx(closed_form(icenet(), samples), rel=1e-5)
     assert [mean_on(num_ranks, samples) for num_ranks in (2, 3, 4, 8)] == [mean] * 4
     assert mean_on(3, samples, num_virtual_ranks=None) == pytest.approx(mean, rel=1e-6)  # reference: 3 parts
+
+
+def test_the_mean_is_that_of_physical_outputs_whatever_is_learnt_in_their_place():
+    model = build_model(network_settings(name="mlp", hidden_size=4), 5, 1, 1, transforms=[TargetTransform("log", 1.0)])
+    samples = torch.randn(103, 5, generator=torch.Generator().manual_seed(0))
+    answer_as_learnt(model)
+    mean = mean_on(1, samples, model)  # threads share the model
+    learnt, slopes = (part.detach().double() for part in input_jacobian(model, samples))  # of the logarithm
+    assert mean == pytest.approx((learnt.exp() * slopes[:, 0]).mean(dim=0).tolist(), rel=1e-5)
+    assert not find_inverse(model).is_applied
 
 
 def test_virtual_ranks_without_samples_count_for_nothing():
