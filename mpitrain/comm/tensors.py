@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from mpitrain.cluster.cores import oversubscription_warning, threads_per_rank
 from mpitrain.comm.agent.arrival import limit_collectives
+from mpitrain.comm.agreement import mark_agreed
 from mpitrain.comm.arrays import require_torch
 from mpitrain.comm.device import Device, choose_device, find_gpu_conflict
 from mpitrain.comm.ranks import Ranks
@@ -52,7 +53,7 @@ def _check_gpus(ranks: Ranks) -> None:
     gpus = ranks.gather_object(ranks.on_all_ranks(lambda: ranks.device.gpu))
     conflict = find_gpu_conflict(ranks.gather_object(ranks.host), gpus)
     if conflict is not None:
-        raise LaunchError(f"{conflict[0]}; {conflict[1]}, or compute.device=cpu")
+        raise mark_agreed(LaunchError(f"{conflict[0]}; {conflict[1]}, or compute.device=cpu"))
 
 
 def settle_order_and_threads(ranks: Ranks, semantics: str, training: TrainingSection) -> None:
