@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from mpitrain.data.describe.axes import Axes
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.axes import Axes
 
 
 @dataclass(frozen=True)

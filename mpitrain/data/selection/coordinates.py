@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
 from mpitrain.data.describe.times import (
     Stamps,
@@ -25,7 +26,7 @@ from mpitrain.data.describe.times import (
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.source import SampleSource, SourceFile
-from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_role, read_part, time_variable
+from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_main, read_part
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import DataError
 
@@ -131,10 +132,7 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     found: list[Stamps | None] = []
     for record in source.files:
         stamps = record.stamps
-        if stamps is None:
-            file = source.handles.get(record)
-            stamps = read_stamps(time_variable(record.variables, file, source.selection.coordinates), file)
-        found.append(stamps)
+        found.append(stamps if stamps is not None else read_stamps(record.time, source.handles.get(record)))
     return ranks_of_stamps(found, [record.num_times for record in source.files])
 
 
@@ -160,9 +158,11 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 
 def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
-    file, named = source.handles.get(record), source.selection.coordinates
+    named = source.selection.coordinates
+    description = FileDescription(source.handles.get(record), named)
     try:
-        access = find_access(file, find_role(role, file, source.leading_references, named), True, named)
+        name = description.find_quantity(role, find_main(description, source.leading_references))
+        access = find_access(description, name, True)
     except DataError:
         return None
     full = record.num_times, *source.grid_shape
@@ -199,11 +199,10 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
     name = ""
     parts: list[npt.NDArray[np.float64]] = []
     for record in source.files:
-        file = source.handles.get(record)
-        info = time_variable(record.variables, file, source.selection.coordinates)
+        info = record.time
         if info is None or not info.units:
             return None, {}, ""
-        values = read_column(file, info)
+        values = read_column(source.handles.get(record), info) if record.stamps is None else record.stamps.values
         own, name = _time_attributes(info), name or info.name
         attributes = attributes or own
         parts.append(values if _same_times(own, attributes) else _converted(values, own, attributes, record))

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.names import as_list, setting_name
+from mpitrain.data.describe.names import LONGITUDE, as_list, is_called, setting_name
 from mpitrain.data.describe.times import Times
 from mpitrain.data.files.first_part import first_values
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.expressions.clock import clock_values, is_clock
-from mpitrain.data.selection.variable_access import in_radians, is_longitude_of
+from mpitrain.data.selection.variable_access import in_radians
 
 DAYS_A_YEAR = 365.25
 _TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR, "hour_of_day": 24.0,
@@ -41,7 +41,7 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
     if not info.is_numeric:
         return None
     turn = 2 * np.pi if in_radians(info) else 360.0
-    found = turn if is_longitude_of(name, file) else _TURNS.get(info.short_name.lower())
+    found = turn if is_called(info, LONGITUDE) else _TURNS.get(info.short_name.lower())
     return found if found is not None and goes_around(first_values(info, file), found) else None
 
 

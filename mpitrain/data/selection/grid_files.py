@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.names import LATITUDE, LONGITUDE, odd_units
+from mpitrain.data.describe.axes import refuse_other_levels
+from mpitrain.data.describe.description import FileDescription
+from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_called, odd_units
 from mpitrain.data.describe.times import Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
-from mpitrain.data.selection.axes import refuse_other_levels
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
@@ -23,11 +24,9 @@ from mpitrain.data.selection.variable_access import (
     FROM_RADIANS,
     VariableAccess,
     find_access,
-    find_role,
-    is_longitude_of,
+    find_main,
     is_radians,
     read_part,
-    time_variable,
     turned,
 )
 from mpitrain.data.units import counts_from_a_date, find_conversion
@@ -93,12 +92,16 @@ class Grids:
         return self.references(self.leading_names) or self.references(self.main_names)
 
 
-def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> Any:
-    """Return the decoded times of a file where the settings need them. Raises DataError where it cannot have them."""
+def read_file_times(
+    grids: Grids, file: FieldFile, info: VariableInfo | None, access: Mapping[str, VariableAccess]
+) -> Any:
+    """Return the decoded times of a file, by its time variable, where the settings need them.
+
+    Raises DataError where it cannot have them.
+    """
     lags = any(one.lag for one in access.values())
     if not grids.naming.clocks and not lags:
         return None
-    info = time_variable(access, file, grids.selection.coordinates)
     if not grids.naming.clocks and (info is None or not counts_from_a_date(info.units)):
         return None  # lags count levels
     times, calendar, are_middles = read_times(info, file)
@@ -117,9 +120,8 @@ def read_file_times(grids: Grids, file: FieldFile, access: Mapping[str, Variable
     return times
 
 
-def read_grid_stamps(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> Stamps | None:
+def read_grid_stamps(grids: Grids, file: FieldFile, info: VariableInfo | None) -> Stamps | None:
     """Return the stamps of a file's time levels; None where it has none, and of a table, whose times are many."""
-    info = time_variable(access, file, grids.selection.coordinates)
     if grids.grid_shape == (1, 1) or info is None or len(info.shape) > 1:
         return None
     return read_stamps(info, file)
@@ -311,14 +313,15 @@ def check_levels(grids: Grids, file: FieldFile, access: Mapping[str, VariableAcc
                 raise DataError(f"{file.path}: {error}") from error
 
 
-def check_places(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> None:
+def check_places(grids: Grids, description: FileDescription, access: Mapping[str, VariableAccess]) -> None:
     """Raise DataError where a lagged variable would come from another place than its sample: of another file's grid."""
     if not any(one.lag for one in access.values()):
         return
+    file, main = description.file, find_main(description, grids.leading_references)
     for quantity in (LATITUDE, LONGITUDE):
         try:
-            name = find_role(quantity, file, grids.leading_references, grids.selection.coordinates)
-            one = find_access(file, name, True, grids.selection.coordinates)
+            name = description.find_quantity(quantity, main)
+            one = find_access(description, name, True)
         except DataError:
             continue  # nobody knows where the samples are
         on_grid = all(size in (1, whole) for size, whole in zip(one.shape[1:], grids.grid_shape, strict=True))
@@ -348,7 +351,7 @@ def _turn_longitudes(grids: Grids, file: FieldFile, access: dict[str, VariableAc
     notices: list[str] = []
     for name, between in grids.selection.longitude_ranges.items():
         one = access.get(name)
-        if one is None or not is_longitude_of(one.info.name, file):
+        if one is None or not is_called(one.info, LONGITUDE):
             continue
         if one.axes.time is None:
             values = one.decode(read_part(file, one, slice(None), slice(None)))

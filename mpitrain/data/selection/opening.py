@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import (
     CICE_INPUTS,
     CICE_TARGET,
     ICE_FRACTION,
     LATITUDE,
+    QUANTITIES,
     is_absent,
     is_cice_history,
     list_names,
+    quantity_of,
 )
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import OnFile, ignore_file, opened
@@ -42,11 +45,10 @@ from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
 from mpitrain.data.selection.variable_access import (
     VariableAccess,
-    coordinate_name,
     find_access,
-    find_role,
-    named_variable,
+    find_main,
     reference_of,
+    time_variable,
 )
 from mpitrain.errors import DataError, MissingVariableError
 
@@ -87,7 +89,7 @@ def _open_grid(
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
         with opened(path, on_file, selection.reader) as file:
-            _add_file(grids, file)
+            _add_file(grids, FileDescription(file, selection.coordinates))
     num_times = sum(record.num_times for record in grids.records)
     repeats = _find_repeats(grids)
     layout = replace(_grid_layout(grids, repeats), repeats=repeats if num_predicted is None else None)
@@ -116,17 +118,18 @@ def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
     return replace(layout, area_scale=float(2.0 ** np.floor(np.log2(largest))))
 
 
-def _add_file(grids: Grids, file: FieldFile) -> None:
-    status, is_first = file.path.stat(), not grids.records
+def _add_file(grids: Grids, description: FileDescription) -> None:
+    file, is_first = description.file, not grids.records
+    status = file.path.stat()
     if is_first:
         _look_for_targets(grids, file)
-        _choose_names(grids, file)
+        _choose_names(grids, description)
     elif not grids.has_targets and not _has_none(grids.target_names, file):
         raise DataError(
             f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
             "predict for files with and without targets one after the other"
         )
-    access = _find_all(grids, file, grids.names)
+    access = _find_all(grids, description, grids.names)
     grids.notices += [
         *notes_of_file(file, (one.info for one in access.values()), grids.told),
         *convert_units(grids, file, access),
@@ -136,25 +139,29 @@ def _add_file(grids: Grids, file: FieldFile) -> None:
     num_times = check_shapes(grids, file, access)
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
-    times = read_file_times(grids, file, access)
-    check_places(grids, file, access)
+    time = time_variable(description, access)
+    times = read_file_times(grids, file, time, access)
+    check_places(grids, description, access)
     if is_first:
         in_degrees(grids, access)
         grids.notices += notes_of_first_file(grids, file, access, times)
     of_file = file.path, status.st_size, status.st_mtime_ns, num_times, first_time
-    record = SourceFile(*of_file, access, times, grids.selection.reader, read_grid_stamps(grids, file, access))
-    grids.records.append(record)
+    stamps = read_grid_stamps(grids, file, time)
+    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reader, time, stamps))
 
 
-def _find_all(grids: Grids, file: FieldFile, names: Sequence[str]) -> dict[str, VariableAccess]:
+def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) -> dict[str, VariableAccess]:
     """Return where a file has each variable. Raises DataError, which names the setting that asks for it."""
     inputs, targets = (frozenset(grids.references(some)) for some in (grids.input_names, grids.target_names))
-    access = {name: _find_access(grids, file, name, name in inputs, name in targets) for name in names}
-    check_levels(grids, file, access)
+    access = {name: _find_access(grids, description, name, name in inputs, name in targets) for name in names}
+    check_levels(grids, description.file, access)
     return access
 
 
-def _find_access(grids: Grids, file: FieldFile, name: str, is_input: bool, is_target: bool) -> VariableAccess:
+def _find_access(
+    grids: Grids, description: FileDescription, name: str, is_input: bool, is_target: bool
+) -> VariableAccess:
+    file = description.file
     if name == grids.area_name and is_absent(name, file):
         raise MissingVariableError(
             f"{file.path}: no variable '{name}', which data.area_variable names; this one has "
@@ -171,7 +178,7 @@ def _find_access(grids: Grids, file: FieldFile, name: str, is_input: bool, is_ta
             f"{file.path}: no variable '{reference_of(name, file).name}'{why}; this one has "
             f"{list_names(file.variables) or 'none'}; {advice}"
         )
-    return find_access(file, name, name in grids.coordinates, grids.selection.coordinates)
+    return find_access(description, name, name in grids.coordinates)
 
 
 def _look_for_targets(grids: Grids, file: FieldFile) -> None:
@@ -191,16 +198,24 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _choose_names(grids: Grids, file: FieldFile) -> None:
+def _choose_names(grids: Grids, description: FileDescription) -> None:
     """Decide by the first file which variables the rule and the weights need."""
-    selection = grids.selection
+    selection, file = grids.selection, description.file
     leading = grids.leading_references
-    role: Callable[[str], str] = lambda quantity: find_role(quantity, file, leading, selection.coordinates)  # noqa: E731
+    # The ice concentration is the first target or input of that kind, if there is one.
+    ice = next((name for name in leading if quantity_of(name) is QUANTITIES[ICE_FRACTION]), None)
+
+    def role(quantity: str) -> str:
+        is_ice = quantity == ICE_FRACTION and ice is not None
+        return str(ice) if is_ice else description.find_quantity(quantity, find_main(description, leading))
+
     with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
     for quantity in selection.coordinates:
-        named_variable(quantity, file, selection.coordinates)
+        description.variable_named(quantity)
     _spell_out(grids, file)
-    _find_all(grids, file, grids.references(grids.main_names))  # what the user names comes before what the rule needs
+    _find_all(
+        grids, description, grids.references(grids.main_names)
+    )  # what the user names comes before what the rule needs
     # Without names of its own a run asks for CICE's variables.
     is_cice = selection.input_names is None or is_cice_history(file)
     grids.rule = build_point_rule(selection.domain, leading, role, with_ice, is_cice)
@@ -218,7 +233,7 @@ def _choose_names(grids: Grids, file: FieldFile) -> None:
     clocks = clocks_of(grids.rule.names, file)
     grids.naming = replace(grids.naming, clocks=grids.naming.clocks | clocks)
     grids.names = tuple(dict.fromkeys((*main, *grids.references(grids.rule.names), *extra)))
-    grids.coordinates = tuple(name for name in grids.names if name not in main and coordinate_name(name, file))
+    grids.coordinates = tuple(name for name in grids.names if name not in main and description.is_of_grid(name))
 
 
 def _spell_out(grids: Grids, file: FieldFile) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from mpitrain.config import TargetTransform
 from mpitrain.data.describe.times import Stamps
 from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
@@ -39,7 +39,8 @@ class SourceFile:
     """One file: its variables by the name that the settings use, and what tells whether it has changed since.
 
     `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
-    are days since 1970-01-01 in its calendar, where the settings need them, `stamps` as the file has them, of grids.
+    are days since 1970-01-01 in its calendar, where the settings need them; `time` is the variable that says when its
+    time levels are, `stamps` are the numbers that it holds, of grids.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class SourceFile:
     variables: Mapping[str, VariableAccess] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
     reader: Mapping[str, Any] | None = None  # see `Selection`
+    time: VariableInfo | None = field(default=None, compare=False, repr=False)
     stamps: Stamps | None = field(default=None, compare=False, repr=False)
 
     def check_unchanged(self) -> None:

@@ -20,7 +20,6 @@ from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.data.describe.times import read_times
 from mpitrain.data.selection.expressions.clock import clock_values
-from mpitrain.data.selection.variable_access import time_variable
 from mpitrain.errors import DataError
 from mpitrain.train import target_weights_of
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
@@ -53,11 +52,8 @@ def _months(source: SampleSource) -> npt.NDArray[np.int64] | None:
     months = []
     for number, record in enumerate(source.files):
         file = source.handle(number)
-        info = time_variable(record.variables, file, source.selection.coordinates)
-        if info is None:
-            return None
         try:
-            found = clock_values("month", *read_times(info, file)[:2])
+            found = clock_values("month", *read_times(record.time, file)[:2])
         except DataError:
             return None
         if len(found) != record.num_times or not np.isfinite(found).all():
