@@ -213,9 +213,8 @@ def _choose_names(grids: Grids, description: FileDescription) -> None:
     for quantity in selection.coordinates:
         description.variable_named(quantity)
     _spell_out(grids, file)
-    _find_all(
-        grids, description, grids.references(grids.main_names)
-    )  # what the user names comes before what the rule needs
+    # What the user names comes before what the rule needs.
+    _find_all(grids, description, grids.references(grids.main_names))
     # Without names of its own a run asks for CICE's variables.
     is_cice = selection.input_names is None or is_cice_history(file)
     grids.rule = build_point_rule(selection.domain, leading, role, with_ice, is_cice)
