@@ -64,6 +64,11 @@ def test_data_files_need_no_flag(split: Callable[[list[str]], _Split], command: 
     assert (found.files, str(found.path), found.overrides) == (["a.nc", "b.nc"], "run.yaml", ["seed=1"])
 
 
+def test_a_file_of_settings_after_resume_is_no_run(split: Callable[[list[str]], _Split]) -> None:
+    found = split(["train", "--resume", "run.yaml", "seed=1"])
+    assert (str(found.path), found.overrides) == ("run.yaml", ["seed=1"])
+
+
 def test_a_flag_for_data_without_a_data_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--data", "run.yaml", "seed=1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -97,6 +97,7 @@ def test_the_emulator_keeps_its_variables() -> None:
         ("", ["data.data_path='a=b: #c'"], "data.data_path", "a=b: #c"),
         ("data: {data_path: a.nc}", ["data.data_path=null"], "data.data_path", None),
         ("training: {optimizer: &o {beta1: 0.5, <<: {beta1: 0.4, beta2: 0.4}}}", [], "training.optimizer.beta2", 0.4),
+        ("training: {optimizer: {beta1: 0.5, <<: {beta1: 0.4, beta2: 0.4}}}", [], "training.optimizer.beta1", 0.5),
     ],
 )
 def test_overrides(tmp_path: Path, text: str, overrides: list[str], key: str, expected: object) -> None:

@@ -44,6 +44,7 @@ def sampled(path, inputs, *settings, target="v", target_bytes=2**20):
         ("['t[depth=50]']", ["t[depth=50]"], [2]),
         ("['t[1]']", ["t[1]"], [1]),
         ("['t[deptht=0..60]']", ["t[deptht=0.5]", "t[deptht=10.25]", "t[deptht=50]"], [0, 1, 2]),
+        ("['t[deptht=10.25..50]']", ["t[deptht=10.25]", "t[deptht=50]"], [1, 2]),
         ("['t[depth=1:3]']", ["t[deptht=10.25]", "t[deptht=50]"], [1, 2]),
         ("['t[depth=:]']", [f"t[deptht={depth:g}]" for depth in DEPTHS], [0, 1, 2, 3]),
         ("['t[:]', 't[3]']", [*(f"t[deptht={depth:g}]" for depth in DEPTHS), "t[3]"], [0, 1, 2, 3, 3]),
@@ -161,6 +162,21 @@ def test_a_level_that_one_file_lacks_and_times_that_cannot_be(tmp_path):
     bare = write_netcdf(tmp_path / "c.nc", {"u": (("time", "y", "x"), ramp()), "v": (("time", "y", "x"), ramp())})
     with pytest.raises(DataError, match=r"c.nc: its time levels have no time \(a coordinate variable with units"):
         sampled(bare, "[day_of_year]")
+
+
+@pytest.mark.parametrize(
+    ("stamps", "expected"),
+    [([31, 59, 90], [16.5, 46, 75.5]), ([0, 31, 59], [16.5, 46, 75.5]), ([10, 41, 69], [11, 42, 70])],
+    ids=["at the end", "at the start", "inside"],
+)
+def test_a_mean_that_is_stamped_at_an_end_of_its_interval_is_of_the_middle(tmp_path, stamps, expected):
+    edges = np.array([0.0, 31, 59, 90])
+    variables = {name: (("time", "y", "x"), ramp()) for name in ("u", "v")}
+    variables |= {"time": (("time",), np.array(stamps, "f8")), "ends": (("time", "two"), np.c_[edges[:-1], edges[1:]])}
+    times = {"units": "days since 2001-01-01", "bounds": "ends"}
+    path = write_netcdf(tmp_path / "f.nc", variables, "", None, time=times, u={"cell_methods": "time: mean"})
+    _, samples = sampled(path, "[month, day_of_year]")
+    assert samples.inputs[:: ROWS * COLUMNS].tolist() == [[n + 1, day] for n, day in enumerate(expected)]
 
 
 def test_a_missing_time_has_no_date() -> None:

@@ -129,6 +129,14 @@ def test_unusable_samples_are_dropped_and_counted_before_the_split():
     assert torch.equal(data.summary.normalization.std, expected.summary.normalization.std)
 
 
+def test_what_a_field_has_not_measured_is_the_mean_of_its_input():
+    inputs = np.array([[1000, np.nan, 1010, 1020], [990, 1010, 1030, np.nan]], np.float32).reshape(2, 1, 2, 2)
+    samples = Samples(inputs, np.ones((2, 1, 2, 2), np.float32), np.arange(2), ("pressure",))
+    (data,) = shared_out(samples, split=0.0)
+    found = np.concatenate([own.inputs.numpy() for own in data.training])
+    assert found.reshape(2, 4).tolist() == [[1000, 1010, 1010, 1020], [990, 1010, 1030, 1010]]
+
+
 def test_virtual_ranks_without_samples_work():
     data = shared_out(make_samples(3), num_ranks=8, split=0.0)
     assert [len(own.targets) for part in data for own in part.training] == [1, 1, 1, 0, 0, 0, 0, 0]

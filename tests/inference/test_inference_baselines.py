@@ -98,6 +98,13 @@ def test_persistence_is_the_newest_earlier_level_of_every_target() -> None:
     assert "persistence" not in losses_of(samples_of(inputs, series[2:], ("y[time-2]", "y[time-1]", "b")), Levels())
 
 
+@pytest.mark.parametrize("lags", [(1, 2), (2, 1)])
+def test_persistence_of_a_steady_rise_is_a_step_behind(lags: tuple[int, int]) -> None:
+    numbers = np.arange(100.0)[:, None]
+    found = losses_of(samples_of(numbers - lags, numbers, [f"y[time-{lag}]" for lag in lags]), Levels())
+    assert found["persistence"] == 1
+
+
 def test_the_same_numbers_on_any_number_of_ranks() -> None:
     samples = samples_of(RANDOM.normal(size=(120, 3)), RANDOM.normal(size=(120, 2)), "abc")
     levels = Levels(4, np.tile(np.arange(1, 4), 10))

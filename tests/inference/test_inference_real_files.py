@@ -19,7 +19,13 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.inference import maps, roles
 from mpitrain.inference.maps import draw_prediction
-from mpitrain.inference.predictor import _describe_constant, describe_doubts, describe_prediction, predict_to_file
+from mpitrain.inference.predictor import (
+    _describe_constant,
+    count_outside,
+    describe_doubts,
+    describe_prediction,
+    predict_to_file,
+)
 from mpitrain.inference.roles import find_roles
 from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe.page.places import PlaceErrors
@@ -509,3 +515,10 @@ def test_an_input_that_never_varied_is_told():
     known = SimpleNamespace(input_names=("a", "c"), input_ranges=("-1.5 2.0", "3.0 3.0"))
     (line,) = _describe_constant(SimpleNamespace(description=known))
     assert line.startswith("input 'c': 3 in all training samples: what it does to predictions, and derivatives by it, ")
+
+
+def test_values_below_and_above_the_trained_range_are_outside_of_it():
+    known = SimpleNamespace(input_names=("a", "b"), input_ranges=("-1.5 2.0", "0.0 1.0"))
+    inputs = np.array([[-1.6, 0], [-1.5, np.nan], [2, 1], [2.1, 0.5], [-9, -0.1]], np.float32)
+    counts = count_outside(SimpleNamespace(description=known), inputs)
+    assert counts.tolist() == [[3, 1], [5, 4]]

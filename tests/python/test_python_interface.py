@@ -253,8 +253,11 @@ def test_predictions_are_like_the_data(run: mpitrain.Run, dataset: Any, columns:
     assert list(predicted.data_vars) == ["w"]
     assert predicted.w.dims == ("row",)
     assert predicted.w.attrs["units"] == "m"
-    table = mpitrain.predict(run.path, dataset.to_dataframe(), jacobian=True)
+    rows = dataset.to_dataframe()
+    rows.index = rows.index[::-1]
+    table = mpitrain.predict(run.path, rows, jacobian=True)
     assert list(table.columns) == ["w", "dw_du", "dw_dv"]
+    assert table.index.equals(rows.index)
     np.testing.assert_array_equal(table["w"].to_numpy(), predicted.w.values)
     holes = {name: values.copy() for name, values in columns.items()}
     holes["u"][3] = np.nan
