@@ -134,6 +134,13 @@ class DataSection(Section):
     """Names of the variables that are latitude, longitude and time, such as {latitude: XLAT, longitude: XLONG, time:
     XTIME}; null finds them by the CF conventions (standard_name, units, axis, coordinates) and by usual names."""
 
+    dimensions: (
+        Annotated[dict[str, Text], Field(json_schema_extra={"allowed": "a mapping of names, such as {eta_u: eta_rho}"})]
+        | None
+    ) = None
+    """Dimensions that are one under two names, such as {eta_u: eta_rho}; null: those that have one name, or equal
+    coordinates. Variables lie along the dimensions of the targets, and are repeated along those that they lack."""
+
     @property
     def named_coordinates(self) -> dict[str, str]:
         """The names of `coordinates` by what they are: "lat", "lon" and "time"."""

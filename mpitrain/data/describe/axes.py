@@ -105,12 +105,6 @@ def find_axes(
     return replace(found, guessed=_guessed(info, kinds, found), reasons=reasons)
 
 
-def refuse_other_levels(info: VariableInfo, dimensions: tuple[str, ...], variables: Variables) -> None:
-    """Raise DataError for a variable along levels alone, such as hybrid coefficients, where samples lie otherwise."""
-    if len(info.shape) == 1 and info.dimensions != dimensions and (roles := roles_of(info, variables)) == [OTHER]:
-        _axes(info, roles, {})
-
-
 def _guessed(info: VariableInfo, kinds: Roles, found: Axes) -> tuple[int, ...]:
     """Return the axes whose place alone tells what they are, where there is more than one that it could be."""
     of_space = [axis for axis in (found.rows, found.columns) if axis is not None and info.shape[axis] > 1]

@@ -38,11 +38,13 @@ _SETTING_WORDS = {LATITUDE: "latitude", LONGITUDE: "longitude", TIME_NAME: "time
 class FileDescription:
     """What an open file means: by its conventions, usual names, and what the user names.
 
-    `named` are the variables of `data.coordinates`, by "lat", "lon" and "time".
+    `named` are the variables of `data.coordinates`, by "lat", "lon" and "time"; `same_dimensions` are the dimensions of
+    `data.dimensions`, each with the one that it is too.
     """
 
     file: FieldFile
     named: Mapping[str, str] = field(default_factory=dict)
+    same_dimensions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

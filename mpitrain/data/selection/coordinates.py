@@ -5,6 +5,7 @@ T  time levels of all files      J, I  rows and columns      N  samples
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
 from mpitrain.data.describe.times import (
     Stamps,
@@ -25,6 +25,7 @@ from mpitrain.data.describe.times import (
 )
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
+from mpitrain.data.selection.matching import sample_dimensions
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_main, read_part
 from mpitrain.data.units import counts_from_a_date
@@ -158,20 +159,26 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 
 def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
-    named = source.selection.coordinates
-    description = FileDescription(source.handles.get(record), named)
+    selection, leading = source.selection, source.leading_references or tuple(record.variables)
+    description, held = selection.describe(source.handles.get(record)), [record.variables[name] for name in leading]
     try:
-        name = description.find_quantity(role, find_main(description, source.leading_references))
-        access = find_access(description, name, True)
+        access = find_access(description, description.find_quantity(role, find_main(description, leading)), True)
     except DataError:
         return None
+    is_along = not selection.counts_times
+    if not is_along:
+        with contextlib.suppress(DataError):
+            access = sample_dimensions(description, held, source.has_targets).match(access)[0]
+            is_along = True
     full = record.num_times, *source.grid_shape
-    if access.info.is_numeric and all(size in (1, whole) for size, whole in zip(access.shape, full, strict=True)):
+    fits = is_along and all(size in (1, whole) for size, whole in zip(access.shape, full, strict=True))
+    if access.info.is_numeric and fits:
         return access
-    if role in named:
+    if role in selection.coordinates:
+        main = held[0].info
         raise DataError(
-            f"{record.path}: variable '{access.info.name}', which data.coordinates names, has (time, rows, columns) "
-            f"{access.shape}, the samples have {full}; name one that lies on their grid"
+            f"{record.path}: variable '{access.info.name}' ({access.info.sizes}), which data.coordinates names, is not "
+            f"on the grid of '{main.name}' ({main.sizes}); name one that is"
         )
     return None
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.axes import refuse_other_levels
 from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_called, odd_units
 from mpitrain.data.describe.times import Stamps, read_stamps, read_times
@@ -85,6 +84,10 @@ class Grids:
     def wanted_units(self, name: str) -> str | None:
         """Return the units that a variable is wanted in; None where the first file decides."""
         return self.selection.units.get(name, self.units.get(name))
+
+    def tell(self, lines: Iterable[str]) -> None:
+        """Add lines to the notices, each once."""
+        self.notices += [line for line in lines if line not in self.notices]
 
     @property
     def leading_references(self) -> tuple[str, ...]:
@@ -212,11 +215,12 @@ def in_degrees(grids: Grids, access: Mapping[str, VariableAccess]) -> None:
 
 def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess]) -> int:
     """Return the file's number of time levels. Raises DataError where its variables or its grid do not fit."""
-    # A target, or without them the input of the largest grid: one may be constant along an axis.
     leading = [access[name] for name in grids.leading_references]
-    main = leading[0] if grids.has_targets else max(leading, key=lambda one: one.shape[1] * one.shape[2])
+    main = max(leading, key=lambda one: one.shape[1] * one.shape[2])
     num_times = max(access[name].shape[0] for name in grids.references(grids.main_names))
-    grid_shape = main.shape[1:]
+    # One target may be constant along an axis that another has.
+    rows, columns = (max(one.shape[axis] for one in leading) for axis in (1, 2))
+    grid_shape = (rows, columns) if grids.has_targets else main.shape[1:]
     check_claims((one.info for one in access.values()), file.path)
     for one in access.values():
         if 0 in one.shape:
@@ -300,17 +304,6 @@ def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
             access[name] = replace(access[name], conversion=conversion)
             notices.append(f"{what} is converted from '{info.units}' to '{wanted}'")
     return notices
-
-
-def check_levels(grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess]) -> None:
-    """Raise DataError for a variable along levels alone where the samples lie along other dimensions."""
-    leading = next((access[name].info for name in grids.leading_references if name in access), None)
-    for one in access.values():
-        if leading is not None and not one.axes.fixed:
-            try:
-                refuse_other_levels(one.info, leading.dimensions, file.variables)
-            except DataError as error:
-                raise DataError(f"{file.path}: {error}") from error
 
 
 def check_places(grids: Grids, description: FileDescription, access: Mapping[str, VariableAccess]) -> None:

@@ -27,7 +27,6 @@ from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import (
     Grids,
-    check_levels,
     check_places,
     check_shapes,
     check_statics,
@@ -37,6 +36,7 @@ from mpitrain.data.selection.grid_files import (
     read_file_times,
     read_grid_stamps,
 )
+from mpitrain.data.selection.matching import sample_dimensions
 from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
 from mpitrain.data.selection.repeated import Levels, find_repeated
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
@@ -89,7 +89,7 @@ def _open_grid(
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
         with opened(path, on_file, selection.reader) as file:
-            _add_file(grids, FileDescription(file, selection.coordinates))
+            _add_file(grids, selection.describe(file))
     num_times = sum(record.num_times for record in grids.records)
     repeats = _find_repeats(grids)
     layout = replace(_grid_layout(grids, repeats), repeats=repeats if num_predicted is None else None)
@@ -154,7 +154,13 @@ def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) 
     """Return where a file has each variable. Raises DataError, which names the setting that asks for it."""
     inputs, targets = (frozenset(grids.references(some)) for some in (grids.input_names, grids.target_names))
     access = {name: _find_access(grids, description, name, name in inputs, name in targets) for name in names}
-    check_levels(grids, description.file, access)
+    leading = [access[name] for name in grids.leading_references if name in access]
+    if not leading or not grids.selection.counts_times:
+        return access
+    samples = sample_dimensions(description, leading, grids.has_targets)
+    for name, one in access.items():
+        access[name], lines = samples.match(one)
+        grids.tell(lines)
     return access
 
 

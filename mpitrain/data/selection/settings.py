@@ -11,8 +11,10 @@ from typing import Any
 
 from mpitrain.config import FIRST_RULES, DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
 from mpitrain.data.describe.copies import find_same_file
+from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.files.netcdf_classic import read_global_texts
+from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import is_data
 from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
@@ -29,7 +31,8 @@ class Selection:
     `weighs_loss` losses do too. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name
     of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
     others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
-    that. `coordinates` are the variables that the user names for "lat", "lon" and "time". `reader` are the plain values
+    that. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions` those that are
+    one under two names. `reader` are the plain values
     of `data.reader`, `rules` and `lag_step_days` are those of `data`.
     `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
     longitude is turned to them.
@@ -53,13 +56,18 @@ class Selection:
     lag_step_days: float | None = None
     target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
+    dimensions: Mapping[str, str] = field(default_factory=dict)
     reader: Mapping[str, Any] | None = None
     longitude_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def counts_times(self) -> bool:
-        """Whether times are values, not positions: not in runs of before."""
+        """Whether times are values and dimensions have names: in runs of before both were positions."""
         return self.rules != FIRST_RULES
+
+    def describe(self, file: FieldFile) -> FileDescription:
+        """Return what an open file means, with the names of `data`."""
+        return FileDescription(file, self.coordinates, self.dimensions)
 
 
 def asked_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -94,6 +102,7 @@ def selection_of(
         held_out_files=() if without_held_out else tuple(data.validation_entries),
         target_transforms=config.network.transforms if to_learn else {},
         coordinates=data.named_coordinates,
+        dimensions=data.dimensions or {},
         reader=None if data.reader is None else data.reader.model_dump(mode="json"),
     )
 
