@@ -157,7 +157,7 @@ class DataSection(Section):
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
     1, that of runs which record none, lags and split=time count time levels in the order of the files, levels that
-    repeat others are samples, and copies of training data are not refused."""
+    repeat others are samples, copies of training data are not refused, and dimensions match by size, not by name."""
     lag_step_days: NumberOrZero | None = None
     """Length in days of the step of time that lags such as x[time-1] count, which each run records; 0: they count time
     levels in the order of the files; null: the most frequent step of the data."""
