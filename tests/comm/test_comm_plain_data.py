@@ -83,7 +83,7 @@ HOSTILE = {
     "pickle": pickle.dumps(Planted()),
     "pickle in a message": message({"k": "pickle", "v": 3}, pickle.dumps(Planted())),
     "class of the system": message({"k": "own", "module": "os", "name": "system", "v": {"k": "dict", "v": []}}),
-    "what a module imports": message({"k": "own", "module": "mpitrain.durable_files", "name": "Path", "v": 0}),
+    "what a module imports": message({"k": "class", "module": "mpitrain.durable_files", "name": "Path"}),
     "function of this package": message({"k": "class", "module": "mpitrain.durable_files", "name": "write_durably"}),
     "module that runs": message({"k": "class", "module": "mpitrain.__main__", "name": "main"}),
     "other module": message({"k": "class", "module": "mpitrain.cache.os", "name": "system"}),

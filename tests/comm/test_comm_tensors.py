@@ -8,7 +8,7 @@ from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm import tensors
 from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tensors import choose_backend, settle_tensors
+from mpitrain.comm.tensors import choose_backend, settle_order_and_threads, settle_tensors
 from mpitrain.config import ComputeSection, RunConfig, TrainingSection
 from mpitrain.errors import LaunchError
 
@@ -58,6 +58,14 @@ def test_reference_semantics_speak_mpi_only():
     assert choose_backend("reference", "auto", CPU, ranks_over("mpi")) == "mpi"
     with pytest.raises(LaunchError, match="semantics=reference needs MPI between the ranks"):
         choose_backend("reference", "auto", CPU, ranks_over("torch"))
+
+
+@pytest.mark.parametrize(("reduction", "threads"), [(None, 1), ("fixed", 1), ("any", 2)])
+def test_two_ranks_share_four_cores_only_where_no_bits_are_promised(monkeypatch, reduction, threads):
+    monkeypatch.setattr(Ranks, "set_torch_threads", lambda ranks: None)  # which are the whole process's
+    ranks = ranks_over("mpi")
+    settle_order_and_threads(ranks, "standard", TrainingSection(reduction=reduction))
+    assert ranks.num_threads == threads
 
 
 @pytest.mark.parametrize("gpus", [["A", "A"], ["A", None], [None, "A"]])

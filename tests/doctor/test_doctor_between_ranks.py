@@ -16,6 +16,7 @@ from conftest import TIMEOUT_S, launcher_environment
 
 from mpitrain.comm.agent.folder import launch_identity
 from mpitrain.comm.probes.measurements import probe_all_reduce
+from mpitrain.doctor import machine
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import (
     check_oversubscription,
@@ -151,6 +152,18 @@ def test_exit_code_and_table_tell_the_worst():
     assert "FAIL  MPI library  none\n" in table
     assert "-> install one\n" in table
     assert "1 failure(s), 0 warning(s), 2 checks." in table
+
+
+@pytest.mark.parametrize(
+    ("of_machine", "of_job", "status", "found"),
+    [(64 << 30, 1 << 29, "warn", "0.5 GiB free"), (1 << 29, 64 << 30, "warn", "0.5 GiB free"),
+     (None, 4 << 30, "pass", "4.0 GiB free"), (None, None, "skip", "the system does not tell")],
+)  # fmt: skip
+def test_free_memory_is_what_both_the_machine_and_the_job_have(monkeypatch, of_machine, of_job, status, found):
+    monkeypatch.setattr(machine, "_meminfo_available", lambda: of_machine)
+    monkeypatch.setattr(machine, "_cgroup_free", lambda: of_job)
+    result = machine.check_memory()
+    assert (result.status, result.found) == (status, found)
 
 
 @pytest.mark.lab

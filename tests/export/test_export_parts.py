@@ -19,8 +19,10 @@ from networks import build_icenet
 from mpitrain.compiler import find_compiler
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.data.describe.names import CICE_INPUTS
+from mpitrain.errors import OutputError
 from mpitrain.export import cpp_check
 from mpitrain.export.networks import LoadedRun
+from mpitrain.export.programs import _compared
 from mpitrain.export.saber_emulators import SaberNames, VerticalEmulator
 from mpitrain.export.source.emulator import Variable, _printable
 from mpitrain.export.source.fortran_kinds import _fields
@@ -169,3 +171,10 @@ def test_runs_with_inputs_in_another_order_are_no_ensemble() -> None:
         for names in (("a", "b"), ("b", "a"), ("a", "b"))
     ]
     assert of_names[0].variables == of_names[2].variables != of_names[1].variables
+
+
+@pytest.mark.parametrize("error", [1e-3, torch.nan])
+def test_a_program_that_answers_other_numbers_or_none_is_not_believed(error: float) -> None:
+    expected = torch.ones(3, 1)
+    with pytest.raises(OutputError, match=r"m\.pt2: answers otherwise than the model"):
+        _compared(Path("m.pt2"), lambda _, inputs: expected[: len(inputs)] + error, torch.zeros(3, 2), expected, "")

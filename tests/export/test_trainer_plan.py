@@ -45,6 +45,7 @@ def refused(folder, settings: str, collection: str | None = None, name: str = "t
             "give a number, or training.virtual_ranks=8 here and to mpitrain train",
         ),
         ("training: {engine: eager}", "training.engine=eager: a trainer is the compiled step"),
+        ("training: {area_weighted_loss: true}", "training.area_weighted_loss: is not for a trainer"),
         ("data: {split: time}", "data.split: a trainer trains on all samples that it keeps"),
         ("variables: {input_variables: [u]}", "the collection has depth[lev5=:] u[lev2=:] v[lev2=:], in this order"),
     ],

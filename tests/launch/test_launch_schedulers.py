@@ -284,6 +284,18 @@ def test_a_job_that_was_warned_and_stopped_is_requeued_or_says_how_to_go_on(
     assert ("RESUME=1,OUTPUT=mine" in said) is not requeues
 
 
+@pytest.mark.parametrize("scheduler", ["pbs", "torque"])
+@pytest.mark.parametrize(("command", "warn_after_s"), [("train", 3600 - 300), ("doctor", 0)])
+def test_ranks_that_train_are_warned_before_the_limit_where_the_scheduler_warns_nobody(
+    scheduler: str, command: str, warn_after_s: int
+) -> None:
+    Path("nodefile").write_text("a\nb\n")
+    job = make_job_request(command=command, walltime="01:00:00", signal_s=300)
+    environ = {"PBS_JOBID": "5.server", "PBS_NODEFILE": "nodefile"}
+    place = SCHEDULERS[scheduler].place(job, environ)
+    assert SCHEDULERS[scheduler].ranks(job, place, environ).warn_after_s == warn_after_s
+
+
 NCCL_OF_PRESETS = {
     "debug": {},
     "cpu_cluster": {},

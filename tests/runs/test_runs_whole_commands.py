@@ -106,6 +106,19 @@ def test_members_are_runs(ensemble: Path) -> None:
         assert (member / "logs" / "rank-0000.log").is_file()
 
 
+def test_the_loss_that_is_told_beside_the_best_epoch_is_that_of_its_weights(
+    settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = "training.scheduler={type: step, step_size: 1, gamma: 100}"
+    assert main(["train", *settings, schedule, "training.epochs=4", "output.model_dir=best_before_last"]) == 0
+    lines = Path("best_before_last/metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["validation_loss"] for line in lines]
+    result = json.loads(Path("best_before_last/run_record.json").read_text())["result"]
+    assert min(losses) < losses[-1]
+    assert (result["validation_loss"], result["best_epoch"]) == (min(losses), 1 + int(np.argmin(losses)))
+    assert f"validation {min(losses):.4e} (best: epoch {result['best_epoch']})" in capsys.readouterr().out
+
+
 def test_a_member_s_model_has_its_best_weights_and_not_its_last(settings: list[str]) -> None:
     """The learning rate, right at first, grows a hundredfold in each epoch: the last one is not the best."""
     schedule = "training.scheduler={type: step, step_size: 1, gamma: 100}"
