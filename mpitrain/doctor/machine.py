@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import shutil
@@ -19,6 +20,7 @@ from mpitrain.native.toolchain import find_toolchain
 _GIB = 1 << 30
 _LITTLE_MEMORY_BYTES = 1 * _GIB
 _SCHEDULERS = {"Slurm": ("srun", "sbatch"), "PBS": ("qsub",), "Flux": ("flux",), "LSF": ("bsub",)}
+_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -83,17 +85,20 @@ def _meminfo_available() -> int | None:
 
 
 def _cgroup_free() -> int | None:
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    """Return what the limits of this process's control group and of those above it leave; None without a limit."""
+    lines = _OWN_GROUPS.read_text(encoding="utf-8").splitlines() if _OWN_GROUPS.exists() else []
+    groups = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    free = []
+    for root, group, limit, used in (
+        (_GROUPS, groups.get("", "/"), "memory.max", "memory.current"),
+        (_GROUPS / "memory", groups.get("memory", "/"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        try:
-            texts = [(Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip() for name in (limit, used)]
-        except OSError:
-            continue
-        if all(text.isdigit() for text in texts):
-            return int(texts[0]) - int(texts[1])
-    return None
+        own = root / group.lstrip("/")
+        for folder in (one for one in (own, *own.parents) if one.is_relative_to(root)):
+            with contextlib.suppress(OSError):
+                texts = [(folder / name).read_text(encoding="ascii").strip() for name in (limit, used)]
+                free += [int(texts[0]) - int(texts[1])] if all(text.isdigit() for text in texts) else []
+    return min(free, default=None)
 
 
 def check_memory() -> CheckResult:

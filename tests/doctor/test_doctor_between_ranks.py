@@ -166,6 +166,27 @@ def test_free_memory_is_what_both_the_machine_and_the_job_have(monkeypatch, of_m
     assert (result.status, result.found) == (status, found)
 
 
+@pytest.mark.parametrize(
+    ("own", "names"),
+    [("0::/slurm/job_7/step_0", ("memory.max", "memory.current")),
+     ("4:memory:/slurm/job_7", ("memory.limit_in_bytes", "memory.usage_in_bytes"))],
+)  # fmt: skip
+def test_a_jobs_memory_is_that_of_its_group_and_of_those_above(tmp_path, monkeypatch, own, names):
+    root = tmp_path / ("memory" if "memory" in own else "")
+    (root / "slurm" / "job_7" / "step_0").mkdir(parents=True)
+    for folder, texts in (
+        ("slurm/job_7/step_0", ("max", "5")),
+        ("slurm/job_7", ("100", "40")),
+        ("slurm", ("900", "50")),
+    ):
+        for name, text in zip(names, texts, strict=True):
+            (root / folder / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{own}\n1:cpu:/other\n")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_OWN_GROUPS", tmp_path / "own")
+    assert machine._cgroup_free() == 60
+
+
 @pytest.mark.lab
 def test_a_check_that_hangs_or_breaks_is_a_failure():
     hanging = run_limited("disk", lambda: threading.Event().wait(5) and [], 0.05)

@@ -16,6 +16,8 @@ from mpitrain.data.describe.times import Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
+from mpitrain.data.selection.matching import sample_dimensions
+from mpitrain.data.selection.repeated import find_repeated
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
@@ -85,10 +87,6 @@ class Grids:
         """Return the units that a variable is wanted in; None where the first file decides."""
         return self.selection.units.get(name, self.units.get(name))
 
-    def tell(self, lines: Iterable[str]) -> None:
-        """Add lines to the notices, each once."""
-        self.notices += [line for line in lines if line not in self.notices]
-
     @property
     def leading_references(self) -> tuple[str, ...]:
         """The variables that the leading names need; of times alone, those that all names need."""
@@ -150,6 +148,15 @@ def find_lagged(grids: Grids, repeats: Levels | None) -> tuple[dict[Lag, Levels]
     found, notices = lagged_levels(series, lags, step_days)
     grids.notices += notices
     return found, step_days
+
+
+def find_repeats(grids: Grids) -> Levels | None:
+    """Return the level (T,) that each time level repeats; None of a table, whose rows may be of several places."""
+    if not grids.selection.counts_times or grids.grid_shape == (1, 1):
+        return None
+    repeats, notices = find_repeated(grids.records, grids.num_trained_on)
+    grids.notices += notices
+    return repeats
 
 
 def _notes_of_steps(
@@ -304,6 +311,20 @@ def convert_units(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
             access[name] = replace(access[name], conversion=conversion)
             notices.append(f"{what} is converted from '{info.units}' to '{wanted}'")
     return notices
+
+
+def match_dimensions(grids: Grids, description: FileDescription, access: dict[str, VariableAccess]) -> None:
+    """Arrange the variables along the dimensions of the targets, by name; say which have another name.
+
+    Raises DataError for a variable along others. Runs of before match by size alone.
+    """
+    leading = [access[name] for name in grids.leading_references if name in access]
+    if not leading or not grids.selection.counts_times:
+        return
+    samples = sample_dimensions(description, leading, grids.has_targets)
+    for name, one in access.items():
+        access[name], lines = samples.match(one)
+        grids.notices += [line for line in lines if line not in grids.notices]
 
 
 def check_places(grids: Grids, description: FileDescription, access: Mapping[str, VariableAccess]) -> None:

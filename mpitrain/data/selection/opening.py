@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import (
@@ -32,13 +33,13 @@ from mpitrain.data.selection.grid_files import (
     check_statics,
     convert_units,
     find_lagged,
+    find_repeats,
     in_degrees,
+    match_dimensions,
     read_file_times,
     read_grid_stamps,
 )
-from mpitrain.data.selection.matching import sample_dimensions
 from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
-from mpitrain.data.selection.repeated import Levels, find_repeated
 from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
 from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines, refuse_same_file
 from mpitrain.data.selection.source import SampleSource, SourceFile
@@ -91,7 +92,7 @@ def _open_grid(
         with opened(path, on_file, selection.reader) as file:
             _add_file(grids, selection.describe(file))
     num_times = sum(record.num_times for record in grids.records)
-    repeats = _find_repeats(grids)
+    repeats = find_repeats(grids)
     layout = replace(_grid_layout(grids, repeats), repeats=repeats if num_predicted is None else None)
     chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
     source = SampleSource(
@@ -154,13 +155,7 @@ def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) 
     """Return where a file has each variable. Raises DataError, which names the setting that asks for it."""
     inputs, targets = (frozenset(grids.references(some)) for some in (grids.input_names, grids.target_names))
     access = {name: _find_access(grids, description, name, name in inputs, name in targets) for name in names}
-    leading = [access[name] for name in grids.leading_references if name in access]
-    if not leading or not grids.selection.counts_times:
-        return access
-    samples = sample_dimensions(description, leading, grids.has_targets)
-    for name, one in access.items():
-        access[name], lines = samples.match(one)
-        grids.tell(lines)
+    match_dimensions(grids, description, access)
     return access
 
 
@@ -252,16 +247,7 @@ def _spell_out(grids: Grids, file: FieldFile) -> None:
     grids.naming = Naming(derived, clocks_of(needed, file))
 
 
-def _find_repeats(grids: Grids) -> Levels | None:
-    """Return the level (T,) that each time level repeats; None of a table, whose rows may be of several places."""
-    if not grids.selection.counts_times or grids.grid_shape == (1, 1):
-        return None
-    repeats, notices = find_repeated(grids.records, grids.num_trained_on)
-    grids.notices += notices
-    return repeats
-
-
-def _grid_layout(grids: Grids, repeats: Levels | None) -> GridLayout:
+def _grid_layout(grids: Grids, repeats: npt.NDArray[np.int64] | None) -> GridLayout:
     lagged, lag_step_days = find_lagged(grids, repeats)
     return GridLayout(
         selection=grids.selection,
