@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
+import netCDF4
 import numpy as np
 import pytest
 from field_files import config_of, read_all, write_netcdf
@@ -36,7 +38,7 @@ def inputs_of(path: Path, *settings: str, inputs: str = "[x]") -> np.ndarray:
 def test_an_input_along_another_dimension_is_refused_by_both_names(tmp_path, own, target):
     variables = {"x": ((own,), ramp(4)), "y": (target, ramp(*(4, 4)[: len(target)]))}
     path = write_netcdf(tmp_path / "f.nc", variables)
-    with pytest.raises(DataError, match=rf"f.nc: variable 'x' \({own}=4\) has dimension {own}, which 'y' \(.* lacks"):
+    with pytest.raises(DataError, match=rf"variable 'x' \({own}=4\) has dimension {own}, which samples of 'y' lack"):
         opened(path)
     assert len(inputs_of(path, f"data.dimensions={{{own}: {target[-1]}}}")) == 4 ** len(target)
 
@@ -49,7 +51,9 @@ def test_a_grid_beside_the_target_s_is_refused_and_so_are_masks_and_areas_on_it(
     path = write_netcdf(tmp_path / "f.nc", variables)
     asked = f"data.samples={samples}"
     for more in (["x"], ["z", "data.area_variable=area_u", "data.area_weighted=true"], ["z", "domain.mask=mask_u > 0"]):
-        with pytest.raises(DataError, match=r"has dimension eta_u, which 'y' .* data.dimensions={eta_u: eta_rho} if"):
+        with pytest.raises(
+            DataError, match=r"has dimension eta_u, .* data.dimensions={eta_u: eta_rho, xi_u: xi_rho} if"
+        ):
             opened(path, asked, *more[1:], inputs=f"[{more[0]}]")
     both = "data.dimensions={eta_u: eta_rho, xi_u: xi_rho}"
     samples_read = read_all(opened(path, asked, both))
@@ -75,7 +79,7 @@ SAME = {"units": "degrees_north", "standard_name": "latitude"}
         (SAME, 10.0, True),
         ({"units": "degrees_north"}, 10.0, False),
         (SAME, 10.5, False),
-        ({**SAME, "c_grid_axis_shift": "0.5"}, 10.0, False),
+        ({**SAME, "c_grid_axis_shift": 0.5}, 10.0, False),
         ({"standard_name": "latitude", "units": "degrees"}, 10.0, False),
     ],
 )
@@ -84,7 +88,7 @@ def test_dimensions_with_equal_coordinates_are_one_and_a_line_says_so(tmp_path, 
     variables |= {"x": (("lat_98",), ramp(3)), "y": (("time", "lat"), ramp(2, 3))}
     path = write_netcdf(tmp_path / "f.nc", variables, lat=SAME, lat_98=attributes)
     if not is_one:
-        with pytest.raises(DataError, match="has dimension lat_98, which 'y'"):
+        with pytest.raises(DataError, match="has dimension lat_98, which samples"):
             opened(path)
         return
     source = opened(path)
@@ -104,7 +108,9 @@ def test_a_further_dimension_is_refused_but_for_one_position(tmp_path):
     variables = {"x": (("time", "lat", "lon"), ramp(2, 3, 4)), "y": (("lat", "lon"), ramp(3, 4))}
     variables |= {"one": (("time_2", "lat", "lon"), ramp(1, 3, 4))}
     path = write_netcdf(tmp_path / "f.nc", variables, time=TIMES)
-    with pytest.raises(DataError, match=r"has dimension time, which 'y' \(lat=3, lon=4\) lacks: .* as in x\[time=0\]$"):
+    with pytest.raises(
+        DataError, match=r"dimension time, which samples of 'y' lack: they lie along lat, lon; .*\[time=0\]$"
+    ):
         opened(path)
     assert inputs_of(path, inputs="['x[time=1]', one]").tolist() == [[12 + n, n] for n in range(12)]
 
@@ -122,14 +128,19 @@ def test_targets_have_their_dimensions_together(tmp_path):
     }
     path = write_netcdf(tmp_path / "f.nc", variables, time=TIMES)
     source = opened(path, "variables.output_variables=[y, z]")
+    assert f"{path}: no target has all of the dimensions lat, lon, time: samples are all combinations" in source.notices
     assert read_all(source).targets.tolist() == [[n // 12, n % 12] for n in range(24)]
 
 
-def test_without_targets_samples_lie_along_the_largest_input(tmp_path):
+def test_without_targets_samples_lie_along_the_dimensions_of_the_inputs_together(tmp_path):
     variables = {"x": (("time", "lat", "lon"), ramp(2, 3, 4)), "z": (("lat", "lon"), ramp(3, 4))}
-    path = write_netcdf(tmp_path / "f.nc", variables | {"w": (("profile",), ramp(4))}, time=TIMES)
-    assert len(read_all(opened(path, inputs="[z, x]", predicted=1))) == 24
-    with pytest.raises(DataError, match=r"variable 'w' .* has dimension profile, which 'x'"):
+    variables |= {"index": (("time",), ramp(2)), "w": (("profile",), ramp(4))}
+    path = write_netcdf(tmp_path / "f.nc", variables, time=TIMES)
+    for inputs in ("[z, x]", "[index, z]"):
+        assert len(read_all(opened(path, inputs=inputs, predicted=1))) == 24
+    with pytest.raises(
+        DataError, match=r"'w' .* has dimension profile, .* of 'x' lack: they lie along time, lat, lon;"
+    ):
         opened(path, inputs="[w, x]", predicted=1)
 
 
@@ -148,3 +159,72 @@ def test_places_of_another_grid_are_not_those_of_the_samples(tmp_path):
         open_coordinates(named)
     both = opened(path, "data.coordinates={latitude: lat}", "data.dimensions={c: a, d: b}")
     assert open_coordinates(both).stored["lat"].info.name == "lat"
+
+
+def test_lines_on_dimensions_come_once_for_all_files(tmp_path):
+    for number in range(3):
+        variables = {"lat": (("lat",), np.arange(3.0)), "lat_98": (("lat_98",), np.arange(3.0))}
+        variables |= {"x": (("lat_98",), ramp(3)), "y": (("time", "lat"), ramp(2, 3))}
+        write_netcdf(tmp_path / f"{number}.nc", variables, lat=SAME, lat_98=SAME)
+    lines = [line for line in opened(tmp_path / "?.nc").notices if "is taken for lat" in line]
+    assert lines == [f"{tmp_path / '0.nc'}: dimension lat_98 is taken for lat: their coordinates are equal"]
+
+
+def test_dimensions_of_one_name_in_two_groups_are_one_only_with_equal_coordinates(tmp_path):
+    path = tmp_path / "f.nc"
+    with netCDF4.Dataset(str(path), "w") as file:
+        for group, first in (("a", 0.0), ("b", 100.0), ("c", 100.0)):
+            own = file.createGroup(group)
+            own.createDimension("time", 4)
+            own.createVariable("time", "f8", ("time",)).setncatts(TIMES)
+            own["time"][:] = first + np.arange(4.0)
+            own.createVariable(group, "f4", ("time",))[:] = ramp(4)
+    targets = "variables.output_variables=[c]"
+    assert len(inputs_of(path, targets, inputs="[b]")) == 4
+    with pytest.raises(DataError, match=r"'a/a' .* has dimension time, which samples of 'c/c' lack"):
+        opened(path, targets, inputs="[a]")
+
+
+def test_the_times_of_samples_are_those_of_the_targets(tmp_path):
+    """Beside a single time of an input that stands first, and equal numbers in another calendar."""
+    times = {"t": (("t",), np.zeros(1)), "time_counter": (("time_counter",), np.arange(5.0))}
+    variables = {"x": (("t", "a", "b"), ramp(1, 2, 3)), "y": (("time_counter", "a", "b"), ramp(5, 2, 3))}
+    path = write_netcdf(tmp_path / "f.nc", times | variables, t=TIMES, time_counter=TIMES)
+    assert opened(path).files[0].time.name == "time_counter"
+    times["t"] = (("t",), np.arange(5.0))
+    variables = {"x": (("t",), ramp(5)), "y": (("time_counter",), ramp(5))}
+    other = write_netcdf(tmp_path / "g.nc", times | variables, t={**TIMES, "calendar": "noleap"}, time_counter=TIMES)
+    with pytest.raises(DataError, match="has dimension t, which samples of 'y' lack"):
+        opened(other)
+
+
+@pytest.mark.parametrize(
+    ("own", "target"),
+    [
+        (("fakeDim0", "fakeDim1"), ("fakeDim2", "fakeDim3")),
+        (("phony_dim_0",), ("phony_dim_1",)),
+        (("n", "n"), ("n", "n")),
+    ],
+)
+def test_names_that_libraries_make_up_and_names_that_stand_twice_are_none(tmp_path, own, target):
+    shape = (3,) * len(own)
+    path = write_netcdf(tmp_path / "f.nc", {"x": (own, ramp(*shape)), "y": (target, ramp(*shape))})
+    found = read_all(opened(path))
+    assert np.array_equal(found.inputs, found.targets)
+
+
+def test_the_scale_of_an_hdf5_dimension_names_it_and_not_its_label(tmp_path):
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["lat"], file["y"] = np.arange(3.0), ramp(3, 4)
+        file["lat"].make_scale("lat")
+        file["y"].dims[0].label = "latitude"
+        file["y"].dims[0].attach_scale(file["lat"])
+    assert inputs_of(tmp_path / "f.h5", inputs="[lat]")[:, 0].tolist() == [n // 4 for n in range(12)]
+
+
+def test_levels_that_are_samples_have_two_names_by_the_user_s_word(tmp_path):
+    variables = {"x": (("depth_2", "lat", "lon"), ramp(4, 2, 3)), "y": (("depth", "lat", "lon"), ramp(4, 2, 3))}
+    variables |= {"depth": (("depth",), np.arange(4.0))}
+    path = write_netcdf(tmp_path / "f.nc", variables, depth={"positive": "down", "units": "m"})
+    settings = "data.coordinates={time: depth}", "data.dimensions={depth_2: depth}"
+    assert len(inputs_of(path, *settings)) == 24

@@ -65,6 +65,12 @@ class FileDescription:
         info = self.variables.get(name)
         return quantity_of(name) is QUANTITIES[quantity] if info is None else is_called(info, quantity)
 
+    def is_same_dimension(self, name: str, other: str) -> bool:
+        """Tell whether two names are one dimension's, by the user's word where they differ."""
+        for _ in self.same_dimensions:
+            name, other = (self.same_dimensions.get(one, one) for one in (name, other))
+        return name == other
+
     def is_of_grid(self, name: str) -> bool:
         """Tell whether a variable is part of the grid: latitude, longitude or ocean mask."""
         return any(self.is_quantity(name, quantity) for quantity in _OF_GRID)
@@ -121,7 +127,9 @@ class FileDescription:
         """Return the axes of a variable, of which some are `fixed` at a position. Raises DataError as `find_axes`."""
         is_of_rows = self.is_quantity(info.name, LATITUDE) and not self._is_of_cells(info)
         times = self.variable_named(TIME_NAME)
-        time_dimension = times.dimensions[0] if times is not None and times.shape else None
+        named = times.dimensions[0] if times is not None and times.shape else None
+        along = (one for one in info.dimensions if named is not None and self.is_same_dimension(one, named))
+        time_dimension = next(along, None)
         return find_axes(info, self.variables, ROWS if is_of_rows else COLUMNS, fixed, time_dimension)
 
     def time_of(self, held: Iterable[tuple[VariableInfo, Axes]]) -> VariableInfo | None:

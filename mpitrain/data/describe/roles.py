@@ -39,7 +39,7 @@ _NAMES = {
 }
 _FEWEST_WITH_LEVELS = 3  # axes: times, levels, cells
 _CELL_NAMES = frozenset(_NAMES[CELLS].split())
-NO_NAME = re.compile(r"(phony_)?dim_?\d+|")
+NO_NAME = re.compile(r"(phony_|fake)?dim_?\d+|_(anonymous|z)_?dim_?\d+|")
 """What libraries call a dimension that has none."""
 _ROLE_OF_NAME = {
     name: Role(COLUMNS if kind == CELLS else kind, "its name")

@@ -204,7 +204,7 @@ def _dimension_names(dataset: Any) -> tuple[str, ...]:
     if len(labels) != num_axes or len(scales) != num_axes:
         return ("",) * num_axes
     return tuple(
-        _plain_text(label) or _name_of_first(dataset.file, scale) for label, scale in zip(labels, scales, strict=True)
+        _name_of_first(dataset.file, scale) or _plain_text(label) for label, scale in zip(labels, scales, strict=True)
     )
 
 

@@ -5,7 +5,6 @@ T  time levels of all files      J, I  rows and columns      N  samples
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,7 @@ from mpitrain.data.describe.times import (
 )
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.matching import sample_dimensions
+from mpitrain.data.selection.matching import on_samples
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess, find_access, find_main, read_part
 from mpitrain.data.units import counts_from_a_date
@@ -165,15 +164,11 @@ def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAcces
         access = find_access(description, description.find_quantity(role, find_main(description, leading)), True)
     except DataError:
         return None
-    is_along = not selection.counts_times
-    if not is_along:
-        with contextlib.suppress(DataError):
-            access = sample_dimensions(description, held, source.has_targets).match(access)[0]
-            is_along = True
+    matched = on_samples(description, access, held) if selection.counts_times else access
     full = record.num_times, *source.grid_shape
-    fits = is_along and all(size in (1, whole) for size, whole in zip(access.shape, full, strict=True))
-    if access.info.is_numeric and fits:
-        return access
+    shape = (0, 0, 0) if matched is None or not matched.info.is_numeric else matched.shape
+    if all(size in (1, whole) for size, whole in zip(shape, full, strict=True)):
+        return matched
     if role in selection.coordinates:
         main = held[0].info
         raise DataError(

@@ -318,13 +318,19 @@ def match_dimensions(grids: Grids, description: FileDescription, access: dict[st
 
     Raises DataError for a variable along others. Runs of before match by size alone.
     """
-    leading = [access[name] for name in grids.leading_references if name in access]
+    leading_names = [name for name in grids.leading_references if name in access]
+    leading = [access[name] for name in leading_names]
     if not leading or not grids.selection.counts_times:
         return
-    samples = sample_dimensions(description, leading, grids.has_targets)
+    samples, lines = sample_dimensions(description, leading), list[str]()
     for name, one in access.items():
-        access[name], lines = samples.match(one)
-        grids.notices += [line for line in lines if line not in grids.notices]
+        access[name], of_one = samples.match(one)
+        lines += of_one
+    if grids.has_targets and all(set(samples.places) - set(access[name].info.dimensions) for name in leading_names):
+        lines.append(f"no target has all of the dimensions {', '.join(samples.places)}: samples are all combinations")
+    new = [line for line in dict.fromkeys(lines) if line not in grids.told]
+    grids.told |= set(new)
+    grids.notices += [f"{description.path}: {line}" for line in new]
 
 
 def check_places(grids: Grids, description: FileDescription, access: Mapping[str, VariableAccess]) -> None:
@@ -332,10 +338,13 @@ def check_places(grids: Grids, description: FileDescription, access: Mapping[str
     if not any(one.lag for one in access.values()):
         return
     file, main = description.file, find_main(description, grids.leading_references)
+    leading = [access[name] for name in grids.leading_references]
+    samples = sample_dimensions(description, leading) if grids.selection.counts_times else None
     for quantity in (LATITUDE, LONGITUDE):
         try:
             name = description.find_quantity(quantity, main)
             one = find_access(description, name, True)
+            one = samples.match(one)[0] if samples is not None else one
         except DataError:
             continue  # nobody knows where the samples are
         on_grid = all(size in (1, whole) for size, whole in zip(one.shape[1:], grids.grid_shape, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.errors import DataError
 
 # What coordinates of one dimension have in common; the shift tells the sides of cells from their middles.
-_IN_COMMON = ("units", "standard_name", "c_grid_axis_shift")
+_IN_COMMON = ("units", "calendar", "standard_name", "c_grid_axis_shift")
 _Held = tuple[VariableInfo, int]
 
 
@@ -25,14 +25,15 @@ _Held = tuple[VariableInfo, int]
 class SampleDimensions:
     """The named dimensions along which samples of a file lie: a variable and its axis that is each, and its place.
 
-    Places are 0 to 2 in (T, J, I). With `is_by_place`, where the largest target `main` has a dimension without a name,
-    others match by place and size.
+    Places are 0 to 2 in (T, J, I). With `is_by_place`, where the largest target, `main`, has a dimension without a
+    name, others match by place and size.
     """
 
     description: FileDescription
     main: VariableInfo
     places: Mapping[str, tuple[_Held, int]]
     is_by_place: bool
+    _compared: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def match(self, access: VariableAccess) -> tuple[VariableAccess, list[str]]:
         """Return a variable with its axes by the names of its dimensions, and a line for each that has another name.
@@ -40,80 +41,96 @@ class SampleDimensions:
         Dimensions with equal coordinates are one, and those that `data.dimensions` names. Dimensions without a name,
         and of size 1 that samples lack, stay where they are. Raises DataError for a dimension that samples lack.
         """
-        info, found, lines = access.info, dict[int, int](), list[str]()
-        free = [axis for axis in range(len(info.shape)) if axis not in dict(access.axes.fixed)]
+        info, axes, named, lines = access.info, access.axes, dict[int, str](), list[str]()
+        free = [axis for axis in range(len(info.shape)) if axis not in dict(axes.fixed)]
         for axis in free:
             same = self._same((info, axis))
-            if same is None:
+            if same is None or same in named.values():
                 continue
-            place = self.places[same][1]
-            if place in found:
-                raise DataError(f"{self.description.path}: variable '{info.name}' ({info.sizes}) has {same} twice")
-            found[place] = axis
-            if not self._is_called(info.dimensions[axis], same):
-                line = f"dimension {info.dimensions[axis]} is taken for {same}: their coordinates are equal"
-                lines.append(f"{self.description.path}: {line}")
-        for axis in set(free) - set(found.values()):
-            if axis in access.axes.order and (self.is_by_place or _is_unnamed(info, axis) or info.shape[axis] == 1):
-                found.setdefault(access.axes.order.index(axis), axis)
+            named[axis] = same
+            if not self.description.is_same_dimension(info.dimensions[axis], same):
+                lines.append(f"dimension {info.dimensions[axis]} is taken for {same}: their coordinates are equal")
+        found = {self.places[same][1]: axis for axis, same in named.items()}
+        for axis in (one for one in free if one not in named):
+            if axis in axes.order and (self.is_by_place or _is_unnamed(info, axis) or info.shape[axis] == 1):
+                found.setdefault(axes.order.index(axis), axis)
             if info.shape[axis] != 1 and axis not in found.values():
-                raise self._refusal(info, axis)
+                raise self._refusal(access, axis, named)
         time, rows, columns = map(found.get, range(3))
-        return replace(access, axes=replace(access.axes, time=time, rows=rows, columns=columns)), lines
+        guessed = tuple(axis for axis in axes.guessed if axis not in named or self.places[named[axis]][0][0] is info)
+        return replace(access, axes=replace(axes, time=time, rows=rows, columns=columns, guessed=guessed)), lines
 
     def _same(self, held: _Held) -> str | None:
         """Return the dimension of samples that an axis is; None where it is none of them."""
         name = held[0].dimensions[held[1]]
         if _is_unnamed(*held):
             return None
-        called = (one for one in self.places if self._is_called(name, one))
+        called = next((one for one in self.places if self.description.is_same_dimension(name, one)), None)
+        if called is not None:
+            return called if called != name or self._have_one_name(held, self.places[called][0]) else None
         others = (one for one in self.places if one not in held[0].dimensions)
-        equal = (one for one in others if self._have_equal_coordinates(held, self.places[one][0]))
-        return next(called, None) or next(equal, None)
+        return next((one for one in others if self._have_equal_coordinates(held, self.places[one][0])), None)
 
-    def _is_called(self, name: str, other: str) -> bool:
-        same = self.description.same_dimensions
-        return same.get(name, name) == same.get(other, other)
+    def _have_one_name(self, one: _Held, other: _Held) -> bool:
+        """Tell whether a name is that of one dimension: groups may each have their own."""
+        first, second = self._coordinate(one), self._coordinate(other)
+        return first is None or second is None or first == second or self._are_equal(first, second, of_one_name=True)
+
+    def _have_equal_coordinates(self, one: _Held, other: _Held) -> bool:
+        first, second = self._coordinate(one), self._coordinate(other)
+        return first is not None and second is not None and first != second and self._are_equal(first, second)
+
+    def _are_equal(self, first: VariableInfo, second: VariableInfo, of_one_name: bool = False) -> bool:
+        """Tell whether two coordinates have equal units and values, and a kind that is known or one name."""
+        pair, role = (first.name, second.name), axis_of_dimension(first)
+        if pair not in self._compared:
+            alike = (role is not None or of_one_name) and role == axis_of_dimension(second)
+            alike = alike and first.shape == second.shape
+            alike = alike and first.is_numeric and second.is_numeric
+            alike = alike and all(first.attributes.get(key) == second.attributes.get(key) for key in _IN_COMMON)
+            values = [read_column(self.description.file, each) for each in (first, second)] if alike else [[0], [1]]
+            self._compared[pair] = np.array_equal(*values)
+        return self._compared[pair]
 
     def _coordinate(self, held: _Held) -> VariableInfo | None:
         return coordinate_of(held[0], held[0].dimensions[held[1]], self.description.variables)
 
-    def _have_equal_coordinates(self, one: _Held, other: _Held) -> bool:
-        first, second = self._coordinate(one), self._coordinate(other)
-        if first is None or second is None or first.shape != second.shape or not (first.is_numeric & second.is_numeric):
-            return False
-        role = axis_of_dimension(first)
-        if role is None or role != axis_of_dimension(second):
-            return False
-        values, others = (read_column(self.description.file, each) for each in (first, second))
-        return all(first.text(key) == second.text(key) for key in _IN_COMMON) and np.array_equal(values, others)
-
-    def _refusal(self, info: VariableInfo, axis: int) -> DataError:
-        name, own = info.dimensions[axis], self._coordinate((info, axis))
-        role = None if own is None else axis_of_dimension(own)
-        alike = [
-            other for other, (held, place) in self.places.items()
-            if held[0].shape[held[1]] == info.shape[axis] and role in (None, KINDS[place])
-        ]  # fmt: skip
-        position = f"{info.short_name}[{name}=0]" if name else f"{info.short_name}[:, 0]"
+    def _refusal(self, access: VariableAccess, axis: int, named: Mapping[int, str]) -> DataError:
+        info, pairs = access.info, dict(self.description.same_dimensions)
+        name = info.dimensions[axis]
+        rest = [other for other in self.places if other not in named.values()]
+        for own in (one for one in range(len(info.shape)) if one not in named and not _is_unnamed(info, one)):
+            place = access.axes.order.index(own) if own in access.axes.order else None
+            alike = [other for other in rest if self._may_be_one((info, own), other)]
+            at_place = [other for other in alike if self.places[other][1] == place]
+            for other in (at_place or alike)[:1]:
+                pairs[info.dimensions[own]] = other
+                rest.remove(other)
+        position = f"{info.short_name}[{name}=0]" if name else f"{info.short_name}[{':, ' * axis}0]"
+        both = ", ".join(f"{one}: {other}" for one, other in pairs.items())
         return DataError(
             f"{self.description.path}: variable '{info.name}' ({info.sizes}) has dimension {name or f'number {axis}'}, "
-            f"which '{self.main.name}' ({self.main.sizes}) lacks: samples lie along the dimensions of the targets; "
-            f"take another variable, or one position, as in {position}"
-            + (f", or data.dimensions={{{name}: {alike[0]}}} if both are one" if alike and name else "")
+            f"which samples of '{self.main.name}' lack: they lie along {', '.join(self.places) or 'none'}; take "
+            f"another variable, or one position, as in {position}"
+            + (f", or data.dimensions={{{both}}} if both are one" if name in pairs else "")
         )
 
+    def _may_be_one(self, held: _Held, other: str) -> bool:
+        """Tell whether an axis has the size of a dimension of samples, and no other kind that is known."""
+        (holder, axis), place = self.places[other]
+        own = self._coordinate(held)
+        role = None if own is None else axis_of_dimension(own)
+        return holder.shape[axis] == held[0].shape[held[1]] and role in (None, KINDS[place])
 
-def sample_dimensions(
-    description: FileDescription, held: Iterable[VariableAccess], are_targets: bool
-) -> SampleDimensions:  # fmt: skip
-    """Return the dimensions of the targets together, those of the largest first; of other variables, the largest's.
+
+def sample_dimensions(description: FileDescription, held: Iterable[VariableAccess]) -> SampleDimensions:
+    """Return the dimensions of some variables together, the targets or without them the inputs, the largest's first.
 
     A place that one of them has taken is no other's.
     """
     largest_first = sorted(held, key=lambda one: math.prod(one.shape), reverse=True)
     places: dict[str, tuple[_Held, int]] = {}
-    for one in largest_first if are_targets else largest_first[:1]:
+    for one in largest_first:
         taken = {place for _, place in places.values()}
         for place, axis in enumerate(one.axes.order):
             if axis is not None and place not in taken and not _is_unnamed(one.info, axis):
@@ -123,5 +140,17 @@ def sample_dimensions(
     return SampleDimensions(description, main.info, places, is_by_place)
 
 
+def on_samples(
+    description: FileDescription, access: VariableAccess, leading: Iterable[VariableAccess]
+) -> VariableAccess | None:  # fmt: skip
+    """Return a variable with its axes by the names of others' dimensions; None where it lies along further ones."""
+    try:
+        return sample_dimensions(description, leading).match(access)[0]
+    except DataError:
+        return None
+
+
 def _is_unnamed(info: VariableInfo, axis: int) -> bool:
-    return NO_NAME.fullmatch(info.dimensions[axis].lower()) is not None
+    """Tell whether an axis has no name of its own: none, one that a library made up, or that of another axis."""
+    name = info.dimensions[axis]
+    return NO_NAME.fullmatch(name.lower()) is not None or info.dimensions.count(name) > 1

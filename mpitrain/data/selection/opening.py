@@ -140,7 +140,7 @@ def _add_file(grids: Grids, description: FileDescription) -> None:
     num_times = check_shapes(grids, file, access)
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
-    time = time_variable(description, access)
+    time = time_variable(description, access, grids.leading_references)
     times = read_file_times(grids, file, time, access)
     check_places(grids, description, access)
     if is_first:

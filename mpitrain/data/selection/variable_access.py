@@ -141,9 +141,15 @@ def find_main(description: FileDescription, leading_names: Sequence[str]) -> Var
         return None
 
 
-def time_variable(description: FileDescription, access: Mapping[str, VariableAccess]) -> VariableInfo | None:
-    """Return the variable that says when the time levels of the variables are; None where there is none."""
-    return description.time_of((one.info, one.axes) for one in access.values())
+def time_variable(
+    description: FileDescription, access: Mapping[str, VariableAccess], leading_names: Sequence[str]
+) -> VariableInfo | None:
+    """Return the variable that says when the time levels are; None where there is none.
+
+    Those of the leading variables, or of others where these have no time, of more than one level before of one.
+    """
+    order = sorted(access, key=lambda name: (access[name].shape[0] == 1, name not in leading_names))
+    return description.time_of((access[name].info, access[name].axes) for name in order)
 
 
 def reference_of(name: str, file: FieldFile) -> Reference:
