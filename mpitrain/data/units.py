@@ -20,6 +20,9 @@ _SPELLINGS = {
     "ppt": "1e-3", "psu": "1e-3", "pss-78": "1e-3",
     "none": "1", "fraction": "1", "(0 - 1)": "1", "unitless": "1", "dimensionless": "1",
 }  # fmt: skip
+_DURATION = re.compile(
+    r"\s*((nano|micro|milli)?seconds?|minutes?|hours?|days?|[num]?s|secs?|mins?|h|hrs?|d)\s*", re.IGNORECASE
+)
 _SINCE = re.compile(r"\s*\w+\s+since\s+\S", re.IGNORECASE)
 
 
@@ -60,6 +63,11 @@ def find_conversion(units: str, wanted: str, what: str) -> Conversion | None:
 def counts_from_a_date(units: str) -> bool:
     """Tell whether numbers in these units are times: CF's "days since 2000-01-01", in letters of either case."""
     return bool(_SINCE.match(units))
+
+
+def is_of_time(units: str) -> bool:
+    """Tell whether numbers in these units are times or durations."""
+    return counts_from_a_date(units) or bool(_DURATION.fullmatch(units))
 
 
 def is_same(units: str, other: str) -> bool:

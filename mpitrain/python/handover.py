@@ -22,6 +22,7 @@ from mpitrain.python.left_behind import LeftBehind
 
 _SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is made in it
 _KEPT_ENCODING = ("units", "calendar")  # of times; packing would lose digits of what was computed since
+_LIMITS = {"valid_min": -1.0, "valid_max": 1.0, "valid_range": (-1.0, 1.0)}  # and the side on which values are none
 _MOST_SHARE = 0.5
 
 
@@ -130,8 +131,23 @@ def _write_dataset(dataset: Any, path: Path) -> None:
     kept = dataset.drop_vars([name for name in dataset.variables if not _is_readable(dataset[name])]).copy()
     for name in kept.variables:
         encoding = kept[name].encoding
+        _unpack_limits(kept[name].attrs, encoding)
         kept[name].encoding = {key: encoding[key] for key in _KEPT_ENCODING if key in encoding}
     kept.to_netcdf(path, engine="netcdf4")
+
+
+def _unpack_limits(attributes: dict[str, Any], encoding: Mapping[str, Any]) -> None:
+    """Give limits, which CF has in packed numbers, in the units of values that were unpacked on reading."""
+    import numpy as np
+
+    if not {"scale_factor", "add_offset"} & set(encoding):
+        return
+    scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
+    for name, sides in _LIMITS.items():
+        if name in attributes:
+            packed = np.asarray(attributes[name], dtype=np.float64)
+            # Half a step further: the unpacked limit itself is rounded.
+            attributes[name] = (packed + 0.5 * np.array(sides)) * scale + offset
 
 
 def _is_readable(variable: Any) -> bool:
@@ -148,10 +164,22 @@ def _columns_of(table: Any) -> dict[str, Any]:
     return {str(name): table[name].to_numpy() for name in table.columns}
 
 
+def _unmasked(values: Any) -> Any:
+    """Return an array with NaN where `values` are masked, NaT of times, whose type tells what they are."""
+    import numpy as np
+
+    from mpitrain.data.files.absolute_time import numbers_of_array
+
+    array = np.asarray(np.ma.getdata(values))
+    if array.dtype.kind in "mM":
+        return np.where(np.ma.getmaskarray(values), array.dtype.type("NaT"), array)
+    return numbers_of_array(values)[0]
+
+
 def _write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
     import numpy as np
 
-    found = {str(name): np.asarray(array) for name, array in arrays.items()}
+    found = {str(name): _unmasked(array) for name, array in arrays.items()}
     lengths = {name: array.shape[:1] for name, array in found.items()}
     first = next(iter(lengths), "")
     other = next((name for name in lengths if lengths[name] != lengths[first]), "")
@@ -160,5 +188,5 @@ def _write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
             f"data: {first!r} has shape {found[first].shape}, {other!r} {found[other].shape}; give arrays with equal "
             "first dimensions"
         )
-    kept: dict[str, Any] = {name: one for name, one in found.items() if one.dtype.kind in "biufM"}
+    kept: dict[str, Any] = {name: one for name, one in found.items() if one.dtype.kind in "biufmM"}
     np.savez(path, **kept)

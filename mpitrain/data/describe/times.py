@@ -59,7 +59,8 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
             f"{', '.join(_CF_CALENDARS)}"
         )
     ends = _ends_of_means(info, file)
-    days = lambda values: numbers_of(dates_of(values, info.units, calendar), EPOCH, calendar).reshape(-1)  # noqa: E731
+    dates = lambda values: dates_of(np.ma.masked_invalid(values), info.units, calendar)  # noqa: E731
+    days = lambda values: numbers_of(dates(values), EPOCH, calendar).reshape(-1)  # noqa: E731
     try:
         times = (
             days(read_column(file, info)) if ends is None else _middles(days(ends[0]), days(ends[1]), info, calendar)

@@ -1,4 +1,4 @@
-"""Dates as days since 1970: numpy's, and absolute times, `day as %Y%m%d.%f`, as CDO writes them.
+"""Dates and durations as days: numpy's, and absolute times, `day as %Y%m%d.%f`, as CDO writes them.
 
 N  values
 """
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 DAYS = "days since 1970-01-01"
 OF_DATES: Mapping[str, str] = MappingProxyType({"units": DAYS, "calendar": "proleptic_gregorian"})
-"""The attributes of dates that are read as numbers."""
+OF_DURATIONS: Mapping[str, str] = MappingProxyType({"units": "days"})
+"""The attributes of dates, and of durations, that are read as numbers."""
 _DAY_MS = 86_400_000.0
 _DAY_S = 86_400.0
 _UNITS = re.compile(r"^days? as %Y%m%d\.%f$")
@@ -43,6 +44,23 @@ def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
 
     found = [days(one) for one in np.asarray(times, dtype=np.float64).reshape(-1).tolist()]
     return np.array(found, dtype=np.float64).reshape(np.shape(times))
+
+
+def numbers_of_array(values: Any) -> tuple[npt.NDArray[Any], Mapping[str, str]]:
+    """Return an array of numbers, NaN where `values` are masked or numpy's NaT, and its attributes if they are times.
+
+    Dates become days since 1970, durations days. Integers and truth values with a mask become float64.
+    """
+    mask, array = np.ma.getmask(values), np.asarray(np.ma.getdata(values))
+    attributes: Mapping[str, str] = {}
+    if array.dtype.kind == "M":
+        array, attributes = days_of_dates(array), OF_DATES
+    elif array.dtype.kind == "m":
+        array, attributes = np.where(np.isnat(array), np.nan, array / np.timedelta64(1, "D")), OF_DURATIONS
+    if array.dtype.kind in "biuf" and np.any(mask):
+        floats = array if array.dtype.kind == "f" else array.astype(np.float64)
+        array = np.where(mask, floats.dtype.type(np.nan), floats)
+    return array, attributes
 
 
 def days_of_dates(dates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

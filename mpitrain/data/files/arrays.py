@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.absolute_time import OF_DATES, days_of_dates
+from mpitrain.data.files.absolute_time import numbers_of_array
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
@@ -89,8 +89,9 @@ def _info_of_member(archive: zipfile.ZipFile, name: str, part: zipfile.ZipInfo, 
     if reason := why_not_there(claimed, lambda: path.stat().st_size):
         raise DataError(f"{path}: variable '{name}' is not read: {reason}")
     dimensions = ("",) * len(shape)
-    if dtype.kind == "M":
-        return VariableInfo(name, dimensions, shape, "<f8", dict(OF_DATES), chunk_shape=shape)
+    if dtype.kind in "mM":
+        attributes = numbers_of_array(np.empty(0, dtype))[1]
+        return VariableInfo(name, dimensions, shape, "<f8", dict(attributes), chunk_shape=shape)
     return VariableInfo(name, dimensions, shape, dtype.str, chunk_shape=shape)
 
 
@@ -99,7 +100,7 @@ def _load_member(path: Path, part: zipfile.ZipInfo) -> npt.NDArray[Any]:
         with zipfile.ZipFile(path) as archive, archive.open(part) as file:
             array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
             file.read(1)  # at its end, zipfile compares the checksum
-            return days_of_dates(array) if array.dtype.kind == "M" else array
+            return numbers_of_array(array)[0]
     except Exception as error:
         raise _unreadable_npz(path, error) from error
 

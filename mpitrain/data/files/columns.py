@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.absolute_time import OF_DATES, days_of_dates
+from mpitrain.data.files.absolute_time import OF_DATES, OF_DURATIONS, numbers_of_array
 from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import VariableInfo, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
@@ -24,8 +24,8 @@ _SEPARATORS, _MOST_SHOWN, _MOST_LETTERS = (b",", b";", b"\t"), 4, 20
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 _WIDEST_VALUE_BYTES = 8
 _AS_FLOATS = ("bool", "decimal")  # numpy has no missing value of the first, and nothing of the second
-_NOT_READ = ("list", "large_list", "fixed_size", "struct", "map", "duration", "time32", "time64", "binary", "month_day")
-_DATES = ("timestamp", "date32", "date64")
+_NOT_READ = ("list", "large_list", "fixed_size", "struct", "map", "time32", "time64", "binary", "month_day")
+_DATES, _DURATION = ("timestamp", "date32", "date64"), "duration"
 
 
 def open_csv(path: Path) -> ArrayFile:
@@ -126,8 +126,9 @@ def _names(path: Path, found: Sequence[str]) -> list[str]:
 
 
 def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
-    if str(kind).startswith(_DATES):
-        return VariableInfo(name, ("",), (num_rows,), "<f8", dict(OF_DATES))
+    if str(kind).startswith((*_DATES, _DURATION)):
+        attributes = OF_DURATIONS if str(kind).startswith(_DURATION) else OF_DATES
+        return VariableInfo(name, ("",), (num_rows,), "<f8", dict(attributes))
     if str(kind).startswith(_AS_FLOATS):
         return VariableInfo(name, ("",), (num_rows,), "<f8")
     dtype = np.dtype(object)
@@ -142,6 +143,5 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
     values: npt.NDArray[Any] = (
         column.cast("float64") if str(column.type).startswith(_AS_FLOATS) else column
     ).to_numpy()
-    if values.dtype.kind == "M":
-        return days_of_dates(values)
+    values = numbers_of_array(values)[0]
     return values.astype(np.float64) if values.dtype == object and column.null_count == len(column) else values

@@ -20,11 +20,13 @@ import numpy.typing as npt
 
 from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
+from mpitrain.data.units import is_of_time
 
 # CICE writes 1e30 on land; anything near it is no measurement.
 LARGEST_VALID = 1e29
 
 Array = npt.NDArray[Any]
+_NOT_A_TIME = -(2**63)
 _OF_NUMBERS = ("_FillValue", "missing_value", "scale_factor", "add_offset", "valid_min", "valid_max", "valid_range")
 _SEPARATOR = re.compile(r"[\s,;]+")
 # As people and ncdump write them: -999, -999., 1.e20f, 7s.
@@ -40,8 +42,9 @@ def decode(stored: Array, info: VariableInfo) -> Array:
     Absolute times, such as 20981115.5, become days since 1970-01-01.
 
     No measurement: _FillValue, missing_value, outside of valid_min, valid_max or valid_range, NaN, infinity,
-    |x| >= 1e29 (CICE writes 1e30 on land). float32 and float64 keep their type; packed values become float64, so that
-    nothing is rounded before the caller casts. Where nothing had to be changed, `stored` itself is returned.
+    |x| >= 1e29 (CICE writes 1e30 on land), and -2**63 of times and durations in int64, numpy's NaT, as xarray writes
+    it. float32 and float64 keep their type; packed values become float64, so that nothing is rounded before the caller
+    casts. Where nothing had to be changed, `stored` itself is returned.
     """
     return Decoder(info).decode(stored)
 
@@ -73,6 +76,7 @@ class Decoder:
         # A fill value that is text may be meant as the library's; a missing value that is text is beside it.
         replaces = "_FillValue" in info.attributes or not isinstance(info.attributes.get("missing_value", ""), str)
         self._default_fill = None if replaces else info.default_fill
+        self._has_nat = is_of_time(info.units)
         self._calendar = info.text("calendar") if is_absolute(info.text("units")) else None
         scale, offset = _numbers(info, "scale_factor"), _numbers(info, "add_offset")
         self._is_packed = bool(scale or offset)
@@ -143,7 +147,8 @@ class Decoder:
     def _markers_in(self, dtype: np.dtype[Any]) -> list[Any]:
         if dtype.kind != "f":
             default = [] if self._default_fill is None else [self._default_fill]
-            return [_in_type(marker, dtype) for marker in (*self._markers, *default)]
+            nat = [_NOT_A_TIME] if self._has_nat and dtype == np.int64 else []
+            return [_in_type(marker, dtype) for marker in (*self._markers, *default, *nat)]
         # Huge ones are found by their size, and NaN is NaN already.
         return [_in_type(marker, dtype) for marker in self._markers if abs(marker) < LARGEST_VALID]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.files.absolute_time import numbers_of_array
 from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import FieldFile, VariableInfo, plain_attributes
 from mpitrain.errors import one_line
@@ -33,12 +33,17 @@ def _variable(name: str, given: Any) -> tuple[VariableInfo, npt.NDArray[Any]]:
     dimensions, values, attributes = None, given, {}
     if isinstance(given, tuple):
         dimensions, values, attributes = (*given, {})[:3]
-    array = np.asarray(values)
+    array, of_times = numbers_of_array(values)
     names = ("",) * array.ndim if dimensions is None else _names(dimensions)
     if len(names) != array.ndim:
         raise ValueError(f"'{name}' has {array.ndim} axes and {len(names)} names of dimensions; name each axis")
     info = VariableInfo(
-        name, names, array.shape, array.dtype.str, plain_attributes(dict(attributes).items()), chunk_shape=array.shape
+        name,
+        names,
+        array.shape,
+        array.dtype.str,
+        plain_attributes({**dict(attributes), **of_times}.items()),
+        chunk_shape=array.shape,
     )
     return info, array
 

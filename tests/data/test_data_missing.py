@@ -1,0 +1,116 @@
+"""What is missing is decided where numbers are read: masks, NaT, and limits beside numbers that were unpacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray
+from field_files import config_of, read_all, write_netcdf
+
+from mpitrain.data.files.given_arrays import file_of
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.python.handover import write
+
+NOTHING = np.iinfo(np.int64).min
+OBS = ("obs",)
+
+
+def inputs_of(path: Path, *settings: str, name: str = "x") -> np.ndarray:
+    names = f"variables.input_variables=[{name}]", "variables.output_variables=[y]"
+    return read_all(open_source(selection_of(config_of(path, *names, *settings)))).inputs[:, 0]
+
+
+LEADS = np.arange(10, dtype=np.int64)
+
+
+@pytest.mark.parametrize("units", ["hours", "nanoseconds", "s", "seconds since 2000-01-01", "days since 1970-01-01"])
+def test_the_smallest_integer_is_nat_in_units_of_time_alone(tmp_path, units):
+    stored = LEADS.copy()
+    stored[3] = NOTHING
+    for name, own in (("time.nc", units), ("metres.nc", "m")):
+        write_netcdf(tmp_path / name, {"x": (OBS, stored), "y": (OBS, LEADS * 1.0)}, x={"units": own})
+    found = inputs_of(tmp_path / "time.nc")
+    assert np.flatnonzero(np.isnan(found)).tolist() == [3]
+    assert found[4:].tolist() == LEADS[4:].tolist()
+    assert inputs_of(tmp_path / "metres.nc")[3] < -9e18
+
+
+@pytest.mark.parametrize("ending", ["nc", "zarr", "npz", "parquet"])
+def test_durations_with_gaps_are_numbers_and_nan(tmp_path, ending):
+    leads = LEADS.astype("m8[h]").astype("m8[ns]")
+    leads[3] = np.timedelta64("NaT")
+    path = tmp_path / f"f.{ending}"
+    data = xarray.Dataset({"x": (OBS, leads), "y": (OBS, LEADS * 1.0)})
+    if ending == "npz":
+        np.savez(path, x=leads, y=LEADS * 1.0)
+    elif ending == "parquet":
+        data.to_dataframe().to_parquet(path)
+    else:
+        data.to_netcdf(path) if ending == "nc" else data.to_zarr(path, consolidated=False)
+    found = inputs_of(path)
+    assert np.flatnonzero(np.isnan(found)).tolist() == [3]
+    hours = LEADS * (1.0 if ending in ("nc", "zarr") else 1 / 24)  # xarray takes hours, numpy's types become days
+    assert found[4:] == pytest.approx(hours[4:], rel=1e-6)
+
+
+def test_a_time_level_without_a_time_has_no_month(tmp_path):
+    times = LEADS * 31
+    times[3] = NOTHING
+    variables = {"time": (("time",), times), "y": (("time",), LEADS * 1.0)}
+    path = write_netcdf(tmp_path / "f.nc", variables, time={"units": "days since 2001-01-01"})
+    found = inputs_of(path, name="month")
+    assert np.flatnonzero(np.isnan(found)).tolist() == [3]
+    assert found[:3].tolist() == [1, 2, 3]
+
+
+MASK = LEADS % 4 == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        LEADS * 1.0,
+        LEADS.astype("f4"),
+        LEADS,
+        LEADS.astype("i2"),
+        LEADS > 4,
+        LEADS.astype("M8[D]"),
+        LEADS.astype("m8[D]"),
+    ],
+    ids=lambda values: values.dtype.str,
+)
+def test_what_a_mask_hides_is_missing_wherever_arrays_are_taken_over(tmp_path, values):
+    hidden = values.copy()
+    hidden[MASK] = values[0]
+    masked = np.ma.masked_array(hidden, mask=MASK)
+    write({"x": masked, "y": LEADS * 1.0}, tmp_path / "arrays.npz")
+    in_memory = inputs_of(tmp_path / "arrays.npz")
+    file = file_of(tmp_path / "own", {"x": (OBS, masked), "plain": (OBS, hidden)})
+    of_reader = file.read_stored("x", (slice(None),)).astype("f4")
+    for found in (in_memory, of_reader):
+        assert np.flatnonzero(np.isnan(found)).tolist() == np.flatnonzero(MASK).tolist()
+        assert found[~MASK].tolist() == (values if values.dtype.kind in "biuf" else LEADS)[~MASK].tolist()
+    assert not np.isnan(file.read_stored("plain", (slice(None),)).astype("f4")).any()
+
+
+@pytest.mark.parametrize("limits", [{"valid_min": 0, "valid_max": 300}, {"valid_range": [0, 300]}])
+@pytest.mark.parametrize("packing", [{"scale_factor": 0.1}, {"scale_factor": 10.0, "add_offset": 250.0}])
+def test_limits_of_packed_numbers_are_those_of_the_numbers_that_xarray_unpacks(tmp_path, limits, packing):
+    path, packed = tmp_path / "packed.nc", np.array([-2, 0, 1, 299, 300, 302], "i2")
+    with netCDF4.Dataset(str(path), "w") as file:
+        file.createDimension("obs", len(packed))
+        variable = file.createVariable("x", "i2", OBS, fill_value=-1)
+        variable.setncatts({**packing, **{name: np.array(value, "i2") for name, value in limits.items()}})
+        variable.set_auto_maskandscale(False)
+        variable[:] = packed
+        file.createVariable("y", "f4", OBS)[:] = np.arange(len(packed))
+    expected = inputs_of(path)
+    assert np.isnan(expected).tolist() == [True, False, False, False, False, True]
+    with xarray.open_dataset(path) as dataset:
+        write(dataset, tmp_path / "dataset.nc")
+        assert dataset.x.attrs["valid_min" if "valid_min" in limits else "valid_range"] is not None
+    np.testing.assert_allclose(inputs_of(tmp_path / "dataset.nc"), expected, rtol=1e-6)
