@@ -124,6 +124,12 @@ def _data_notices(
         notices.append(
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
+    if training.dtype == "float32":
+        notices += [
+            f"{name}: its deviation, {std:.3g}, is few steps of float32 at {mean:.7g}; if the file holds more digits, "
+            f"use '{name} - {mean:.6g}', a derived variable, which is computed in float64, or training.dtype=float64"
+            for name, (mean, std) in summary.coarse_features.items()
+        ]
     notices += [
         f"{name}: some of its values are {value:.7g}, far from the mean; where that stands for no value, domain.mask "
         "leaves it out"

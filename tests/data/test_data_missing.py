@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 import xarray
 from field_files import config_of, read_all, write_netcdf
+from played_ranks import on_played_ranks, played_ranks_of
 
+from mpitrain.config import load_run_config
+from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.files.given_arrays import file_of
+from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.python.handover import write
+from mpitrain.runs.prepare import prepare_on_samples
 
 NOTHING = np.iinfo(np.int64).min
 OBS = ("obs",)
@@ -114,3 +119,36 @@ def test_limits_of_packed_numbers_are_those_of_the_numbers_that_xarray_unpacks(t
         write(dataset, tmp_path / "dataset.nc")
         assert dataset.x.attrs["valid_min" if "valid_min" in limits else "valid_range"] is not None
     np.testing.assert_allclose(inputs_of(tmp_path / "dataset.nc"), expected, rtol=1e-6)
+
+
+PRESSURES = 101325.0 + 0.002 * np.random.default_rng(0).normal(size=2000)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_derived_variable_is_of_the_numbers_of_the_file_not_of_their_float32(tmp_path, packed):
+    stored = np.round((PRESSURES - 101325.0) * 1e6).astype("i4") if packed else PRESSURES
+    attributes = {"scale_factor": 1e-6, "add_offset": 101325.0} if packed else {}
+    variables = {"p": (("time",), stored), "y": (("time",), np.arange(2000.0))}
+    path = write_netcdf(tmp_path / "f.nc", variables, p=attributes)
+    exact = PRESSURES - 101325.0
+    assert len(np.unique(inputs_of(path, name="p"))) < 5
+    assert inputs_of(path, name="'p - 101325'") == pytest.approx(exact, abs=1e-6)
+    assert inputs_of(path, name="'p[row-1] - 101325'") == pytest.approx(exact[:-1], abs=1e-6)
+    assert len(np.unique(inputs_of(path, "data.rules=1", name="'p - 101325'"))) < 5
+
+
+@pytest.mark.parametrize(
+    ("offset", "deviation", "is_coarse"), [(101325.0, 0.002, True), (101325.0, 9.0, False), (0.0, 1e-9, False)]
+)
+def test_values_of_which_float32_keeps_few_are_named_with_what_to_write(offset, deviation, is_coarse):
+    values = offset + deviation * np.random.default_rng(0).normal(size=(500, 1))
+    targets = np.arange(500.0, dtype="f4")[:, None]
+    samples = Samples(values.astype("f4"), targets, np.arange(500), ("p",), ("y",))
+    config = load_run_config(None, ["data.validation_split=0", "model.name=mlp"]).config
+
+    def notices(communicator):
+        ranks = played_ranks_of(communicator)
+        return prepare_on_samples(config, take_share(samples, ranks), ranks).notices
+
+    found = [line for line in on_played_ranks(1, notices)[0] if "float32" in line]
+    assert ["p: its deviation" in line and "use 'p - 101325'" in line for line in found] == [True] * is_coarse

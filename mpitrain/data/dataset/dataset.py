@@ -20,6 +20,8 @@ from mpitrain.errors import DataError
 Convert = Callable[[npt.NDArray[Any]], Array]
 """Makes of a numpy array the same values for an engine that computes with something else: a tensor on a device."""
 
+# Two digits: what a network makes of fewer are steps.
+_FEWEST_STEPS = 100
 _FEWEST_NINES, _SMALLEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 999.0, 1e15, 3.0
 _TIMES_OTHERS, _TIMES_OTHERS_OF_MARKS = 2.0, 1e6
 
@@ -91,6 +93,15 @@ class DataSummary:
             return ()
         names = (*self.input_names, *self.target_names)
         return tuple(name for name, constant in zip(names, is_constant(self.moments), strict=True) if constant)
+
+    @property
+    def coarse_features(self) -> dict[str, tuple[float, float]]:
+        """Mean and deviation of inputs and targets, by name, that have few numbers of float32 within a deviation."""
+        if self.moments is None:
+            return {}
+        names, mean, std = (*self.input_names, *self.target_names), self.moments.mean, self.moments.std
+        is_coarse = (std < _FEWEST_STEPS * np.spacing(np.abs(mean).astype(np.float32))) & ~is_constant(self.moments)
+        return {name: (float(mean[one]), float(std[one])) for one, name in enumerate(names) if is_coarse[one]}
 
     @property
     def probable_fill_values(self) -> dict[str, float]:

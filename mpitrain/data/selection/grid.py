@@ -256,15 +256,15 @@ class _Part:
         if access is None:
             return self._computed(name)
         if access.lag is not None:
-            return self._lagged(name, access.lag)
+            return self._lagged(name, access.lag, self._layout.selection.dtype)
         return access.decode(self._read(name)).astype(self._layout.selection.dtype, copy=False)
 
     def _computed(self, name: str) -> Array:
         """Return what is not read: a derived variable, a date, or something of the decoded time."""
         naming, calendar = self._layout.naming, self._layout.calendar
         if name in naming.derived:
-            # In float64, so that a step in between rounds nothing that the samples' type could hold.
-            in_double = lambda one: np.asarray(self._values(one), dtype=np.float64)  # noqa: E731
+            # In float64, so that no step rounds what the difference of two large numbers could hold.
+            in_double = lambda one: np.asarray(self._exact(one), dtype=np.float64)  # noqa: E731
             return np.atleast_3d(naming.derived[name].evaluate(in_double)).astype(self._layout.selection.dtype)
         if name not in naming.clocks:
             return np.float64(day_of(name, calendar, "domain.mask")).reshape(1, 1, 1)
@@ -272,10 +272,19 @@ class _Part:
         assert times is not None
         return clock_values(name, times[self._times], calendar)[:, None, None]
 
-    def _lagged(self, name: str, lag: Lag) -> Array:
+    def _exact(self, name: str) -> Array:
+        """Return a variable's measurements as they are decoded; in runs of before in the samples' type."""
+        access = self._record.variables.get(name)
+        if access is None or not self._layout.selection.counts_times:
+            return self._values(name)
+        if access.lag is not None:
+            return self._lagged(name, access.lag, "float64")
+        return access.decode(self._read(name))
+
+    def _lagged(self, name: str, lag: Lag, dtype: str) -> Array:
         """Return a variable some steps earlier or later, NaN where no level is there."""
         levels = self._levels_at(lag)
-        found = np.full(self._shape, np.nan, dtype=self._layout.selection.dtype)
+        found = np.full(self._shape, np.nan, dtype=dtype)
         known = np.flatnonzero(levels >= 0)
         known = known[np.argsort(levels[known], kind="stable")]
         firsts = [record.first_time for record in self._source.files]
