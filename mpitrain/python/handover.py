@@ -22,7 +22,7 @@ from mpitrain.python.left_behind import LeftBehind
 
 _SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is made in it
 _KEPT_ENCODING = ("units", "calendar")  # of times; packing would lose digits of what was computed since
-_LIMITS = {"valid_min": -1.0, "valid_max": 1.0, "valid_range": (-1.0, 1.0)}  # and the side on which values are none
+_LIMITS = {"valid_min": (0,), "valid_max": (1,), "valid_range": (0, 1)}  # low is 0, high is 1
 _MOST_SHARE = 0.5
 
 
@@ -137,17 +137,28 @@ def _write_dataset(dataset: Any, path: Path) -> None:
 
 
 def _unpack_limits(attributes: dict[str, Any], encoding: Mapping[str, Any]) -> None:
-    """Give limits, which CF has in packed numbers, in the units of values that were unpacked on reading."""
+    """Give limits in packed numbers, which CF has as integers, in the units of values that were unpacked on reading."""
     import numpy as np
 
-    if not {"scale_factor", "add_offset"} & set(encoding):
+    found = {name: np.atleast_1d(attributes[name]) for name in _LIMITS if name in attributes}
+    packing = [encoding.get("scale_factor"), encoding.get("add_offset")]
+    if not found or packing == [None, None] or any(one.dtype.kind == "f" for one in found.values()):
         return
-    scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
-    for name, sides in _LIMITS.items():
-        if name in attributes:
-            packed = np.asarray(attributes[name], dtype=np.float64)
-            # Half a step further: the unpacked limit itself is rounded.
-            attributes[name] = (packed + 0.5 * np.array(sides)) * scale + offset
+    scale, offset = (
+        usual if one is None else float(np.ravel(one)[0]) for one, usual in zip(packing, (1.0, 0.0), strict=True)
+    )
+    is_unsigned = str(encoding.get("_Unsigned", attributes.get("_Unsigned"))).lower() == "true"
+    ends: list[float | None] = [None, None]
+    for name, packed in found.items():
+        del attributes[name]  # text does not tell whether it is packed
+        sides = _LIMITS[name]
+        if packed.dtype.kind in "iu" and len(packed) == len(sides):
+            wide = packed.astype(np.float64) + (2.0 ** (8 * packed.itemsize)) * (is_unsigned & (packed < 0))
+            for side, limit in zip(sides, wide, strict=True):
+                # Half a step further: the unpacked limit itself is rounded.
+                ends[side] = (float(limit) + side - 0.5) * scale + offset
+    for name, end in zip(("valid_min", "valid_max"), ends if scale >= 0 else ends[::-1], strict=True):
+        attributes.update({} if end is None else {name: end})
 
 
 def _is_readable(variable: Any) -> bool:
@@ -164,22 +175,12 @@ def _columns_of(table: Any) -> dict[str, Any]:
     return {str(name): table[name].to_numpy() for name in table.columns}
 
 
-def _unmasked(values: Any) -> Any:
-    """Return an array with NaN where `values` are masked, NaT of times, whose type tells what they are."""
-    import numpy as np
-
-    from mpitrain.data.files.absolute_time import numbers_of_array
-
-    array = np.asarray(np.ma.getdata(values))
-    if array.dtype.kind in "mM":
-        return np.where(np.ma.getmaskarray(values), array.dtype.type("NaT"), array)
-    return numbers_of_array(values)[0]
-
-
 def _write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
     import numpy as np
 
-    found = {str(name): _unmasked(array) for name, array in arrays.items()}
+    from mpitrain.data.files.absolute_time import unmasked
+
+    found = {str(name): unmasked(array) for name, array in arrays.items()}
     lengths = {name: array.shape[:1] for name, array in found.items()}
     first = next(iter(lengths), "")
     other = next((name for name in lengths if lengths[name] != lengths[first]), "")

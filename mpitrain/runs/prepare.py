@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mpitrain.comm import Ranks
-from mpitrain.config import DataSection, RunConfig, TrainingSection
+from mpitrain.config import FIRST_RULES, DataSection, RunConfig, TrainingSection
 from mpitrain.data import Dataset, Samples, SampleSource
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.runs.build import data_request, engine_request, model_request
@@ -124,18 +124,24 @@ def _data_notices(
         notices.append(
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
         )
-    if training.dtype == "float32":
-        notices += [
-            f"{name}: its deviation, {std:.3g}, is few steps of float32 at {mean:.7g}; if the file holds more digits, "
-            f"use '{name} - {mean:.6g}', a derived variable, which is computed in float64, or training.dtype=float64"
-            for name, (mean, std) in summary.coarse_features.items()
-        ]
+    if training.dtype == "float32" and summary.coarse_features:
+        notices.append(_coarse_notice(summary.coarse_features, data.rules))
     notices += [
         f"{name}: some of its values are {value:.7g}, far from the mean; where that stands for no value, domain.mask "
         "leaves it out"
         for name, value in summary.probable_fill_values.items()
     ]
     return [*notices, *_batch_notices(training, summary.num_training_samples, layout.global_batch_size)]
+
+
+def _coarse_notice(coarse: Mapping[str, tuple[float, float]], rules: int | None) -> str:
+    name, (mean, std) = next(iter(coarse.items()))
+    derived = f", or derived variables, which are computed in float64, as '{name} - {mean:.6g}'"
+    can_derive = rules != FIRST_RULES and (name.isidentifier() or "[" in name)
+    return (
+        f"float32 has few steps within the deviation of {', '.join(coarse)} ({name}: {std:.3g} at {mean:.7g}); if the "
+        f"file holds more digits, use training.dtype=float64{derived if can_derive else ''}"
+    )
 
 
 def _batch_notices(training: TrainingSection, num_training_samples: int, batch_size: int | str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dask.array
 import netCDF4
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
+from mpitrain.data.files.absolute_time import numbers_of_array
 from mpitrain.data.files.given_arrays import file_of
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
-from mpitrain.python.handover import write
+from mpitrain.errors import DataError
+from mpitrain.python.handover import _unpack_limits, write
 from mpitrain.runs.prepare import prepare_on_samples
 
 NOTHING = np.iinfo(np.int64).min
@@ -103,7 +106,10 @@ def test_what_a_mask_hides_is_missing_wherever_arrays_are_taken_over(tmp_path, v
 
 
 @pytest.mark.parametrize("limits", [{"valid_min": 0, "valid_max": 300}, {"valid_range": [0, 300]}])
-@pytest.mark.parametrize("packing", [{"scale_factor": 0.1}, {"scale_factor": 10.0, "add_offset": 250.0}])
+@pytest.mark.parametrize(
+    "packing",
+    [{"scale_factor": 0.1}, {"scale_factor": 10.0, "add_offset": 250.0}, {"scale_factor": -0.5, "add_offset": 10.0}],
+)
 def test_limits_of_packed_numbers_are_those_of_the_numbers_that_xarray_unpacks(tmp_path, limits, packing):
     path, packed = tmp_path / "packed.nc", np.array([-2, 0, 1, 299, 300, 302], "i2")
     with netCDF4.Dataset(str(path), "w") as file:
@@ -138,7 +144,8 @@ def test_a_derived_variable_is_of_the_numbers_of_the_file_not_of_their_float32(t
 
 
 @pytest.mark.parametrize(
-    ("offset", "deviation", "is_coarse"), [(101325.0, 0.002, True), (101325.0, 9.0, False), (0.0, 1e-9, False)]
+    ("offset", "deviation", "is_coarse"),
+    [(101325.0, 0.002, True), (101325.0, 0.0, True), (101325.0, 9.0, False), (0.0, 1e-9, False), (1.0, 0.0, False)],
 )
 def test_values_of_which_float32_keeps_few_are_named_with_what_to_write(offset, deviation, is_coarse):
     values = offset + deviation * np.random.default_rng(0).normal(size=(500, 1))
@@ -151,4 +158,51 @@ def test_values_of_which_float32_keeps_few_are_named_with_what_to_write(offset, 
         return prepare_on_samples(config, take_share(samples, ranks), ranks).notices
 
     found = [line for line in on_played_ranks(1, notices)[0] if "float32" in line]
-    assert ["p: its deviation" in line and "use 'p - 101325'" in line for line in found] == [True] * is_coarse
+    assert ["the deviation of p (p: " in line and line.endswith("as 'p - 101325'") for line in found] == [
+        True
+    ] * is_coarse
+
+
+@pytest.mark.parametrize(
+    ("attributes", "encoding", "left"),
+    [
+        ({"valid_max": np.float32(40)}, {"scale_factor": 0.01}, {"valid_max": np.float32(40)}),
+        ({"valid_range": "0, 100"}, {"scale_factor": 0.01}, {}),
+        ({"valid_range": np.array([0, 1, 2])}, {"scale_factor": 0.01}, {}),
+        ({"valid_max": 40}, {"scale_factor": np.array([2.0])}, {"valid_max": 81.0}),
+        ({"valid_range": np.array([0, -2], "i1")}, {"scale_factor": 1.0, "_Unsigned": "true"},
+         {"valid_min": -0.5, "valid_max": 254.5}),
+        ({"valid_max": 40}, {"dtype": "i2"}, {"valid_max": 40}),
+        ({"units": "m"}, {"scale_factor": None, "add_offset": [1.0]}, {"units": "m"}),
+    ],
+)  # fmt: skip
+def test_limits_that_are_not_packed_or_no_numbers_are_not_unpacked(attributes, encoding, left):
+    _unpack_limits(attributes, encoding)
+    assert attributes == left
+
+
+@pytest.mark.parametrize("kind", ["dask", "netCDF4", "list"])
+def test_masks_of_lazy_arrays_and_of_lists_are_kept(tmp_path, kind):
+    masked = np.ma.masked_array(LEADS.reshape(5, 2), mask=MASK.reshape(5, 2))
+    with netCDF4.Dataset(str(tmp_path / "f.nc"), "w") as file:
+        for name, size in (("a", 5), ("b", 2)):
+            file.createDimension(name, size)
+        file.createVariable("x", "i4", ("a", "b"))[:] = masked
+        given = {"dask": dask.array.from_array(masked), "netCDF4": file["x"], "list": list(masked)}[kind]
+        found, _ = numbers_of_array(given)
+    assert np.array_equal(np.isnan(found), masked.mask)
+
+
+def test_durations_of_months_are_no_numbers_and_hinder_nothing(tmp_path):
+    np.savez(tmp_path / "f.npz", x=LEADS * 1.0, y=LEADS * 1.0, span=LEADS.astype("m8[M]"))
+    assert inputs_of(tmp_path / "f.npz").tolist() == LEADS.tolist()
+    with pytest.raises(DataError, match=r"'span' holds .*, expected numbers"):
+        inputs_of(tmp_path / "f.npz", name="span")
+
+
+def test_what_has_no_time_is_that_of_the_first_file_in_derived_variables_too(tmp_path):
+    for number, height in enumerate((101325.0, 101325.09)):
+        variables = {"s": ((), np.array(height)), "y": (("time",), np.arange(3.0))}
+        write_netcdf(tmp_path / f"{number}.nc", variables)
+    path = tmp_path / "?.nc"
+    assert inputs_of(path, name="'s - 101324'").tolist() == [1.0] * 6

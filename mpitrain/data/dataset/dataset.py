@@ -21,7 +21,7 @@ Convert = Callable[[npt.NDArray[Any]], Array]
 """Makes of a numpy array the same values for an engine that computes with something else: a tensor on a device."""
 
 # Two digits: what a network makes of fewer are steps.
-_FEWEST_STEPS = 100
+_FEWEST_STEPS, _LARGE = 100, 1e3
 _FEWEST_NINES, _SMALLEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 999.0, 1e15, 3.0
 _TIMES_OTHERS, _TIMES_OTHERS_OF_MARKS = 2.0, 1e6
 
@@ -96,11 +96,15 @@ class DataSummary:
 
     @property
     def coarse_features(self) -> dict[str, tuple[float, float]]:
-        """Mean and deviation of inputs and targets, by name, that have few numbers of float32 within a deviation."""
+        """Mean and deviation of inputs and targets, by name, that have few numbers of float32 within a deviation.
+
+        Those that are constant may be so in float32 alone, where they are large.
+        """
         if self.moments is None:
             return {}
         names, mean, std = (*self.input_names, *self.target_names), self.moments.mean, self.moments.std
-        is_coarse = (std < _FEWEST_STEPS * np.spacing(np.abs(mean).astype(np.float32))) & ~is_constant(self.moments)
+        may_differ = ~is_constant(self.moments) | (np.abs(mean) >= _LARGE)
+        is_coarse = (std < _FEWEST_STEPS * np.spacing(np.abs(mean).astype(np.float32))) & may_differ
         return {name: (float(mean[one]), float(std[one])) for one, name in enumerate(names) if is_coarse[one]}
 
     @property

@@ -89,8 +89,7 @@ def _info_of_member(archive: zipfile.ZipFile, name: str, part: zipfile.ZipInfo, 
     if reason := why_not_there(claimed, lambda: path.stat().st_size):
         raise DataError(f"{path}: variable '{name}' is not read: {reason}")
     dimensions = ("",) * len(shape)
-    if dtype.kind in "mM":
-        attributes = numbers_of_array(np.empty(0, dtype))[1]
+    if attributes := numbers_of_array(np.empty(0, dtype))[1]:
         return VariableInfo(name, dimensions, shape, "<f8", dict(attributes), chunk_shape=shape)
     return VariableInfo(name, dimensions, shape, dtype.str, chunk_shape=shape)
 

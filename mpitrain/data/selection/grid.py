@@ -41,7 +41,7 @@ class GridLayout(SampleLayout):
     """What all files of a gridded source have in common. Can be pickled.
 
     `lagged` are the levels (T,) of the source from which each lag takes its values, -1 for none: what needs one is no
-    sample. Areas are those of the
+    sample. `exact_statics` are those of `statics` that derived variables need, with all digits. Areas are those of the
     variable `area_name`, in `area_scale`, or the cosine of `latitude_name`, of which `latitude_scale` makes degrees;
     None of both where nothing counts areas.
     """
@@ -55,6 +55,7 @@ class GridLayout(SampleLayout):
     naming: Naming = field(default_factory=Naming)
     calendar: str = "standard"
     lagged: Mapping[Lag, npt.NDArray[np.int64]] = field(default_factory=dict)
+    exact_statics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     is_grid = True
 
     @cached_property
@@ -274,7 +275,9 @@ class _Part:
 
     def _exact(self, name: str) -> Array:
         """Return a variable's measurements as they are decoded; in runs of before in the samples' type."""
-        access = self._record.variables.get(name)
+        access, static = self._record.variables.get(name), self._layout.exact_statics.get(name)
+        if static is not None:
+            return static[:, self._rows] if static.shape[1] > 1 else static
         if access is None or not self._layout.selection.counts_times:
             return self._values(name)
         if access.lag is not None:

@@ -60,6 +60,7 @@ class Grids:
     coordinates: tuple[str, ...] = ()
     grid_shape: tuple[int, int] = (1, 1)
     statics: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    exact_statics: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     naming: Naming = field(default_factory=Naming)
     calendar: str = ""
     has_means: bool | None = None
@@ -268,13 +269,17 @@ def check_statics(grids: Grids, file: FieldFile, access: dict[str, VariableAcces
     Of files without any time they are those of the grid alone.
     """
     has_time = any(access[name].axes.time is not None for name in grids.references(grids.main_names))
-    statics = {
-        name: one.decode(read_part(file, one, slice(None), slice(None))).astype(grids.selection.dtype)
+    exact = {
+        name: one.decode(read_part(file, one, slice(None), slice(None)))
         for name, one in access.items()
         if one.axes.time is None and (has_time or name in grids.coordinates)
     }
+    statics = {name: values.astype(grids.selection.dtype) for name, values in exact.items()}
     if not grids.records:
         grids.statics = statics
+        needed = {one for derived in grids.naming.derived.values() for one in derived.names}
+        if grids.selection.counts_times:
+            grids.exact_statics = {name: exact[name] for name in needed & exact.keys()}
         return
     for name, expected in grids.statics.items():
         found = statics.get(name)

@@ -88,8 +88,10 @@ class SampleDimensions:
             alike = alike and first.shape == second.shape
             alike = alike and first.is_numeric and second.is_numeric
             alike = alike and all(first.attributes.get(key) == second.attributes.get(key) for key in _IN_COMMON)
-            values = [read_column(self.description.file, each) for each in (first, second)] if alike else [[0], [1]]
-            self._compared[pair] = np.array_equal(*values)
+            if alike:
+                values, others = (read_column(self.description.file, each) for each in (first, second))
+                alike = np.array_equal(values, others, equal_nan=True)
+            self._compared[pair] = alike
         return self._compared[pair]
 
     def _coordinate(self, held: _Held) -> VariableInfo | None:

@@ -265,6 +265,7 @@ def _grid_layout(grids: Grids, repeats: npt.NDArray[np.int64] | None) -> GridLay
         lagged=lagged,
         lag_step_days=lag_step_days,
         statics=grids.statics,
+        exact_statics=grids.exact_statics,
         has_targets=grids.has_targets,
     )
 
