@@ -144,7 +144,7 @@ NO_RUN: dict[str, tuple[str, int, str]] = {
     "mask of another grid": (
         "data.data_path=FILES/other_mask.nc",
         2,
-        r"'umask' has \(time, rows, columns\) \(1, 48, 5\), expected \(1, 48, 72\)",
+        r"'umask' \(nj=48, other=5\) has dimension other, which samples of 'aice_h' lack: they lie along time, nj, ni;",
     ),
     "text for numbers": ("data.data_path=FILES/words.nc", 2, r"'sst_h' (holds|is|has)"),
     "all land": ("data.data_path=FILES/land.nc", 2, r"no point is selected by domain\.pole=north"),
