@@ -416,7 +416,7 @@ def test_truth_values_with_gaps_in_a_csv_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "kind"),
-    [([[1.0], [2.0]], "list<"), ([{"a": 1}, None], "struct<"), (pa.array([1, 2], pa.duration("s")), "duration[s]")],
+    [([[1.0], [2.0]], "list<"), ([{"a": 1}, None], "struct<"), (pa.array([1, 2], pa.time32("ms")), "time32[ms]")],
 )
 def test_what_is_no_number_is_named_as_it_is(tmp_path: Path, values, kind: str) -> None:
     pq.write_table(pa.table({"x": values, "y": [1.0, 2.0]}), tmp_path / "f.parquet")
