@@ -50,8 +50,8 @@ def settle_tensors(ranks: Ranks, semantics: str, compute: ComputeSection, traini
 
 def _check_gpus(ranks: Ranks) -> None:
     """Raise LaunchError, on all ranks, where two share a GPU, or some have none: nccl needs one each. Collective."""
-    gpus = ranks.gather_object(ranks.on_all_ranks(lambda: ranks.device.gpu))
-    conflict = find_gpu_conflict(ranks.gather_object(ranks.host), gpus)
+    owned = ranks.gather_object((ranks.host, ranks.on_all_ranks(lambda: ranks.device.gpu)))
+    conflict = find_gpu_conflict(*zip(*owned, strict=True))
     if conflict is not None:
         raise mark_agreed(LaunchError(f"{conflict[0]}; {conflict[1]}, or compute.device=cpu"))
 

@@ -137,7 +137,8 @@ def places_and_times(source: SampleSource) -> dict[str, Any]:
 def _place_called(start: str, source: SampleSource) -> str:
     """Return the name of the one variable on the grid of the samples that is called as a place is; NAME without one."""
     variables = source.handles.get(source.files[0]).variables.values()
-    main = source.files[0].variables[source.leading_references[0]].info
+    held = source.files[0].variables
+    main = held[next(iter(source.leading_references or held))].info
     on_grid = [one for one in variables if one.is_numeric and one.dimensions[-2:] == main.dimensions[-2:]]
     found = [one.name for one in on_grid if start in one.short_name.lower()]
     return found[0] if len(found) == 1 else "NAME"

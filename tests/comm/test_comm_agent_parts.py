@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from conftest import TIMEOUT_S, launcher_environment
 
+from mpitrain.cluster import Place
 from mpitrain.comm.agent import processes, shared_memory, words
+from mpitrain.comm.agent.arrival import open_watch
 from mpitrain.comm.agent.folder import is_private, open_private_folder
 from mpitrain.comm.agent.position import CollectiveNotes, noted
 from mpitrain.comm.mpi.communicator import _rows_of_round
@@ -59,6 +63,20 @@ def test_a_process_is_ending_that_exits_or_that_a_sigkill_awaits(
     files = {"stat": f"7 (a) b) D 1 7 7 0 -1 {flags} 0 0".encode(), "status": status}
     monkeypatch.setattr(processes, "read_of_process", lambda pid, name: files[name])
     assert processes.is_ending(7) == is_ending
+
+
+def test_nodes_that_share_the_folder_for_temporary_files_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    folders = []
+    for host in ("n1", "n2"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        folders.append(open_watch(Place(0, 2, True, False), "launch", "start", {})._folders())
+    (first,), (second,) = folders  # the one for all nodes is made by their agents
+    assert first != second
+    assert [first, second] == sorted(tmp_path.iterdir()) or [second, first] == sorted(tmp_path.iterdir())
 
 
 def test_a_launch_in_the_folder_for_temporary_files_still_says_what_it_has_to(tmp_path: Path) -> None:

@@ -47,41 +47,36 @@ def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
 
 
 def numbers_of_array(values: Any) -> tuple[npt.NDArray[Any], Mapping[str, str]]:
-    """Return an array of numbers, NaN where `values` are masked or numpy's NaT, and its attributes if they are times.
+    """Return what `unmasked` does, with times as numbers, NaN for NaT, and their attributes; none of other arrays.
 
-    Dates become days since 1970, durations days, but for months and years, which differ in length and stay as they
-    are. Integers and truth values with a mask become float64.
+    Dates become days since 1970, durations days, but for months and years, which differ in length and stay as they are.
     """
-    array, mask = with_mask(values)
-    attributes: Mapping[str, str] = {}
+    array = unmasked(values)
     if array.dtype.kind == "M":
-        array, attributes = days_of_dates(array), OF_DATES
-    elif array.dtype.kind == "m" and np.datetime_data(array.dtype)[0] not in "MY":
-        array, attributes = np.where(np.isnat(array), np.nan, array / np.timedelta64(1, "D")), OF_DURATIONS
-    if array.dtype.kind in "biuf" and np.any(mask):
-        floats = array if array.dtype.kind == "f" else array.astype(np.float64)
-        array = np.where(mask, floats.dtype.type(np.nan), floats)
-    return array, attributes
+        return days_of_dates(array), OF_DATES
+    if array.dtype.kind == "m" and np.datetime_data(array.dtype)[0] not in "MY":
+        return np.where(np.isnat(array), np.nan, array / np.timedelta64(1, "D")), OF_DURATIONS
+    return array, {}
 
 
-def with_mask(values: Any) -> tuple[npt.NDArray[Any], Any]:
-    """Return the numbers of anything that is an array, and its mask; computes or reads a lazy one once."""
+def unmasked(values: Any) -> npt.NDArray[Any]:
+    """Return anything that is an array, of its shape, with NaN where it has a mask, and NaT in times.
+
+    Integers and truth values with a mask become float64. A lazy array is computed, or read, once.
+    """
     if hasattr(values, "compute"):  # dask
         values = values.compute()
     elif hasattr(values, "set_auto_mask"):  # a variable of netCDF4
         values = values[...]
     elif isinstance(values, list | tuple) and any(isinstance(one, np.ma.MaskedArray) for one in values):
         values = np.ma.stack(values)
-    is_masked = isinstance(values, np.ma.MaskedArray)
-    return np.asarray(values.data if is_masked else values), values.mask if is_masked else np.ma.nomask
-
-
-def unmasked(values: Any) -> npt.NDArray[Any]:
-    """Return an array with NaN where `values` are masked, NaT of times, which stay numpy's."""
-    array, mask = with_mask(values)
-    if array.dtype.kind in "mM":
-        return np.where(mask, array.dtype.type("NaT"), array) if np.any(mask) else array
-    return numbers_of_array(np.ma.masked_array(array, mask) if np.any(mask) else array)[0]
+    if not isinstance(values, np.ma.MaskedArray) or not np.any(values.mask):
+        return np.asarray(values)
+    array = values.data.astype(np.float64) if values.dtype.kind in "biu" else values.data
+    if array.dtype.kind not in "fmM":
+        return array
+    missing: Any = np.nan if array.dtype.kind == "f" else "NaT"
+    return np.where(values.mask, array.dtype.type(missing), array)
 
 
 def days_of_dates(dates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

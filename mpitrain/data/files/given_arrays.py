@@ -37,15 +37,8 @@ def _variable(name: str, given: Any) -> tuple[VariableInfo, npt.NDArray[Any]]:
     names = ("",) * array.ndim if dimensions is None else _names(dimensions)
     if len(names) != array.ndim:
         raise ValueError(f"'{name}' has {array.ndim} axes and {len(names)} names of dimensions; name each axis")
-    info = VariableInfo(
-        name,
-        names,
-        array.shape,
-        array.dtype.str,
-        plain_attributes({**dict(attributes), **of_times}.items()),
-        chunk_shape=array.shape,
-    )
-    return info, array
+    known = plain_attributes({**dict(attributes), **of_times}.items())
+    return VariableInfo(name, names, array.shape, array.dtype.str, known, chunk_shape=array.shape), array
 
 
 def _names(dimensions: Any) -> tuple[str, ...]:

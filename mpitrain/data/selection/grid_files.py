@@ -16,7 +16,7 @@ from mpitrain.data.describe.times import Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
-from mpitrain.data.selection.matching import sample_dimensions
+from mpitrain.data.selection.matching import on_samples, sample_dimensions
 from mpitrain.data.selection.repeated import find_repeated
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
@@ -344,14 +344,15 @@ def check_places(grids: Grids, description: FileDescription, access: Mapping[str
         return
     file, main = description.file, find_main(description, grids.leading_references)
     leading = [access[name] for name in grids.leading_references]
-    samples = sample_dimensions(description, leading) if grids.selection.counts_times else None
     for quantity in (LATITUDE, LONGITUDE):
         try:
             name = description.find_quantity(quantity, main)
-            one = find_access(description, name, True)
-            one = samples.match(one)[0] if samples is not None else one
+            found = find_access(description, name, True)
         except DataError:
             continue  # nobody knows where the samples are
+        one = on_samples(description, found, leading) if grids.selection.counts_times else found
+        if one is None:
+            continue
         on_grid = all(size in (1, whole) for size, whole in zip(one.shape[1:], grids.grid_shape, strict=True))
         if one.axes.time is not None or not one.info.is_numeric or not on_grid:
             continue

@@ -32,8 +32,7 @@ class Selection:
     of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
     others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
     that. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions` those that are
-    one under two names. `reader` are the plain values
-    of `data.reader`, `rules` and `lag_step_days` are those of `data`.
+    one under two names. `reader` are the plain values of `data.reader`; `rules` and `lag_step_days` are `data`'s own.
     `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
     longitude is turned to them.
     """
