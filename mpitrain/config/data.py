@@ -10,6 +10,7 @@ from mpitrain.config.component import Room
 from mpitrain.config.section import Count, CountOrZero, Names, Needs, NumberOrZero, ReferenceValues, Section, Text
 
 READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
+_NumberOrWord = Annotated[float | Text, Field(json_schema_extra={"allowed": "a number or a word"})]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 FIRST_RULES, NEWEST_RULES = 1, 2
 """The versions of `data.rules` of a run that records none, and of a new one."""
@@ -141,6 +142,19 @@ class DataSection(Section):
     """Dimensions that are one under two names, such as {eta_u: eta_rho}; null: those that have one name, or equal
     coordinates. Variables lie along the dimensions of the targets, and are repeated along those that they lack."""
 
+    time_format: Text | None = None
+    """How times are written as text, or in the digits of numbers, such as "%d.%m.%Y %H:%M", or what numbers of the
+    variable in `coordinates.time` count, such as "seconds since 1970-01-01"; null: as its units say, ISO 8601, and text
+    that is a date in one way only, such as 31.12.2020."""
+    missing_values: (
+        Annotated[
+            list[_NumberOrWord], Field(min_length=1, json_schema_extra={"allowed": "a list of numbers and words"})
+        ]
+        | None
+    ) = None
+    """Numbers, as stored, and words of tables that stand for a missing value, such as [-9999, "---"], beside what files
+    say themselves; null: none."""
+
     @property
     def named_coordinates(self) -> dict[str, str]:
         """The names of `coordinates` by what they are: "lat", "lon" and "time"."""
@@ -157,7 +171,8 @@ class DataSection(Section):
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
     1, that of runs which record none, lags and split=time count time levels in the order of the files, levels that
-    repeat others are samples, copies of training data are not refused, and dimensions match by size, not by name."""
+    repeat others are samples, copies of training data are not refused, dimensions match by size, not by name, and
+    numbers of 1e29 and more are missing."""
     lag_step_days: NumberOrZero | None = None
     """Length in days of the step of time that lags such as x[time-1] count, which each run records; 0: they count time
     levels in the order of the files; null: the most frequent step of the data."""

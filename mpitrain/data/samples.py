@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.describe.names import CICE_TARGET
-from mpitrain.data.files.decoding import LARGEST_VALID
 
 FloatArray = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
@@ -85,8 +84,8 @@ def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
 
 
 def is_measured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Tell which values are measurements: neither NaN, nor infinite, nor a fill value; same shape."""
-    measured: npt.NDArray[np.bool_] = np.abs(values) < LARGEST_VALID
+    """Tell which values are measurements: neither NaN, as what is missing, nor infinite; same shape."""
+    measured: npt.NDArray[np.bool_] = np.isfinite(values)
     return measured
 
 

@@ -91,7 +91,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
     """
     paths = expand_paths(config.data.entries)
-    with opened(paths[0], reader=selection_of(config).reader) as file:
+    with opened(paths[0], reading=selection_of(config).reading) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
         refused = dict(file.refused)
         has_names = config.variables.input_variables or config.variables.output_variables or describes_itself(file)

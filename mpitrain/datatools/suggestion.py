@@ -23,7 +23,7 @@ from mpitrain.data.describe.names import (
 from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of, read_times
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
 from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.table import INPUTS, TARGETS
@@ -120,9 +120,10 @@ def _earlier(target: Measured, file: FieldFile) -> list[str]:
 def places_and_times(source: SampleSource) -> dict[str, Any]:
     """Return which variables say where and when samples are, from where to where, by what they are."""
     found, facts = open_coordinates(source), {}
-    for name, shown in (("lat", "latitude"), ("lon", "longitude")):
+    of_levels = places_of_levels(found)
+    for column, (name, shown) in enumerate((("lat", "latitude"), ("lon", "longitude"))):
         if name in found.stored:
-            values = found.grids.get(name)
+            values = found.grids.get(name) if of_levels is None else of_levels[:, column]
             values = found.moving_grid(name, 0) if values is None else values
             has_some = np.isfinite(values).any()
             span = f", {np.nanmin(values):.6g} to {np.nanmax(values):.6g}" if has_some else ", of which all are missing"

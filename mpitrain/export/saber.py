@@ -99,7 +99,7 @@ def _given_names(texts: Sequence[str]) -> dict[str, str]:
 
 def _first_file(source: SampleSource) -> FieldFile | None:
     try:
-        return open_field_file(source.files[0].path, source.files[0].reader) if source.files else None
+        return open_field_file(source.files[0].path, source.files[0].reading) if source.files else None
     except DataError:
         return None
 

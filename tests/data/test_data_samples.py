@@ -101,7 +101,7 @@ def samples_with(**changes):
     return Samples(inputs, targets[:, None], np.arange(4), ("a", "b"))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e29])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_measurement_is_found(value):
     for samples, name in ((samples_with(input=value), "b"), (samples_with(target=value), "aice_h")):
         assert valid_rows(samples).tolist() == [True, True, False, True]
@@ -109,6 +109,6 @@ def test_what_is_no_measurement_is_found(value):
 
 
 def test_measurements_are_left_alone():
-    samples = samples_with(input=9e28, target=-5e28)
+    samples = samples_with(input=9e30, target=-5e28)
     assert valid_rows(samples).all()
     assert first_invalid_feature(samples) is None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mpitrain.config import FIRST_RULES, DataSection
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
-from mpitrain.data.selection.coordinates import known_ranks, open_coordinates, places_of_reports
+from mpitrain.data.selection.coordinates import known_ranks, open_coordinates, places_of_levels, places_of_reports
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, DataError
 
@@ -99,7 +99,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     rule, split = split_rule(data), data.split
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
-    are_reports = source.kind == "points" and source.grid_shape == (1, 1) and num_levels > 1
+    are_reports = _have_places_of_their_own(data, source, num_levels)
     if source.first_held_out is not None:
         held, words = np.arange(num_levels) >= source.first_held_out, "the files of data.validation_path"
     elif rule.start == rule.stop:
@@ -120,6 +120,14 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
         words += " of the grid"
     by_time = split != "region" or source.first_held_out is not None or are_reports
     return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words)
+
+
+def _have_places_of_their_own(data: DataSection, source: SampleSource, num_levels: int) -> bool:
+    """Tell whether data.split=region is by the place of each time level: of reports, or of profiles."""
+    if source.kind != "points" or num_levels < 2 or not source.layout.is_grid:
+        return False
+    is_asked = data.split == "region" and data.rules != FIRST_RULES and source.first_held_out is None
+    return source.grid_shape == (1, 1) or (is_asked and places_of_levels(open_coordinates(source)) is not None)
 
 
 def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
@@ -253,8 +261,8 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
 
 
 def _regions_of_reports(data: DataSection, source: SampleSource) -> IndexArray:
-    """Return the block (N,) of each of the samples that lie one after the other, by its place."""
-    places = places_of_reports(open_coordinates(source))
+    """Return the block (T,) of each time level, by its place."""
+    places = places_of_levels(open_coordinates(source))
     if places is None:
         raise ConfigError("data.split=region: only samples with places lie in regions; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, len(places)) ** 0.5))

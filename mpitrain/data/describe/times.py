@@ -31,6 +31,7 @@ _SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-", re.IGNORECASE)
 # Months and years have no fixed length: whole ones are counted in the calendar. Months of 360_day are cftime's.
 _CALENDAR_UNITS = re.compile(r"^\s*(month|year)s?\s+(since\s+.*)$", re.IGNORECASE)
 _MONTHS_IN = {"month": 1, "year": 12}
+_MOST_LOOKED_AT = 20
 
 
 class DecodedTimes(NamedTuple):
@@ -50,7 +51,8 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
     if info is None or not counts_from_a_date(info.units):
         raise DataError(
             f"{file.path}: its time levels have no time (a coordinate variable with units such as 'days since "
-            "2000-01-01'), which time, day_of_year, hour_of_day and dates need; take these out of the settings"
+            "2000-01-01'), which time, day_of_year, hour_of_day and dates need; "
+            + (_where_times_may_be(file) or "take these out of the settings")
         )
     calendar = plain_calendar(info.text("calendar"))
     if calendar not in _CF_CALENDARS:
@@ -71,6 +73,26 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
             f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units, or write days since a "
             f"date into {info.name}"
         ) from error
+
+
+def _where_times_may_be(file: FieldFile) -> str | None:
+    """Return what to set where a column of text or of numbers without units may hold times; None where none may."""
+    from mpitrain.data.files.tables.dates import pattern_of_number
+
+    columns = [one for one in file.variables.values() if len(one.shape) == 1 and one.shape[0] and not one.units]
+    for info in columns:
+        note = file.note_of(info.name)
+        if info.is_text and note is not None and "data.time_format" in note:
+            return f"column '{info.name}' {note}"
+    for info in columns[:_MOST_LOOKED_AT]:
+        value = read(file, info.name, (slice(0, 1),))[0] if info.is_numeric else np.nan
+        pattern = pattern_of_number(float(value)) if np.isfinite(value) else None
+        if pattern is not None:
+            return (
+                f"if numbers of '{info.short_name}', such as {value:.15g}, are times, set "
+                f"'data.coordinates={{time: {info.short_name}}}' 'data.time_format=\"{pattern}\"'"
+            )
+    return None
 
 
 def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:

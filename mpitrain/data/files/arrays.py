@@ -32,11 +32,12 @@ class ArrayFile:
         self.variables = Variables((info.name, info) for info in infos)
         self._numbers = {name: number for number, name in enumerate(self.variables)}
         self._load, self._arrays, self._sums = load, dict[str, npt.NDArray[Any]](), dict[str, int]()
+        self.notes: dict[str, str] = {}
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of an array; a view, which nobody may change. Raises DataError where it cannot be read."""
         if name not in self._arrays:
-            array = self._load(self._numbers[name])
+            array = self.load(name)
             if array.shape != self.variables[name].shape:
                 raise DataError(f"{self.path}: variable '{name}' has other values than its header says; write it again")
             self._arrays[name], self._sums[name] = array, self.stored_sum.add_whole(array)
@@ -44,9 +45,13 @@ class ArrayFile:
             self.stored_sum.add_again(self._sums[name])
         return self._arrays[name][slices]
 
+    def load(self, name: str) -> npt.NDArray[Any]:
+        """Return an array, text too, which does not count in the checksum."""
+        return self._load(self._numbers[name])
+
     def note_of(self, name: str) -> str | None:
         """See `FieldFile`."""
-        return None
+        return self.notes.get(name)
 
     def close(self) -> None:
         """Forget the arrays."""

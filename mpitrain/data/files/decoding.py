@@ -11,7 +11,7 @@ import base64
 import binascii
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,11 @@ from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo
 from mpitrain.data.units import is_of_time
 
-# CICE writes 1e30 on land; anything near it is no measurement.
-LARGEST_VALID = 1e29
+# A marker so large is also a limit, as in NetCDF user's guide, "Attribute conventions": double precision has 1e30 of
+# single precision otherwise.
+_LARGE_MARKER, _BELOW_MARKER = 1e29, 1.0 - 1e-6
+# CICE writes it on land, in files of other programs without saying so.
+_UNMARKED = (1e30, float(np.float32(1e30)))
 
 Array = npt.NDArray[Any]
 _NOT_A_TIME = -(2**63)
@@ -41,10 +44,11 @@ def decode(stored: Array, info: VariableInfo) -> Array:
 
     Absolute times, such as 20981115.5, become days since 1970-01-01.
 
-    No measurement: _FillValue, missing_value, outside of valid_min, valid_max or valid_range, NaN, infinity,
-    |x| >= 1e29 (CICE writes 1e30 on land), and -2**63 of times and durations in int64, numpy's NaT, as xarray writes
-    it. float32 and float64 keep their type; packed values become float64, so that nothing is rounded before the caller
-    casts. Where nothing had to be changed, `stored` itself is returned.
+    No measurement: _FillValue, missing_value, outside of valid_min, valid_max or valid_range, NaN, infinity, |x| from a
+    fill value of 1e29 and more on, in NetCDF without any fill value 1e30 (CICE's land), what the settings name, and
+    -2**63 of times and durations in int64, numpy's NaT, as xarray writes it. float32 and float64 keep their type;
+    packed values become float64, so that nothing is rounded before the caller casts. Where nothing had to be changed,
+    `stored` itself is returned.
     """
     return Decoder(info).decode(stored)
 
@@ -84,6 +88,9 @@ class Decoder:
         self._lower, self._upper = _valid_range(info)
         limits = [limit for limit in (self._lower, self._upper) if limit is not None]
         self._limits_are_packed = not self._is_packed or all(isinstance(limit, int) for limit in limits)
+        self._asked, self._asked_largest = info.missing, info.largest
+        self._largest = _largest(info, self._markers, self._default_fill)
+        self._has_unmarked = info.default_fill is not None and not self._markers
         self._rules: dict[np.dtype[Any], DecodingRule | None] = {}
 
     def decode(self, stored: Array) -> Array:
@@ -96,8 +103,8 @@ class Decoder:
             invalid.append(limited < _in_type(self._lower, limited.dtype))
         if self._upper is not None:
             invalid.append(limited > _in_type(self._upper, limited.dtype))
-        if _has_huge(values):
-            invalid.append(np.abs(values) >= LARGEST_VALID)
+        if _has_huge(values, self._largest_of(stored.dtype)):
+            invalid.append(np.abs(values) >= self._largest_of(stored.dtype))
         found = np.logical_or.reduce(invalid) if invalid else np.False_
         if not np.any(found):
             return values
@@ -132,7 +139,7 @@ class Decoder:
             lower=-np.inf if lower is None else lower,
             upper=np.inf if upper is None else upper,
             limits_are_packed=self._limits_are_packed,
-            largest=float(values.type(LARGEST_VALID)),
+            largest=float(values.type(self._largest_of(native))),
             packing=(self._scale, self._offset) if self._is_packed else None,
         )
 
@@ -148,9 +155,15 @@ class Decoder:
         if dtype.kind != "f":
             default = [] if self._default_fill is None else [self._default_fill]
             nat = [_NOT_A_TIME] if self._has_nat and dtype == np.int64 else []
-            return [_in_type(marker, dtype) for marker in (*self._markers, *default, *nat)]
+            asked = [one for one in self._asked if one >= 0 or dtype.kind == "i"]
+            return [_in_type(marker, dtype) for marker in (*self._markers, *default, *nat, *asked)]
+        markers = (*self._markers, *self._asked, *(_UNMARKED if self._has_unmarked else ()))
         # Huge ones are found by their size, and NaN is NaN already.
-        return [_in_type(marker, dtype) for marker in self._markers if abs(marker) < LARGEST_VALID]
+        return [_in_type(marker, dtype) for marker in markers if abs(marker) < self._largest_of(dtype)]
+
+    def _largest_of(self, dtype: np.dtype[Any]) -> float:
+        """Return |x| from which a value is none; what packed numbers are unpacked to has none but the settings'."""
+        return self._largest if dtype.kind == "f" and not self._is_packed else self._asked_largest
 
     def _unpacked(self, stored: Array) -> Array:
         if self._calendar is not None:
@@ -162,14 +175,18 @@ class Decoder:
         return stored.astype(np.float32 if stored.dtype.itemsize <= _EXACT_IN_FLOAT32_BYTES else np.float64)
 
 
-def _has_huge(values: Array) -> bool:
-    """Tell whether a value is 1e29 or larger: two passes without a temporary array, as nearly always none is."""
+def _largest(info: VariableInfo, markers: Sequence[float], default_fill: float | None) -> float:
+    """Return |x| from which a float is no value: near its smallest marker of those that are large."""
+    marks = [abs(one) for one in (*markers, *([] if default_fill is None else [default_fill]))]
+    return min([info.largest, *(one * _BELOW_MARKER for one in marks if one >= _LARGE_MARKER)])
+
+
+def _has_huge(values: Array, largest: float) -> bool:
+    """Tell whether |x| is that large somewhere: two passes without a temporary array, as nearly always none is."""
     if values.size == 0:
         return False
     # fmax and fmin pass over NaN, which is NaN already.
-    return bool(
-        np.fmax.reduce(values, axis=None) >= LARGEST_VALID or np.fmin.reduce(values, axis=None) <= -LARGEST_VALID
-    )
+    return bool(np.fmax.reduce(values, axis=None) >= largest or np.fmin.reduce(values, axis=None) <= -largest)
 
 
 def _valid_range(info: VariableInfo) -> tuple[float | None, float | None]:

@@ -5,16 +5,12 @@ J, I  rows and columns
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.decoding import read_column
-from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
+from mpitrain.data.files.overlay import Overlay
+from mpitrain.data.files.variable import FieldFile, VariableInfo, Variables
 
 Array = npt.NDArray[np.float64]
 _MAPPING = "rotated_latitude_longitude"
@@ -23,50 +19,6 @@ _ATTRIBUTES = {
     "lat": {"standard_name": "latitude", "long_name": "latitude, from the rotated pole", "units": "degrees_north"},
     "lon": {"standard_name": "longitude", "long_name": "longitude, from the rotated pole", "units": "degrees_east"},
 }
-
-
-class WithTruePlaces:
-    """An open file with two variables more, `lat` and `lon` (J, I), which follow from its grid mapping."""
-
-    def __init__(self, file: FieldFile, places: Mapping[str, Array], dimensions: tuple[str, str]) -> None:
-        """Add the places (J, I), in degrees, along the dimensions of rows and columns."""
-        self._file, self._places = file, places
-        own = {
-            name: VariableInfo(name, dimensions, values.shape, values.dtype.str, _ATTRIBUTES[name])
-            for name, values in places.items()
-        }
-        self.variables = Variables({**file.variables, **own})
-
-    @property
-    def path(self) -> Path:
-        """See `FieldFile`."""
-        return self._file.path
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """See `FieldFile`."""
-        return self._file.refused
-
-    @property
-    def stored_sum(self) -> StoredSum:
-        """See `FieldFile`."""
-        return self._file.stored_sum
-
-    @stored_sum.setter
-    def stored_sum(self, value: StoredSum) -> None:
-        self._file.stored_sum = value
-
-    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """See `FieldFile`."""
-        return self._places[name][slices] if name in self._places else self._file.read_stored(name, slices)
-
-    def note_of(self, name: str) -> str | None:
-        """See `FieldFile`."""
-        return None if name in self._places else self._file.note_of(name)
-
-    def close(self) -> None:
-        """See `FieldFile`."""
-        self._file.close()
 
 
 def with_true_places(file: FieldFile) -> FieldFile:
@@ -82,7 +34,14 @@ def with_true_places(file: FieldFile) -> FieldFile:
         return file
     latitude, longitude = np.meshgrid(read_column(file, rows), read_column(file, columns), indexing="ij")
     lat, lon = true_places(latitude, longitude, *angles)
-    return WithTruePlaces(file, {"lat": lat, "lon": lon}, (rows.dimensions[0], columns.dimensions[0]))
+    dimensions = (rows.dimensions[0], columns.dimensions[0])
+    return Overlay(
+        file,
+        [
+            (VariableInfo(name, dimensions, values.shape, values.dtype.str, _ATTRIBUTES[name]), values)
+            for name, values in (("lat", lat), ("lon", lon))
+        ],
+    )
 
 
 def true_places(

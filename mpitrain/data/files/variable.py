@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class VariableInfo:
 
     `name` has its groups before it, "group/name". `dimensions` are named as in the file, "" where it names none.
     `chunk_shape` is the shape of the blocks that are compressed as one; None where values lie one after the other.
+    `missing` are stored numbers that stand for no value, and |x| from `largest` on is none, by the settings.
     """
 
     name: str
@@ -36,6 +38,8 @@ class VariableInfo:
     chunk_shape: tuple[int, ...] | None = None
     unlimited: frozenset[int] = frozenset()
     default_fill: float | None = None
+    missing: tuple[float, ...] = ()
+    largest: float = math.inf
 
     @property
     def short_name(self) -> str:

@@ -21,6 +21,6 @@ class Csv(Format):
 
     def build(self, path: Path) -> FieldFile:
         """See `Format.build`."""
-        from mpitrain.data.files.columns import open_csv
+        from mpitrain.data.files.tables.columns import open_csv
 
         return open_csv(path)

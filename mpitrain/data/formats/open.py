@@ -7,15 +7,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from mpitrain.config.data import READERS
 from mpitrain.data.files.rotated_pole import with_true_places
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.format import Format, is_data_folder
+from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.errors import DataError, one_line
 
 OnFile = Callable[[Path | None], bool]
@@ -32,16 +33,16 @@ _CONVERTIBLE = (
 )  # fmt: skip
 
 
-def open_field_file(path: Path, reader: Mapping[str, Any] | None = None) -> FieldFile:
-    """Open a file by the format that `data.reader` names: its plain values, None: by its name's end or first bytes.
+def open_field_file(path: Path, reading: Reading = AS_IT_IS) -> FieldFile:
+    """Open a file, whose values are read as the settings say: without a format, by its name's end or first bytes.
 
     Raises DataError where it is missing, unreadable, damaged or of no known format.
     """
     if not path.is_file() and not is_data(path):
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
     try:
-        found: FieldFile = (format_of(path) if reader is None else READERS.validate(reader)).build(path)
-        return with_true_places(found)
+        found: FieldFile = (format_of(path) if reading.reader is None else READERS.validate(reading.reader)).build(path)
+        return with_true_places(reading.apply(found))
     except OSError as error:
         raise DataError(
             f"{path}: cannot be opened ({error.strerror or error}); check the file's permissions"
@@ -103,7 +104,7 @@ def ignore_file(path: Path | None) -> bool:
 
 
 @contextmanager
-def opened(path: Path, on_file: OnFile = ignore_file, reader: Mapping[str, Any] | None = None) -> Iterator[FieldFile]:
+def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = AS_IT_IS) -> Iterator[FieldFile]:
     """Open a file for the block, as `open_field_file` does. Raises DataError.
 
     `on_file` gets its path before, and None after; it returns whether it names the file should this process end. Where
@@ -113,7 +114,7 @@ def opened(path: Path, on_file: OnFile = ignore_file, reader: Mapping[str, Any] 
     has_ended = threading.Event()
     threading.Thread(target=_end_endless, args=(path, is_noted, has_ended), daemon=True).start()
     try:
-        with closing(open_field_file(path, reader)) as file:
+        with closing(open_field_file(path, reading)) as file:
             has_ended.set()
             yield file
     finally:

@@ -21,6 +21,6 @@ class Parquet(Format):
 
     def build(self, path: Path) -> FieldFile:
         """See `Format.build`."""
-        from mpitrain.data.files.columns import open_parquet
+        from mpitrain.data.files.tables.columns import open_parquet
 
         return open_parquet(path)

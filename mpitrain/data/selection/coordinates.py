@@ -136,18 +136,33 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     return ranks_of_stamps(found, [record.num_times for record in source.files])
 
 
+def places_of_levels(found: Coordinates) -> Array | None:
+    """Return latitude and longitude (T, 2) of time levels that have one place each, as reports and profiles have.
+
+    None of data with places inside a level, without places, and where one place is that of all levels.
+    """
+    names, source = ("lat", "lon"), found.source
+    moving = [one for name in names for one in found.moving.get(name, ())]
+    if not moving or not set(names) <= set(found.stored):
+        return None
+    if any(one.shape[1:] != (1, 1) for one in (*moving, *found.stored.values())):
+        return None
+    num_levels = sum(record.num_times for record in source.files)
+    columns = []
+    for name in names:
+        held = zip(found.moving.get(name, ()), source.files, strict=False)
+        parts = [np.broadcast_to(_whole(*one, source).reshape(-1), one[1].num_times) for one in held]
+        columns.append(np.concatenate(parts) if parts else np.full(num_levels, found.grids[name].reshape(-1)[0]))
+    return np.stack(columns, axis=1)
+
+
 def places_of_reports(found: Coordinates) -> Array | None:
     """Return latitude and longitude (N, 2) of samples that lie one after the other, each at a place; None of others."""
     names, source = ("lat", "lon"), found.source
-    if not set(names) <= set(found.stored):
-        return None
-    if source.grid_shape == (1, 1) and set(names) <= set(found.moving):
-        read = lambda name: np.concatenate(  # noqa: E731
-            [_whole(*one, source).reshape(-1) for one in zip(found.moving[name], source.files, strict=True)]
-        )
-        return np.stack([read(name) for name in names], axis=1)
+    if source.grid_shape == (1, 1):
+        return places_of_levels(found)
     is_line = 1 in source.grid_shape and max(source.grid_shape) == source.num_points
-    if not is_line or found.moving:
+    if not is_line or found.moving or not set(names) <= set(found.stored):
         return None
     return np.stack([found.grids[name].reshape(-1) for name in names], axis=1)
 

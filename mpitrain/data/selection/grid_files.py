@@ -237,8 +237,9 @@ def check_shapes(grids: Grids, file: FieldFile, access: dict[str, VariableAccess
                 "nothing; take this file out of data.data_path, or wait until it is written"
             )
         if not one.info.is_numeric:
-            held = "text" if one.info.is_text else one.info.dtype
-            raise DataError(f"{file.path}: variable '{one.info.name}' holds {held}, expected numbers; name another")
+            kind = "text" if one.info.is_text else one.info.dtype
+            held = file.note_of(one.info.name) or f"holds {kind}, expected numbers; name another"
+            raise DataError(f"{file.path}: variable '{one.info.name}' {held}")
         fits = all(size in (1, full) for size, full in zip(one.shape, (num_times, *grid_shape), strict=True))
         if not fits:
             raise DataError(

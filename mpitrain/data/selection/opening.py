@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from mpitrain.data.describe.names import (
     list_names,
     quantity_of,
 )
+from mpitrain.data.describe.ragged import ragged_arrays
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import OnFile, ignore_file, opened
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
+from mpitrain.data.selection.expressions.clock import is_clock
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import (
@@ -51,7 +54,7 @@ from mpitrain.data.selection.variable_access import (
     reference_of,
     time_variable,
 )
-from mpitrain.errors import DataError, MissingVariableError
+from mpitrain.errors import ConfigError, DataError, MissingVariableError
 
 DEFAULT_CHUNK_BYTES = 8 * 2**20
 
@@ -74,11 +77,28 @@ def open_source(
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
     refuse_same_file(selection, paths, held_out, "data.validation_path")
-    with opened(paths[0], on_file, selection.reader) as first:
+    with opened(paths[0], on_file, selection.reading) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
+        selection = _at_observations(selection, first)
     source = opener(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
     source = replace(source, notices=name_in_lines(source.notices, paths))
     return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
+
+
+def _at_observations(selection: Selection, file: FieldFile) -> Selection:
+    """Return the selection with the variables along whose observations samples lie; itself without ragged arrays."""
+    if not selection.counts_times or not ragged_arrays(file.variables):
+        return selection
+    description = selection.describe(file)
+    for names in (selection.target_names or (), selection.input_names or ()):
+        with suppress(DataError, ConfigError):  # the search for variables reports what is missing
+            needed = names_needed(names, file)
+            found = tuple(
+                description.find(reference_of(one, file).name).name for one in needed if not is_clock(one, file)
+            )
+            if found:
+                return replace(selection, reading=replace(selection.reading, sampled=found))
+    return selection
 
 
 def _open_grid(
@@ -89,7 +109,7 @@ def _open_grid(
     num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
     grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
     for path in paths:
-        with opened(path, on_file, selection.reader) as file:
+        with opened(path, on_file, selection.reading) as file:
             _add_file(grids, selection.describe(file))
     num_times = sum(record.num_times for record in grids.records)
     repeats = find_repeats(grids)
@@ -131,16 +151,14 @@ def _add_file(grids: Grids, description: FileDescription) -> None:
             "predict for files with and without targets one after the other"
         )
     access = _find_all(grids, description, grids.names)
-    grids.notices += [
-        *notes_of_file(file, (one.info for one in access.values()), grids.told),
-        *convert_units(grids, file, access),
-    ]
+    time = time_variable(description, access, grids.leading_references)
+    read = [one.info for one in access.values()] + ([] if time is None else [time])
+    grids.notices += [*notes_of_file(file, read, grids.told), *convert_units(grids, file, access)]
     if is_first:
         grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
     num_times = check_shapes(grids, file, access)
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
-    time = time_variable(description, access, grids.leading_references)
     times = read_file_times(grids, file, time, access)
     check_places(grids, description, access)
     if is_first:
@@ -148,7 +166,7 @@ def _add_file(grids: Grids, description: FileDescription) -> None:
         grids.notices += notes_of_first_file(grids, file, access, times)
     of_file = file.path, status.st_size, status.st_mtime_ns, num_times, first_time
     stamps = read_grid_stamps(grids, file, time)
-    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reader, time, stamps))
+    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reading, time, stamps))
 
 
 def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) -> dict[str, VariableAccess]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import glob
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from mpitrain.config import FIRST_RULES, DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
 from mpitrain.data.describe.copies import find_same_file
@@ -16,9 +16,12 @@ from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.files.netcdf_classic import read_global_texts
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import is_data
+from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 
+# In the original program, and so in runs of before, such numbers stand for no value: CICE writes 1e30 on land.
+_LARGEST = 1e29
 _PATTERN = re.compile(r"[*?\[]")
 
 
@@ -32,7 +35,7 @@ class Selection:
     of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
     others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
     that. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions` those that are
-    one under two names. `reader` are the plain values of `data.reader`; `rules` and `lag_step_days` are `data`'s own.
+    one under two names. `reading` says how values are read; `rules` and `lag_step_days` are `data`'s own.
     `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
     longitude is turned to them.
     """
@@ -56,7 +59,7 @@ class Selection:
     target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
     dimensions: Mapping[str, str] = field(default_factory=dict)
-    reader: Mapping[str, Any] | None = None
+    reading: Reading = AS_IT_IS
     longitude_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
@@ -102,7 +105,19 @@ def selection_of(
         target_transforms=config.network.transforms if to_learn else {},
         coordinates=data.named_coordinates,
         dimensions=data.dimensions or {},
+        reading=_reading_of(config),
+    )
+
+
+def _reading_of(config: RunConfig) -> Reading:
+    data = config.data
+    takes_size = data.rules == FIRST_RULES or config.semantics == "reference"
+    return Reading(
         reader=None if data.reader is None else data.reader.model_dump(mode="json"),
+        missing_values=tuple(data.missing_values or ()),
+        time_format=data.time_format,
+        time_name=data.named_coordinates.get("time"),
+        largest=_LARGEST if takes_size else math.inf,
     )
 
 

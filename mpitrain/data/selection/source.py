@@ -23,6 +23,7 @@ from mpitrain.data.describe.times import Stamps
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.formats.open import open_field_file
+from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
@@ -50,7 +51,7 @@ class SourceFile:
     first_time: int
     variables: Mapping[str, VariableAccess] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
-    reader: Mapping[str, Any] | None = None  # see `Selection`
+    reading: Reading = AS_IT_IS
     time: VariableInfo | None = field(default=None, compare=False, repr=False)
     stamps: Stamps | None = field(default=None, compare=False, repr=False)
 
@@ -85,7 +86,7 @@ class OpenFiles:
         """Return the open file, opening it if need be. Raises DataError."""
         handles, path = self._own(), file.path
         if path not in handles:
-            handles[path] = open_field_file(path, file.reader)
+            handles[path] = open_field_file(path, file.reading)
             handles[path].stored_sum = self.stored_sum
         handles.move_to_end(path)
         while len(handles) > MOST_OPEN_FILES:

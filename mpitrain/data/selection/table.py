@@ -101,7 +101,7 @@ def open_table(
     known: set[str] = set()
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
-        with opened(path, on_file, selection.reader) as file:
+        with opened(path, on_file, selection.reading) as file:
             found = check_table(file, num_predicted is not None)
             arrays = (file.variables[name] for name in (INPUTS, TARGETS) if name in file.variables)
             told += notes_of_file(file, arrays, known)
@@ -109,7 +109,7 @@ def open_table(
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
             records.append(
-                SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first, reader=selection.reader)
+                SourceFile(path, status.st_size, status.st_mtime_ns, found[0][0], first, reading=selection.reading)
             )
             chunks += _table_chunks(file, len(records) - 1, target_bytes)
     layout = _table_layout(selection, *(shapes or ((), ())), num_predicted)

@@ -19,6 +19,7 @@ from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch, Sa
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.data.describe.times import read_times
+from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
 from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.errors import DataError
 from mpitrain.train import target_weights_of
@@ -35,16 +36,28 @@ Answers = Callable[[Microbatch, npt.NDArray[np.int64]], npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Levels:
-    """What the grid index of a sample tells: `points_a_level`, 1 for fields; `months` (T,) from 1, None if unknown."""
+    """What the grid index of a sample tells: `points_a_level`, 1 for fields; `months` (T,) from 1, None if unknown.
+
+    `have_places`: points of a level are places, not the levels of a profile that is elsewhere at each time.
+    """
 
     points_a_level: int = 1
     months: npt.NDArray[np.int64] | None = None
+    have_places: bool = True
 
 
 def levels_of(source: SampleSource, ranks: Ranks) -> Levels:
     """Return what the grid index of a sample of `source` tells. Collective."""
     rows, columns = source.grid_shape
-    return Levels(1 if source.kind == "fields" else rows * columns, ranks.on_root(lambda: _months(source)))
+    have_places = ranks.on_root(lambda: _have_places(source))
+    return Levels(1 if source.kind == "fields" else rows * columns, ranks.on_root(lambda: _months(source)), have_places)
+
+
+def _have_places(source: SampleSource) -> bool:
+    """Tell whether points of a level are at the same places at all times."""
+    places = places_of_levels(open_coordinates(source))
+    source.close()
+    return places is None or len(np.unique(places, axis=0)) == 1
 
 
 def _months(source: SampleSource) -> npt.NDArray[np.int64] | None:
@@ -99,7 +112,7 @@ def _baselines(
     if num_sums <= _MOST_SUMS and num_rows * num_sums <= _MOST_PRODUCTS:
         found["linear regression"] = _linear(training, summary, reducer)
     num_places = levels.points_a_level * int(np.prod(shape, dtype=np.int64))
-    if num_places > 1:
+    if num_places > 1 and levels.have_places:
         found["climatology by place"] = _climatology(training, judged, summary, levels, num_places, 1, reducer)
         if levels.months is not None and len(np.unique(levels.months)) > 1:
             name = "climatology by place and month"

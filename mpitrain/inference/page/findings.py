@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.comm import host_array
 from mpitrain.data import Samples, SampleSource, valid_rows
-from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
+from mpitrain.data.selection.coordinates import Coordinates, open_coordinates, places_of_levels
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
@@ -90,14 +90,32 @@ def draw_error_map(model: Any, source: SampleSource, units: str) -> bytes | None
     coordinates = open_coordinates(source)
     if not _can_be_drawn(source, coordinates):
         return None
+    name = source.target_names[0]
+    label = f"{name} ({units})" if units not in ("", "1") else name
+    places = places_of_levels(coordinates) if source.kind == "points" else None
+    if places is not None:
+        means = _mean_errors_of_levels(model, source)
+        look = error_look(f"{name}, mean of predicted minus data, trained on and held out alike", label, means)
+        figure = draw_map(means, (places[:, 1], places[:, 0]), look, width_inch=_WIDTH_INCH)
+        return render_png(figure, _DOTS_PER_INCH)
     level, errors = _errors_of_a_level(model, source)
     if level is None:
         return None
-    name = source.target_names[0]
-    label = f"{name} ({units})" if units not in ("", "1") else name
     title = ", ".join([f"{name}, predicted minus data", *_when(coordinates, level), "trained on and held out alike"])
     look = error_look(title, label, errors)
     return render_png(draw_map(errors, _places(coordinates, level), look, width_inch=_WIDTH_INCH), _DOTS_PER_INCH)
+
+
+def _mean_errors_of_levels(model: Any, source: SampleSource) -> Array:
+    """Return the mean of prediction minus data (T,) at the samples of each time level, NaN without any."""
+    num_levels = sum(record.num_times for record in source.files)
+    sums, counts = np.zeros(num_levels), np.zeros(num_levels)
+    for chunk in source.chunks[:_MOST_CHUNKS]:
+        samples, answers = predict_samples(model, source.read(chunk))
+        level = samples.grid_index // int(np.prod(source.grid_shape))
+        sums += np.bincount(level, weights=answers[:, 0] - samples.targets[:, 0], minlength=num_levels)
+        counts += np.bincount(level, minlength=num_levels)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def _errors_of_a_level(model: Any, source: SampleSource) -> tuple[int | None, Array]:

@@ -66,6 +66,11 @@ def _columns(
     infos = [_info(names[number], num_rows, kinds[number]) for number in kept]
     file = ArrayFile(path, infos, lambda number: _numbers(read(kept[number])))
     file.refused = refused
+    file.notes = {
+        names[number]: f"times of the zone {kinds[number].tz}: their hours and days are those of UTC"
+        for number in kept
+        if getattr(kinds[number], "tz", None)
+    }
     return file
 
 

@@ -1,0 +1,110 @@
+"""Ragged arrays of CF (chapter 9): values of profiles, stations or trajectories at each of their observations.
+
+A count variable with `sample_dimension` says how many observations each instance has, which lie one after the other; an
+index variable with `instance_dimension` says which instance each observation belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.files.decoding import read_column
+from mpitrain.data.files.overlay import Overlay
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
+from mpitrain.errors import DataError
+
+
+@dataclass(frozen=True)
+class RaggedArray:
+    """Which variable says how observations along `samples` belong to instances along `instances`."""
+
+    said_by: VariableInfo
+    instances: str
+    samples: str
+    is_count: bool
+
+
+def ragged_arrays(variables: Variables) -> tuple[RaggedArray, ...]:
+    """Return the ragged arrays of a file; those whose observations are instances of others come last."""
+    found = []
+    for info in variables.values():
+        if len(info.shape) == 1 and info.is_numeric:
+            samples, instances = info.text("sample_dimension"), info.text("instance_dimension")
+            if samples or instances:
+                found.append(
+                    RaggedArray(info, instances or info.dimensions[0], samples or info.dimensions[0], bool(samples))
+                )
+    return tuple(sorted(found, key=lambda one: one.instances in {other.samples for other in found}))
+
+
+def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
+    """Return the file with all variables at the observations along which one of `names` lies; itself where none does.
+
+    Raises DataError where counts or indices do not fit the dimensions.
+    """
+    arrays = ragged_arrays(file.variables)
+    along = {name for one in names if one in file.variables for name in file.variables[one].dimensions}
+    for one in arrays:
+        if one.samples in along or any(one.samples == other.instances and other.samples in along for other in arrays):
+            file = _AtObservations(file, one)
+    return file
+
+
+class _AtObservations(Overlay):
+    """An open file whose variables along instances lie along their observations."""
+
+    def __init__(self, file: FieldFile, array: RaggedArray) -> None:
+        super().__init__(file)
+        self._instances_of = _instances(file, array)
+        self._axes: dict[str, int] = {}
+        for name, info in file.variables.items():
+            if array.instances in info.dimensions and info.is_numeric and info.name != array.said_by.name:
+                axis = self._axes[name] = info.dimensions.index(array.instances)
+                dimensions, shape = list(info.dimensions), list(info.shape)
+                dimensions[axis], shape[axis] = array.samples, len(self._instances_of)
+                self.variables[name] = replace(
+                    info, dimensions=tuple(dimensions), shape=tuple(shape), chunk_shape=None, unlimited=frozenset()
+                )
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[np.generic]:
+        """See `FieldFile`."""
+        axis = self._axes.get(name)
+        if axis is None:
+            return super().read_stored(name, slices)
+        wanted = self._instances_of[slices[axis]]
+        first, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+        held = super().read_stored(name, (*slices[:axis], slice(first, stop), *slices[axis + 1 :]))
+        found: npt.NDArray[np.generic] = np.take(held, wanted - first, axis=axis)
+        return found
+
+
+def _instances(file: FieldFile, array: RaggedArray) -> npt.NDArray[np.int64]:
+    """Return the instance (N,) of each observation. Raises DataError."""
+    known = (zip(info.dimensions, info.shape, strict=True) for info in file.variables.values())
+    sizes = dict(chain.from_iterable(known))
+    what = f"{file.path}: '{array.said_by.name}'"
+    num_instances, num_samples = sizes.get(array.instances), sizes.get(array.samples)
+    if num_instances is None or num_samples is None:
+        missing = array.instances if num_instances is None else array.samples
+        raise DataError(f"{what} names the dimension '{missing}', which no variable has; mend its attributes")
+    numbers = read_column(file, array.said_by)
+    if array.is_count:
+        counts = np.where(np.isnan(numbers), 0, numbers).astype(np.int64)
+        if counts.sum() != num_samples or (counts < 0).any():
+            raise DataError(
+                f"{what} counts {int(counts.sum())} observations along '{array.samples}', which has {num_samples}; "
+                "mend the counts of this ragged array"
+            )
+        return np.repeat(np.arange(num_instances), counts)
+    if not ((numbers >= 0) & (numbers < num_instances)).all():
+        wrong = int(np.flatnonzero(~((numbers >= 0) & (numbers < num_instances)))[0])
+        raise DataError(
+            f"{what} is {numbers[wrong]:g} at observation {wrong}; indices are 0 to {num_instances - 1}, those of "
+            f"'{array.instances}': mend this ragged array"
+        )
+    return numbers.astype(np.int64)

@@ -1,0 +1,69 @@
+"""An open file with arrays beside its own variables: places that follow from them, text as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from mpitrain.data.files.stored_sum import StoredSum
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
+
+
+class Overlay:
+    """An open file in which some variables are arrays in memory, in place of its own of these names or beside them.
+
+    With `is_stored` the arrays are values of the file, and count in its checksum. `notes` are by variable.
+    """
+
+    def __init__(
+        self,
+        file: FieldFile,
+        arrays: Iterable[tuple[VariableInfo, npt.NDArray[Any]]] = (),
+        is_stored: bool = False,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        found = list(arrays)
+        self._file, self._arrays, self._is_stored = file, {info.name: array for info, array in found}, is_stored
+        self._notes, self._sums = notes or {}, dict[str, int]()
+        self.variables = Variables({**file.variables, **{info.name: info for info, _ in found}})
+
+    @property
+    def path(self) -> Path:
+        """See `FieldFile`."""
+        return self._file.path
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """See `FieldFile`."""
+        return self._file.refused
+
+    @property
+    def stored_sum(self) -> StoredSum:
+        """See `FieldFile`."""
+        return self._file.stored_sum
+
+    @stored_sum.setter
+    def stored_sum(self, value: StoredSum) -> None:
+        self._file.stored_sum = value
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
+        """See `FieldFile`."""
+        if name not in self._arrays:
+            return self._file.read_stored(name, slices)
+        array = self._arrays[name]
+        if self._is_stored and name not in self._sums:
+            self._sums[name] = self.stored_sum.add_whole(array)
+        elif self._is_stored:
+            self.stored_sum.add_again(self._sums[name])
+        return array[slices]
+
+    def note_of(self, name: str) -> str | None:
+        """See `FieldFile`."""
+        return self._notes.get(name) or (None if name in self._arrays else self._file.note_of(name))
+
+    def close(self) -> None:
+        """See `FieldFile`."""
+        self._file.close()

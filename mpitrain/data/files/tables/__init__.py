@@ -1,0 +1,1 @@
+"""Tables of named columns, CSV and Parquet, and what the text in them means."""
