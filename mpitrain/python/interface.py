@@ -186,13 +186,14 @@ def _run(
     from mpitrain.python.handover import handed_over
     from mpitrain.python.left_behind import left_behind
     from mpitrain.python.process import run_command
-    from mpitrain.python.settings import data_override, to_overrides
+    from mpitrain.python.settings import asked_by, data_override, to_overrides
 
     path, overrides = to_overrides(settings, named)
     folder = load_run_config(path, overrides).config.output.model_dir  # wrong settings end here
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
-    with left_behind() as left, handed_over(data, Path(folder), left) as files:
+    is_asked = asked_by(path, overrides)
+    with left_behind() as left, handed_over(data, Path(folder), left, is_asked) as files:
         words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1]]
         run_command(command, [*words, *data_override(files), *flags], left, ranks, quiet)
     return Run(Path(folder))

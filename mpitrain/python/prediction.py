@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.errors import MissingDependencyError
-from mpitrain.python.handover import filled_folder, handed_over, is_dataframe
+from mpitrain.python.handover import filled_folder, handed_over
 from mpitrain.python.left_behind import left_behind
 from mpitrain.python.process import run_command
-from mpitrain.python.settings import to_overrides
+from mpitrain.python.settings import asked_by, to_overrides
+from mpitrain.python.variables import is_dataframe
 
 _PREDICTED, _ERROR, _ROLE = "_predicted", "_error", "sample_role"
 # Three numbers of 4 bytes for each target, and one for each derivative, are rarely more than the data itself.
@@ -26,7 +27,7 @@ def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mappi
     with (
         left_behind() as left,
         filled_folder(size, run, left, is_read_everywhere=True) as folder,
-        handed_over(data, run, left) as files,
+        handed_over(data, run, left, asked_by(run / "config.yaml", overrides)) as files,
     ):
         output = folder / "prediction.nc"
         words = [str(run), *overrides, "--output", str(output), "--layout", "data"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,22 @@ def data_override(files: Sequence[str] | None) -> list[str]:
     if files is None:
         return []
     return [f"data.data_path={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
+
+
+def asked_by(path: Path | None, overrides: Sequence[str]) -> Callable[[str], bool]:
+    """Return what tells whether a name stands among the settings; of settings without inputs or targets any name does.
+
+    Raises ConfigError for wrong settings.
+    """
+    from mpitrain.config import load_run_config
+
+    config = load_run_config(path, overrides).config
+    variables = config.variables
+    if variables.input_variables is None or variables.output_variables is None:
+        return lambda name: True
+    named = [*variables.input_variables, *variables.output_variables, config.domain.mask, config.data.area_variable]
+    texts = " ".join(str(one) for one in (*named, *config.data.named_coordinates.values()))
+    return lambda name: re.search(rf"(?<!\w){re.escape(name)}(?!\w)", texts) is not None
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,9 @@ from mpitrain.config.data import READERS
 from mpitrain.data.files.rotated_pole import with_true_places
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.format import Format, is_data_folder
+from mpitrain.data.formats.in_memory import LIST, open_variables
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
+from mpitrain.durable_files import is_in_passing_folder
 from mpitrain.errors import DataError, one_line
 
 OnFile = Callable[[Path | None], bool]
@@ -41,12 +43,19 @@ def open_field_file(path: Path, reading: Reading = AS_IT_IS) -> FieldFile:
     if not path.is_file() and not is_data(path):
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
     try:
-        found: FieldFile = (format_of(path) if reading.reader is None else READERS.validate(reading.reader)).build(path)
+        found = _build(path, reading)
         return with_true_places(reading.apply(found))
     except OSError as error:
         raise DataError(
             f"{path}: cannot be opened ({error.strerror or error}); check the file's permissions"
         ) from error
+
+
+def _build(path: Path, reading: Reading) -> FieldFile:
+    if path.name == LIST and is_in_passing_folder(path):
+        return open_variables(path)
+    found: Format = format_of(path) if reading.reader is None else READERS.validate(reading.reader)
+    return found.build(path)
 
 
 def is_data(path: Path) -> bool:
