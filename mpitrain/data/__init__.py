@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from mpitrain.data.dataset.exchange import open_source_on_root
     from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
     from mpitrain.data.files.variable import FieldFile
+    from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
     from mpitrain.data.samples import Samples, valid_rows
+    from mpitrain.data.selection.coordinates import places_of_levels
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import Selection, selection_of
     from mpitrain.data.selection.source import SampleSource
@@ -22,8 +24,10 @@ else:
             "dataset.dataset": ("DataSummary", "Dataset"),
             "dataset.exchange": ("open_source_on_root",),
             "files.variable": ("FieldFile",),
+            "formats.in_memory": ("VARIABLES_FILE", "GivenVariable", "write_variables"),
             "samples": ("Samples", "valid_rows"),
             "describe.names": ("CICE_INPUTS", "CICE_TARGET"),
+            "selection.coordinates": ("places_of_levels",),
             "selection.opening": ("open_source",),
             "selection.settings": ("Selection", "selection_of"),
             "selection.source": ("SampleSource",),
@@ -33,17 +37,21 @@ else:
 __all__ = [
     "CICE_INPUTS",
     "CICE_TARGET",
+    "VARIABLES_FILE",
     "BatchPlan",
     "DataSummary",
     "Dataset",
     "EvaluationSource",
     "FieldFile",
+    "GivenVariable",
     "Microbatch",
     "SampleSource",
     "Samples",
     "Selection",
     "open_source",
     "open_source_on_root",
+    "places_of_levels",
     "selection_of",
     "valid_rows",
+    "write_variables",
 ]  # fmt: skip

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import SampleSource
+from mpitrain.data import SampleSource, places_of_levels
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
+from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import DataError, writing
 from mpitrain.observe import MapLook, draw_map, render_png
@@ -75,9 +75,9 @@ def _draw(
 
 def _places_of(source: SampleSource) -> _Places:
     """Return longitude and latitude (J, I) of the first time level, None where the files do not say."""
-    known = open_coordinates(source)
-    if places_of_levels(known) is not None:
+    if places_of_levels(source) is not None:
         raise DataError(f"{source.files[0].path}: no map: each of its time levels has one place, another each time")
+    known = open_coordinates(source)
     found = [known.moving_grid(name, 0) if name in known.moving else known.grids.get(name) for name in ("lon", "lat")]
     if found[0] is None or found[1] is None:
         if 1 in source.grid_shape:

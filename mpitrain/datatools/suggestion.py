@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data import CICE_INPUTS, CICE_TARGET, FieldFile, SampleSource
+from mpitrain.data import CICE_INPUTS, CICE_TARGET, FieldFile, SampleSource, places_of_levels
 from mpitrain.data.describe.cf import OTHER, axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
 from mpitrain.data.describe.names import (
     LATITUDE,
@@ -23,7 +23,7 @@ from mpitrain.data.describe.names import (
 from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of, read_times
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
+from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.table import INPUTS, TARGETS
@@ -120,7 +120,7 @@ def _earlier(target: Measured, file: FieldFile) -> list[str]:
 def places_and_times(source: SampleSource) -> dict[str, Any]:
     """Return which variables say where and when samples are, from where to where, by what they are."""
     found, facts = open_coordinates(source), {}
-    of_levels = places_of_levels(found)
+    of_levels = places_of_levels(source)
     for column, (name, shown) in enumerate((("lat", "latitude"), ("lon", "longitude"))):
         if name in found.stored:
             values = found.grids.get(name) if of_levels is None else of_levels[:, column]

@@ -19,32 +19,32 @@ from mpitrain.cluster import read_place
 from mpitrain.durable_files import PASSING_FOLDER
 from mpitrain.errors import UserError
 from mpitrain.python.left_behind import LeftBehind
-from mpitrain.python.variables import IsAsked, size_of, variables_of
+from mpitrain.python.variables import Asked, size_of, variables_of
 
 _SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is made in it
 _MOST_SHARE = 0.5
 
 
 @contextmanager
-def handed_over(data: Any, beside: Path, left: LeftBehind, is_asked: IsAsked) -> Iterator[list[str] | None]:
+def handed_over(data: Any, beside: Path, left: LeftBehind, asked: Asked) -> Iterator[list[str] | None]:
     """Yield the files that hold `data` during the block; None of None. Raises UserError for a kind that is unknown.
 
-    `is_asked` tells which variables of a Dataset the settings name. `left` removes the files where this process is
-    killed.
+    Of a Dataset they hold what is `asked` for. `left` removes them where this process is killed.
     """
     if data is None or _is_path(data):
         yield None if data is None else [os.fspath(data)]
     elif isinstance(data, Sequence) and all(map(_is_path, data)) and data:
         yield [os.fspath(one) for one in data]
     else:
-        from mpitrain.data.formats.in_memory import LIST, write_variables
+        from mpitrain.data import VARIABLES_FILE, write_variables
 
-        fill = lambda folder: write_variables(folder, variables_of(data, is_asked))  # noqa: E731
-        with filled_folder(size_of(data, is_asked), beside, left, fill) as folder:
+        fill = lambda folder: write_variables(folder, variables_of(data, asked))  # noqa: E731
+        with filled_folder(size_of(data, asked), beside, left, fill) as folder:
+            name = str(folder / VARIABLES_FILE)
             try:
-                yield [str(folder / LIST)]
+                yield [name]
             except UserError as error:  # the user has never seen that file
-                raise type(error)(*(line.replace(str(folder / LIST), "data") for line in error.args)) from error
+                raise type(error)(*(line.replace(name, "data") for line in error.args)) from error
 
 
 @contextmanager

@@ -192,8 +192,8 @@ def _run(
     folder = load_run_config(path, overrides).config.output.model_dir  # wrong settings end here
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
-    is_asked = asked_by(path, overrides)
-    with left_behind() as left, handed_over(data, Path(folder), left, is_asked) as files:
+    asked = asked_by(path, overrides)
+    with left_behind() as left, handed_over(data, Path(folder), left, asked) as files:
         words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1]]
         run_command(command, [*words, *data_override(files), *flags], left, ranks, quiet)
     return Run(Path(folder))

@@ -27,7 +27,7 @@ def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mappi
     with (
         left_behind() as left,
         filled_folder(size, run, left, is_read_everywhere=True) as folder,
-        handed_over(data, run, left, asked_by(run / "config.yaml", overrides)) as files,
+        handed_over(data, run, left, asked_by(run / "config.yaml", overrides, may_lack_targets=True)) as files,
     ):
         output = folder / "prediction.nc"
         words = [str(run), *overrides, "--output", str(output), "--layout", "data"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpitrain.errors import ConfigError
+from mpitrain.python.variables import Asked
 
 SHORT_NAMES = {
     "inputs": "variables.input_variables",
@@ -47,20 +48,17 @@ def data_override(files: Sequence[str] | None) -> list[str]:
     return [f"data.data_path={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
 
 
-def asked_by(path: Path | None, overrides: Sequence[str]) -> Callable[[str], bool]:
-    """Return what tells whether a name stands among the settings; of settings without inputs or targets any name does.
-
-    Raises ConfigError for wrong settings.
-    """
+def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool = False) -> Asked:
+    """Return what settings say of variables. Raises ConfigError for wrong settings."""
     from mpitrain.config import load_run_config
 
     config = load_run_config(path, overrides).config
-    variables = config.variables
-    if variables.input_variables is None or variables.output_variables is None:
-        return lambda name: True
-    named = [*variables.input_variables, *variables.output_variables, config.domain.mask, config.data.area_variable]
-    texts = " ".join(str(one) for one in (*named, *config.data.named_coordinates.values()))
-    return lambda name: re.search(rf"(?<!\w){re.escape(name)}(?!\w)", texts) is not None
+    variables, data = config.variables, config.data
+    inputs, targets = variables.input_variables, variables.output_variables
+    if inputs is None or targets is None:
+        return Asked()
+    others = (*targets, config.domain.mask, data.area_variable, *data.named_coordinates.values())
+    return Asked((*inputs, *(() if may_lack_targets else targets)), " ".join(map(str, others)))
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from mpitrain.data.formats.in_memory import GivenVariable
+    from mpitrain.data import GivenVariable
 
 _KEPT_ENCODING = ("units", "calendar")  # of times; packing would lose digits of what was computed since
 _LIMITS = {"valid_min": (0,), "valid_max": (1,), "valid_range": (0, 1)}  # low is 0, high is 1
 _NAMES_OTHERS = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
 _NUMBERS, _TIMES = "biuf", "mM"
-IsAsked = Callable[[str], bool]
+_CLOCKS = ("time", "day_of_year", "hour_of_day", "month", "year")
 
 
 def is_dataset(data: Any) -> bool:
@@ -27,25 +29,40 @@ def is_dataframe(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-def size_of(data: Any, is_asked: IsAsked) -> int:
+@dataclass(frozen=True)
+class Asked:
+    """What settings say of variables: names that data must have, None for the default ones, and other texts."""
+
+    names: tuple[str, ...] | None = None
+    others: str = ""
+
+    def among(self, names: Iterable[str]) -> set[str]:
+        """Return those of `names` that the settings may mean: all where a name that data must have has none of them."""
+        known = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names}
+        found = [{name for name, word in known.items() if word.search(text)} for text in self.names or ()]
+        if self.names is None or not all(one or text in _CLOCKS for one, text in zip(found, self.names, strict=True)):
+            return set(known)
+        return set[str]().union(*found, (name for name, word in known.items() if word.search(self.others)))
+
+
+def size_of(data: Any, asked: Asked) -> int:
     """Return about how many bytes `variables_of` gives."""
     if is_dataset(data):
-        return sum(
-            int(one.nbytes) for name, one in data.variables.items() if name in data.coords or is_asked(str(name))
-        )
+        needed = asked.among(map(str, data.variables)) | set(map(str, data.coords))
+        return sum(int(one.nbytes) for name, one in data.variables.items() if str(name) in needed)
     if is_dataframe(data):
         return int(data.memory_usage(deep=False).sum())
     arrays = data.values() if isinstance(data, Mapping) else [data]
     return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
 
 
-def variables_of(data: Any, is_asked: IsAsked = lambda name: True) -> Iterator[GivenVariable]:
+def variables_of(data: Any, asked: Asked) -> Iterator[GivenVariable]:
     """Yield the variables of data; of a Dataset its coordinates, and of the others those that are asked for.
 
     A variable that cannot be read comes with the reason. Raises UserError for data of another kind.
     """
     if is_dataset(data) or hasattr(data, "to_dataset"):
-        yield from _of_dataset(data if is_dataset(data) else data.to_dataset(name=data.name or "data"), is_asked)
+        yield from _of_dataset(data if is_dataset(data) else data.to_dataset(name=data.name or "data"), asked)
     elif is_dataframe(data):
         yield from _of_dataframe(data)
     elif isinstance(data, Mapping):
@@ -57,10 +74,10 @@ def variables_of(data: Any, is_asked: IsAsked = lambda name: True) -> Iterator[G
         )
 
 
-def _of_dataset(dataset: Any, is_asked: IsAsked) -> Iterator[GivenVariable]:
+def _of_dataset(dataset: Any, asked: Asked) -> Iterator[GivenVariable]:
     from xarray import conventions
 
-    from mpitrain.data.formats.in_memory import GivenVariable
+    from mpitrain.data import GivenVariable
 
     dataset = dataset.copy(deep=False)
     for name in dataset.variables:
@@ -68,12 +85,9 @@ def _of_dataset(dataset: Any, is_asked: IsAsked) -> Iterator[GivenVariable]:
         _unpack_limits(dataset[name].attrs, encoding)
         dataset[name].encoding = {key: encoding[key] for key in _KEPT_ENCODING if key in encoding}
     variables, _ = conventions.encode_dataset_coordinates(dataset)
-    named = " ".join(str(one.attrs.get(key, "")) for one in variables.values() for key in _NAMES_OTHERS)
-    needed = {
-        name: one
-        for name, one in variables.items()
-        if name in dataset.coords or is_asked(str(name)) or str(name) in named.split()
-    }
+    said = " ".join(str(one.attrs.get(key, "")) for one in variables.values() for key in _NAMES_OTHERS)
+    named = {*asked.among(map(str, variables)), *map(str, dataset.coords), *said.split()}
+    needed = {name: one for name, one in variables.items() if str(name) in named}
     refused = {name: reason for name, one in needed.items() if (reason := _why_not_read(one)) is not None}
     encoded, _ = conventions.cf_encoder({name: one for name, one in needed.items() if name not in refused}, {})
     for name, reason in refused.items():
@@ -121,7 +135,7 @@ def _unpack_limits(attributes: dict[str, Any], encoding: Mapping[str, Any]) -> N
 
 
 def _of_dataframe(table: Any) -> Iterator[GivenVariable]:
-    from mpitrain.data.formats.in_memory import GivenVariable
+    from mpitrain.data import GivenVariable
 
     table = _with_index(table)
     names = [str(name) for name in table.columns]
@@ -168,7 +182,7 @@ def _values_of_column(column: Any) -> tuple[Any, str | None]:
     import numpy as np
 
     if str(column.dtype) == "category":
-        column = column.astype(column.dtype.categories.dtype)
+        column = column.astype("float64" if column.dtype.categories.dtype.kind in _NUMBERS else object)
     if str(column.dtype).startswith("period"):
         column = column.dt.to_timestamp()
     if zone := getattr(column.dtype, "tz", None) or getattr(getattr(column.dtype, "pyarrow_dtype", None), "tz", None):
@@ -188,8 +202,8 @@ def _values_of_column(column: Any) -> tuple[Any, str | None]:
 
 
 def _of_arrays(arrays: Mapping[Any, Any]) -> Iterator[GivenVariable]:
+    from mpitrain.data import GivenVariable
     from mpitrain.data.files.absolute_time import unmasked
-    from mpitrain.data.formats.in_memory import GivenVariable
 
     found = {str(name): unmasked(array) for name, array in arrays.items()}
     lengths = {name: array.shape[:1] for name, array in found.items()}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data import VARIABLES_FILE, write_variables
+from mpitrain.python.variables import Asked, variables_of
 
 TIMES, ROWS, COLUMNS = 3, 4, 5
 
@@ -56,3 +59,11 @@ def read_all(source, reads=None):
     from mpitrain.data.samples import concatenate
 
     return concatenate([source.read(chunk, reads) for chunk in source.chunks])
+
+
+def in_memory(folder: Path, data: Any, asked: Asked = Asked()) -> Path:  # noqa: B008
+    """Hand data of a Python program over, as the functions of `mpitrain.python` do, and return what a run opens."""
+    passing = folder / "mpitrain-data"
+    passing.mkdir(exist_ok=True)
+    write_variables(passing, variables_of(data, asked))
+    return passing / VARIABLES_FILE

@@ -77,7 +77,7 @@ def test_what_it_does_not_know_is_left_to_numpy(kernels):
     info = VariableInfo("v", ("x",), (3,), "<i8", {})
     assert VariableAccess(info, None).column(stored.astype("i8")) is None
     assert VariableAccess(info, None).column(stored.astype("f2")) is None
-    many = VariableInfo("v", ("x",), (3,), "<f8", {"missing_value": (1, 2, 3, 4, 5)})
+    many = VariableInfo("v", ("x",), (3,), "<f8", {"missing_value": tuple(range(1, 10))})
     assert not columns.fill_table(table, [VariableAccess(many, None).column(stored)], None)
     assert not columns.fill_table(np.zeros((3, 2), np.float32)[:, :1], [columns.StoredColumn(stored)], None)
     assert not columns.fill_table(table, [columns.StoredColumn(np.arange(6.0)[::2])], None)

@@ -166,7 +166,7 @@ def test_a_library_that_never_comes_back_ends_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "f.npz").write_bytes(b"")
     program = (
         "import sys; from pathlib import Path; from mpitrain.data.formats import open as opening\n"
-        "def endless(path, reader):\n    while True: pass\n"
+        "def endless(path, reading, on_built):\n    while True: pass\n"
         "opening.MOST_CPU_S, opening.open_field_file = 0.3, endless\n"
         "with opening.opened(Path(sys.argv[1])): pass\n"
     )

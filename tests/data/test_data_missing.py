@@ -9,7 +9,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray
-from field_files import config_of, read_all, write_netcdf
+from field_files import config_of, in_memory, read_all, write_netcdf
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.config import load_run_config
@@ -20,7 +20,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import DataError
-from mpitrain.python.handover import _unpack_limits, write
+from mpitrain.python.variables import _unpack_limits
 from mpitrain.runs.prepare import prepare_on_samples
 
 NOTHING = np.iinfo(np.int64).min
@@ -95,11 +95,10 @@ def test_what_a_mask_hides_is_missing_wherever_arrays_are_taken_over(tmp_path, v
     hidden = values.copy()
     hidden[MASK] = values[0]
     masked = np.ma.masked_array(hidden, mask=MASK)
-    write({"x": masked, "y": LEADS * 1.0}, tmp_path / "arrays.npz")
-    in_memory = inputs_of(tmp_path / "arrays.npz")
+    handed_over = inputs_of(in_memory(tmp_path, {"x": masked, "y": LEADS * 1.0}))
     file = file_of(tmp_path / "own", {"x": (OBS, masked), "plain": (OBS, hidden)})
     of_reader = file.read_stored("x", (slice(None),)).astype("f4")
-    for found in (in_memory, of_reader):
+    for found in (handed_over, of_reader):
         assert np.flatnonzero(np.isnan(found)).tolist() == np.flatnonzero(MASK).tolist()
         assert found[~MASK].tolist() == (values if values.dtype.kind in "biuf" else LEADS)[~MASK].tolist()
     assert not np.isnan(file.read_stored("plain", (slice(None),)).astype("f4")).any()
@@ -122,9 +121,9 @@ def test_limits_of_packed_numbers_are_those_of_the_numbers_that_xarray_unpacks(t
     expected = inputs_of(path)
     assert np.isnan(expected).tolist() == [True, False, False, False, False, True]
     with xarray.open_dataset(path) as dataset:
-        write(dataset, tmp_path / "dataset.nc")
+        handed_over = in_memory(tmp_path, dataset)
         assert dataset.x.attrs["valid_min" if "valid_min" in limits else "valid_range"] is not None
-    np.testing.assert_allclose(inputs_of(tmp_path / "dataset.nc"), expected, rtol=1e-6)
+    np.testing.assert_allclose(inputs_of(handed_over), expected, rtol=1e-6)
 
 
 PRESSURES = 101325.0 + 0.002 * np.random.default_rng(0).normal(size=2000)

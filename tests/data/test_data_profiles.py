@@ -163,7 +163,7 @@ def floats(path: Path, **dimensions: tuple[str, ...]) -> Path:
 def test_profiles_that_move_are_held_out_whole_by_their_places(tmp_path):
     path = floats(tmp_path / "f.nc")
     source = source_of(path, "PRES, TEMP", target="PSAL")
-    places = places_of_levels(open_coordinates(source))
+    places = places_of_levels(source)
     assert places[:, 0].tolist() == FLOATS_AT.tolist()
     settings = "data.split=region", "data.split_blocks=16", "data.validation_split=0.25"
     config = config_of(path, "variables.input_variables=[TEMP]", "variables.output_variables=[PSAL]", *settings)
@@ -184,4 +184,4 @@ def test_stations_of_one_file_each_have_their_own_places(tmp_path):
         coordinates = {"coordinates": "lat lon"}
         write_netcdf(tmp_path / f"{number}.nc", variables, **named, x=coordinates, y=coordinates)
     source = source_of(tmp_path / "?.nc", "x", target="y")
-    assert places_of_levels(open_coordinates(source)).tolist() == [[50.0, 0.0]] * 5 + [[60.0, 0.0]] * 5
+    assert places_of_levels(source).tolist() == [[50.0, 0.0]] * 5 + [[60.0, 0.0]] * 5

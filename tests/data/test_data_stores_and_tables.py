@@ -70,7 +70,7 @@ def test_the_fill_value_of_version_2_marks_what_is_missing_in_numbers_of_any_kin
 def test_words_in_a_table_are_one_line(tmp_path):
     case = csv(tmp_path)
     words = "variables.input_variables=[site]", "variables.output_variables=[flux]"
-    with pytest.raises(DataError, match=r"one.csv: variable 'site' holds text, expected numbers") as caught:
+    with pytest.raises(DataError, match=r"one.csv: variable 'site' holds text, such as 'north'") as caught:
         open_source(selection_of(config_of(case.files[0], *words)))
     assert "\n" not in str(caught.value)
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n3\n")

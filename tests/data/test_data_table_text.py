@@ -86,7 +86,9 @@ def test_numbers_that_are_times_are_asked_for_and_the_setting_works(tmp_path, pa
     with pytest.raises(DataError, match=rf"such as {when[0]}, are times, set '{asked[0]}' '{asked[1]}'"):
         columns_of(path)
     assert columns_of(path, *asked)[:, 1].tolist() == [hour % 24 for hour in range(96)]
-    with pytest.raises(DataError, match=r"variable 'when' holds \d+, which is no such time"):
+    with pytest.raises(
+        DataError, match=r"variable 'when' holds \d+ in row 1, no time as data.time_format='%d%m%Y' has it"
+    ):
         columns_of(path, asked[0], 'data.time_format="%d%m%Y"')
 
 
@@ -135,7 +137,7 @@ def test_decimal_commas_and_thousands_are_read_where_they_are_sure(tmp_path):
     with pytest.raises(DataError, match=r"variable 'a' holds '1,234', a part or thousands by the comma"):
         columns_of(table(tmp_path / "h.csv", a=["1,234", "2,500"] * 48))
     one = ["0,25" if row == 10 else str(value) for row, value in enumerate(VALUES)]
-    with pytest.raises(DataError, match=r"holds '0,25' in row 11, no number as the others are written"):
+    with pytest.raises(DataError, match=r"holds '0,25' in row 11, no number as the others are written; write it"):
         columns_of(table(tmp_path / "i.csv", a=one))
 
 
@@ -208,3 +210,41 @@ def test_numbers_that_the_user_names_are_missing(tmp_path, dtype):
         :, 0
     ]
     assert np.flatnonzero(np.isnan(found)).tolist() == [3]
+
+
+def test_fill_values_and_wrong_values_of_times_are_told_apart(tmp_path):
+    when = np.array([20200101, -9999, 20200103] * 32)
+    path = write_netcdf(tmp_path / "f.nc", {"when": (("i",), when), "a": (("i",), VALUES), "b": (("i",), VALUES)})
+    asked = "data.coordinates={time: when}", 'data.time_format="%Y%m%d"', "variables.input_variables=[month]"
+    with pytest.raises(DataError, match=r"variable 'when' holds -9999 in row 2, no time"):
+        columns_of(path, *asked)
+    found = columns_of(path, *asked, "data.missing_values=[-9999]")[:, 0]
+    assert np.flatnonzero(np.isnan(found)).tolist() == list(range(1, 96, 3))
+    half = write_netcdf(tmp_path / "g.nc", {"when": (("i",), when + 0.5), "a": (("i",), VALUES), "b": (("i",), VALUES)})
+    with pytest.raises(DataError, match=r"holds 20200101\.5 in row 1, no time"):
+        columns_of(half, *asked)
+
+
+def test_text_that_no_time_format_fits_is_a_line(tmp_path):
+    path = table(tmp_path / "f.csv", ["31.12.2020", "bad"] * 48)
+    for setting in ("%d.%m.%Y", "seconds since 1970-01-01", "%Z"):
+        with pytest.raises(DataError, match=r"when|not understood"):
+            columns_of(path, "data.coordinates={time: when}", f'data.time_format="{setting}"')
+
+
+def test_other_columns_stop_nothing(tmp_path):
+    path = tmp_path / "f.parquet"
+    others = {"bytes": [b"\xe9"] * 96, "lists": [[1]] * 96, "kinds": pandas.Categorical(["1", None, "2"] * 32)}
+    pandas.DataFrame({"when": HOURS, "a": VALUES, "b": VALUES, **others}).to_parquet(path)
+    assert columns_of(path)[:, 0] == pytest.approx(VALUES, rel=1e-6)
+    kinds = columns_of(path, "variables.input_variables=[kinds]")[:, 0]
+    assert np.isnan(kinds[1::3]).all()
+    assert kinds[::3].tolist() == [1.0] * 32
+
+
+def test_numbers_as_text_are_times_only_where_the_settings_name_them(tmp_path):
+    years = [str(1900 + row) for row in range(96)]
+    path = table(tmp_path / "f.parquet", a=years)
+    assert columns_of(path, 'data.time_format="%Y"')[0, 0] == 1900
+    named = columns_of(path, "variables.input_variables=[year]", "data.coordinates={time: a}", 'data.time_format="%Y"')
+    assert named[:, 0].tolist() == [1900 + row for row in range(96)]

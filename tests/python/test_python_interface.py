@@ -17,8 +17,9 @@ import pytest
 from conftest import PROJECT, TIMEOUT_S, find_mpirun, launch, launcher_environment
 
 import mpitrain
+from mpitrain.data.formats.in_memory import open_variables, write_variables
 from mpitrain.errors import DataError, OutputError
-from mpitrain.python.handover import _columns_of, write
+from mpitrain.python.variables import Asked, variables_of
 
 xarray = pytest.importorskip("xarray")
 
@@ -135,10 +136,10 @@ def test_each_chunk_of_a_lazy_dataset_is_computed_once(tmp_path: Path) -> None:
 
     values = array.from_array(np.arange(1000.0), chunks=100)
     lazy = xarray.Dataset({"u": ("row", values.map_blocks(compute, dtype=float, meta=np.empty(0)))})
-    write(lazy, tmp_path / "lazy.nc")
+    write_variables(tmp_path, variables_of(lazy, Asked()))
     assert computed == [100] * 10
-    with xarray.open_dataset(tmp_path / "lazy.nc") as written:
-        np.testing.assert_array_equal(written.u, 2.0 * np.arange(1000.0))
+    written = open_variables(tmp_path / "variables.json")
+    np.testing.assert_array_equal(written.read_stored("u", (slice(None),)), 2.0 * np.arange(1000.0))
 
 
 def test_ranks_give_the_same_hash(run: mpitrain.Run, folder: Path, dataset: Any) -> None:
@@ -382,12 +383,3 @@ def processes_with(word: str) -> list[str]:
         if word in text and "pytest" not in text:
             found.append(text)
     return found
-
-
-def test_the_levels_of_an_index_with_names_are_columns() -> None:
-    pandas = pytest.importorskip("pandas")
-    index = pandas.MultiIndex.from_product([[1, 2], [10.0, 20.0, 30.0]], names=["station", "depth"])
-    columns = _columns_of(pandas.DataFrame({"x": range(6)}, index=index))
-    assert {name: values.tolist() for name, values in columns.items()} == {
-        "station": [1, 1, 1, 2, 2, 2], "depth": [10, 20, 30] * 2, "x": [0, 1, 2, 3, 4, 5],
-    }  # fmt: skip

@@ -127,7 +127,7 @@ def _have_places_of_their_own(data: DataSection, source: SampleSource, num_level
     if source.kind != "points" or num_levels < 2 or not source.layout.is_grid:
         return False
     is_asked = data.split == "region" and data.rules != FIRST_RULES and source.first_held_out is None
-    return source.grid_shape == (1, 1) or (is_asked and places_of_levels(open_coordinates(source)) is not None)
+    return source.grid_shape == (1, 1) or (is_asked and places_of_levels(source) is not None)
 
 
 def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
@@ -262,7 +262,7 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
 
 def _regions_of_reports(data: DataSection, source: SampleSource) -> IndexArray:
     """Return the block (T,) of each time level, by its place."""
-    places = places_of_levels(open_coordinates(source))
+    places = places_of_levels(source)
     if places is None:
         raise ConfigError("data.split=region: only samples with places lie in regions; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, len(places)) ** 0.5))

@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.decoding import read_column
+from mpitrain.data.files.decoding import decode
 from mpitrain.data.files.overlay import Overlay
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 from mpitrain.errors import DataError
@@ -49,8 +49,13 @@ def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
     """
     arrays = ragged_arrays(file.variables)
     along = {name for one in names if one in file.variables for name in file.variables[one].dimensions}
+    expanded: set[str] = set()
     for one in arrays:
-        if one.samples in along or any(one.samples == other.instances and other.samples in along for other in arrays):
+        is_along = one.samples in along or any(
+            one.samples == other.instances and other.samples in along for other in arrays
+        )
+        if is_along and one.instances not in expanded:
+            expanded.add(one.instances)
             file = _AtObservations(file, one)
     return file
 
@@ -92,7 +97,8 @@ def _instances(file: FieldFile, array: RaggedArray) -> npt.NDArray[np.int64]:
     if num_instances is None or num_samples is None:
         missing = array.instances if num_instances is None else array.samples
         raise DataError(f"{what} names the dimension '{missing}', which no variable has; mend its attributes")
-    numbers = read_column(file, array.said_by)
+    stored = file.read_stored(array.said_by.name, (slice(None),))
+    numbers = decode(stored, replace(array.said_by, missing=())).astype(np.float64)
     if array.is_count:
         counts = np.where(np.isnan(numbers), 0, numbers).astype(np.int64)
         if counts.sum() != num_samples or (counts < 0).any():

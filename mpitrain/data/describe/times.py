@@ -89,8 +89,8 @@ def _where_times_may_be(file: FieldFile) -> str | None:
         pattern = pattern_of_number(float(value)) if np.isfinite(value) else None
         if pattern is not None:
             return (
-                f"if numbers of '{info.short_name}', such as {value:.15g}, are times, set "
-                f"'data.coordinates={{time: {info.short_name}}}' 'data.time_format=\"{pattern}\"'"
+                f"if numbers of '{info.name}', such as {value:.15g}, are times, set "
+                f"'data.coordinates={{time: {info.name}}}' 'data.time_format=\"{pattern}\"'"
             )
     return None
 

@@ -33,6 +33,7 @@ class ArrayFile:
         self._numbers = {name: number for number, name in enumerate(self.variables)}
         self._load, self._arrays, self._sums = load, dict[str, npt.NDArray[Any]](), dict[str, int]()
         self.notes: dict[str, str] = {}
+        self.text_column: Callable[[str, int | None], Any] | None = None
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """Return a part of an array; a view, which nobody may change. Raises DataError where it cannot be read."""

@@ -89,7 +89,8 @@ class Decoder:
         limits = [limit for limit in (self._lower, self._upper) if limit is not None]
         self._limits_are_packed = not self._is_packed or all(isinstance(limit, int) for limit in limits)
         self._asked, self._asked_largest = info.missing, info.largest
-        self._largest = _largest(info, self._markers, self._default_fill)
+        self._default_of_floats = None if "_FillValue" in info.attributes else info.default_fill
+        self._largest = _largest(info, self._markers, self._default_of_floats)
         self._has_unmarked = info.default_fill is not None and not self._markers
         self._rules: dict[np.dtype[Any], DecodingRule | None] = {}
 
@@ -157,9 +158,11 @@ class Decoder:
             nat = [_NOT_A_TIME] if self._has_nat and dtype == np.int64 else []
             asked = [one for one in self._asked if one >= 0 or dtype.kind == "i"]
             return [_in_type(marker, dtype) for marker in (*self._markers, *default, *nat, *asked)]
-        markers = (*self._markers, *self._asked, *(_UNMARKED if self._has_unmarked else ()))
+        of_floats = () if self._default_of_floats is None else (self._default_of_floats,)
+        markers = (*self._markers, *of_floats, *self._asked, *(_UNMARKED if self._has_unmarked else ()))
         # Huge ones are found by their size, and NaN is NaN already.
-        return [_in_type(marker, dtype) for marker in markers if abs(marker) < self._largest_of(dtype)]
+        largest = self._largest_of(dtype)
+        return list(dict.fromkeys(_in_type(marker, dtype) for marker in markers if abs(marker) < largest))
 
     def _largest_of(self, dtype: np.dtype[Any]) -> float:
         """Return |x| from which a value is none; what packed numbers are unpacked to has none but the settings'."""

@@ -195,5 +195,7 @@ def _plain_attribute(value: Any) -> Attribute | None:
         return one_line(str(array.reshape(-1)[0]))
     if array.dtype.kind not in "iuf":
         return None
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
     values: list[float] = array.reshape(-1).tolist()
     return values[0] if len(values) == 1 else tuple(values)

@@ -19,7 +19,7 @@ from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes
 from mpitrain.errors import one_line
 
-LIST = "variables.json"
+VARIABLES_FILE = "variables.json"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def write_variables(folder: Path, variables: Iterable[GivenVariable]) -> None:
             said |= {"dimensions": dimensions, "shape": array.shape, "dtype": array.dtype.str}
             said["attributes"] = plain_attributes({**one.attributes, **of_times}.items())
         listed.append(said)
-    (folder / LIST).write_text(json.dumps(listed), encoding="utf-8")
+    (folder / VARIABLES_FILE).write_text(json.dumps(listed), encoding="utf-8")
 
 
 def open_variables(path: Path) -> ArrayFile:

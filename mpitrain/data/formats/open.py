@@ -16,7 +16,7 @@ from mpitrain.config.data import READERS
 from mpitrain.data.files.rotated_pole import with_true_places
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.format import Format, is_data_folder
-from mpitrain.data.formats.in_memory import LIST, open_variables
+from mpitrain.data.formats.in_memory import VARIABLES_FILE, open_variables
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.durable_files import is_in_passing_folder
 from mpitrain.errors import DataError, one_line
@@ -35,15 +35,17 @@ _CONVERTIBLE = (
 )  # fmt: skip
 
 
-def open_field_file(path: Path, reading: Reading = AS_IT_IS) -> FieldFile:
+def open_field_file(path: Path, reading: Reading = AS_IT_IS, on_built: Callable[[], None] = lambda: None) -> FieldFile:
     """Open a file, whose values are read as the settings say: without a format, by its name's end or first bytes.
 
+    `on_built` is called once its library has opened it, before any value is looked at.
     Raises DataError where it is missing, unreadable, damaged or of no known format.
     """
     if not path.is_file() and not is_data(path):
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
     try:
         found = _build(path, reading)
+        on_built()
         return with_true_places(reading.apply(found))
     except OSError as error:
         raise DataError(
@@ -52,7 +54,7 @@ def open_field_file(path: Path, reading: Reading = AS_IT_IS) -> FieldFile:
 
 
 def _build(path: Path, reading: Reading) -> FieldFile:
-    if path.name == LIST and is_in_passing_folder(path):
+    if path.name == VARIABLES_FILE and is_in_passing_folder(path):
         return open_variables(path)
     found: Format = format_of(path) if reading.reader is None else READERS.validate(reading.reader)
     return found.build(path)
@@ -123,7 +125,7 @@ def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = AS_IT_I
     has_ended = threading.Event()
     threading.Thread(target=_end_endless, args=(path, is_noted, has_ended), daemon=True).start()
     try:
-        with closing(open_field_file(path, reading)) as file:
+        with closing(open_field_file(path, reading, has_ended.set)) as file:
             has_ended.set()
             yield file
     finally:

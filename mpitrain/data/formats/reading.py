@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,13 @@ import numpy.typing as npt
 from mpitrain.data.describe.ragged import at_observations
 from mpitrain.data.files.absolute_time import OF_DATES
 from mpitrain.data.files.arrays import ArrayFile
+from mpitrain.data.files.decoding import read
 from mpitrain.data.files.overlay import Overlay
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.units import counts_from_a_date
-from mpitrain.errors import DataError, MissingDependencyError, one_line
+from mpitrain.errors import DataError, MissingDependencyError, reason_of
+
+_Read = tuple[npt.NDArray[np.float64], Mapping[str, str]] | str
 
 
 @dataclass(frozen=True)
@@ -59,57 +62,89 @@ class Reading:
         """Return the file with its columns of text as numbers or times where they are, else with a note of why not."""
         if not isinstance(file, ArrayFile):
             return file
-        found, notes = [], {}
+        found, notes, time = [], {}, self._time_variable(file)
         for name, info in file.variables.items():
             if info.is_text and len(info.shape) == 1 and info.shape[0]:
-                read = self._read_text(file.load(name))
+                column = partial(file.text_column or partial(_column_of, file), name)
+                read = self._read_text(column, time is not None and time.name == name)
                 if isinstance(read, str):
                     notes[name] = read
                 else:
                     found.append((_info(info, read[1]), read[0]))
         return Overlay(file, found, is_stored=True, notes=notes) if found or notes else file
 
-    def _read_text(self, texts: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], Mapping[str, str]] | str:
+    def _read_text(self, column: Callable[[int | None], Any], is_time: bool) -> _Read:
         try:
             import pyarrow as pa
         except ImportError:
-            return f"holds text, such as '{one_line(str(texts[0]))}', expected numbers; name another"
+            return "holds text, expected numbers; name another, or read numbers in it: python -m pip install pyarrow"
         from mpitrain.data.files.tables.text import numbers_of_text
 
+        pattern = self.time_format if self.time_format is not None and "%" in self.time_format else None
         try:
-            column = pa.chunked_array([pa.array(texts, from_pandas=True)])
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            return f"holds objects, such as '{one_line(str(texts[0]))[:30]}', expected numbers; name another"
-        return numbers_of_text(column, self.words, self.time_format)
+            return numbers_of_text(column, self.words, pattern, is_time and pattern is not None)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            return f"holds no text and no numbers ({reason_of(error)}); name another"
+
+    def _time_variable(self, file: FieldFile) -> VariableInfo | None:
+        """Return the variable of `time_name`, by its name without groups where one alone is called so."""
+        found = [one for one in file.variables.values() if one.short_name == self.time_name]
+        return file.variables.get(self.time_name or "", found[0] if len(found) == 1 else None)
 
     def _with_times(self, file: FieldFile) -> FieldFile:
         """Return the file with the times of `time_name` decoded by `time_format`; itself without these."""
-        info = file.variables.get(self.time_name or "")
-        if self.time_format is None or info is None or info.units:
+        info = self._time_variable(file)
+        if self.time_format is None or info is None or counts_from_a_date(info.units):
             return file
-        key = f"data.time_format={json.dumps(self.time_format)}"
         if counts_from_a_date(self.time_format) and info.is_numeric:
-            units = {**info.attributes, "units": self.time_format}
             file = Overlay(file)
-            file.variables[info.name] = replace(info, attributes=units)
+            file.variables[info.name] = replace(info, attributes={**info.attributes, "units": self.time_format})
             return file
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise MissingDependencyError(f"{file.path}: {key} needs pyarrow: python -m pip install pyarrow") from error
-        from mpitrain.data.files.tables.dates import days_of_numbers
-
-        stored = file.read_stored(info.name, (slice(None),) * len(info.shape))
-        if info.is_numeric:
-            days = days_of_numbers(stored.astype(np.float64).reshape(-1), self.time_format)
-            found = f"holds {stored.reshape(-1)[0]}, which is no such time" if days is None else (days, OF_DATES)
-        else:
-            texts = stored.view(f"S{stored.shape[-1]}")[..., 0] if stored.dtype == "S1" else stored
-            found = self._read_text(np.char.decode(texts, "utf-8") if texts.dtype.kind == "S" else texts)
+        found: Any = file.note_of(info.name) if info.is_text and isinstance(file, ArrayFile | Overlay) else None
+        if found is None:
+            found = self._read_digits(file, info) if info.is_numeric else self._read_letters(file, info)
         if isinstance(found, str):
-            raise DataError(f"{file.path}: variable '{info.name}' {found} ({key})")
-        shape = stored.shape[:1] if stored.dtype == "S1" else info.shape
-        return Overlay(file, [(_info(info, found[1], shape), found[0].reshape(shape))], is_stored=True)
+            raise DataError(f"{file.path}: variable '{info.name}' {found}")
+        shape = info.shape[: found[0].ndim]
+        return Overlay(file, [(_info(info, OF_DATES, shape), found[0].reshape(shape))], is_stored=True)
+
+    def _read_digits(
+        self, file: FieldFile, info: VariableInfo
+    ) -> tuple[npt.NDArray[np.float64], Mapping[str, str]] | str:
+        try:
+            from mpitrain.data.files.tables.dates import days_of_numbers
+
+            numbers = read(file, info.name, (slice(None),) * len(info.shape)).astype(np.float64)
+            days = days_of_numbers(numbers.reshape(-1), str(self.time_format))
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{file.path}: data.time_format needs pyarrow: python -m pip install pyarrow"
+            ) from error
+        if isinstance(days, int):
+            value = numbers.reshape(-1)[days]
+            return f"holds {value:.15g} in row {days + 1}, no time as data.time_format='{self.time_format}' has it"
+        return days.reshape(info.shape), OF_DATES
+
+    def _read_letters(
+        self, file: FieldFile, info: VariableInfo
+    ) -> tuple[npt.NDArray[np.float64], Mapping[str, str]] | str:
+        """Return the times in text of NetCDF, HDF5 or Zarr: whole, or a letter each."""
+        texts = file.read_stored(info.name, (slice(None),) * len(info.shape))
+        if texts.dtype == "S1" and texts.ndim > 1:
+            texts = np.ascontiguousarray(texts).view(f"S{texts.shape[-1]}")[..., 0]
+        if texts.dtype.kind == "S":
+            texts = np.char.decode(texts, "utf-8", "replace")
+        return self._read_text(lambda num_first: _arrow(texts.reshape(-1)[:num_first]), True)
+
+
+def _column_of(file: ArrayFile, name: str, num_first: int | None) -> Any:
+    return _arrow(file.load(name)[:num_first])
+
+
+def _arrow(texts: npt.NDArray[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.chunked_array([pa.array(texts, from_pandas=True)])
 
 
 AS_IT_IS = Reading()

@@ -6,7 +6,7 @@ T  time levels of all files      J, I  rows and columns      N  samples
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,17 @@ def open_coordinates(source: SampleSource) -> Coordinates:
 
     Raises DataError where a file cannot be read, or its times cannot be put into the units of the first file's.
     """
+    found = _open_places(source)
+    if not source.layout.is_grid:
+        return found
+    times, time_attributes, time_name = _read_times(source)
+    if times is None:
+        return found
+    attributes, dtypes = {**found.attributes, TIME: time_attributes}, {**found.dtypes, TIME: "f8"}
+    return replace(found, attributes=attributes, dtypes=dtypes, times=times, time_name=time_name)
+
+
+def _open_places(source: SampleSource) -> Coordinates:
     attributes: dict[str, dict[str, str]] = {}
     dtypes: dict[str, str] = {}
     if not source.layout.is_grid:
@@ -115,10 +126,7 @@ def open_coordinates(source: SampleSource) -> Coordinates:
         else:
             values = _whole(found[0], source.files[0], source)
             grids[name], dtypes[name] = _grid(values, source.grid_shape), values.dtype.str[1:]
-    times, time_attributes, time_name = _read_times(source)
-    if times is not None:
-        attributes[TIME], dtypes[TIME] = time_attributes, "f8"
-    return Coordinates(source, attributes, dtypes, grids, moving, times, stored, time_name)
+    return Coordinates(source, attributes, dtypes, grids, moving, stored=stored)
 
 
 def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
@@ -136,16 +144,20 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     return ranks_of_stamps(found, [record.num_times for record in source.files])
 
 
-def places_of_levels(found: Coordinates) -> Array | None:
+def places_of_levels(source: SampleSource) -> Array | None:
     """Return latitude and longitude (T, 2) of time levels that have one place each, as reports and profiles have.
 
-    None of data with places inside a level, without places, and where one place is that of all levels.
+    None of data with places inside a level, without places, and where one place is that of all levels. For one rank.
+    Raises DataError where a file cannot be read.
     """
-    names, source = ("lat", "lon"), found.source
+    names = {"lat": LATITUDE, "lon": LONGITUDE}
+    for role in names.values() if source.layout.is_grid else ():
+        one = _place(role, source.files[0], source)
+        if one is None or one.shape[1:] != (1, 1):
+            return None
+    found = _open_places(source)
     moving = [one for name in names for one in found.moving.get(name, ())]
-    if not moving or not set(names) <= set(found.stored):
-        return None
-    if any(one.shape[1:] != (1, 1) for one in (*moving, *found.stored.values())):
+    if not moving or any(one.shape[1:] != (1, 1) for one in moving):
         return None
     num_levels = sum(record.num_times for record in source.files)
     columns = []
@@ -160,7 +172,7 @@ def places_of_reports(found: Coordinates) -> Array | None:
     """Return latitude and longitude (N, 2) of samples that lie one after the other, each at a place; None of others."""
     names, source = ("lat", "lon"), found.source
     if source.grid_shape == (1, 1):
-        return places_of_levels(found)
+        return places_of_levels(source)
     is_line = 1 in source.grid_shape and max(source.grid_shape) == source.num_points
     if not is_line or found.moving or not set(names) <= set(found.stored):
         return None

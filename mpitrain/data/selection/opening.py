@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,9 @@ from mpitrain.data.describe.names import (
     list_names,
     quantity_of,
 )
-from mpitrain.data.describe.ragged import ragged_arrays
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import OnFile, ignore_file, opened
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
-from mpitrain.data.selection.expressions.clock import is_clock
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import (
@@ -53,8 +50,9 @@ from mpitrain.data.selection.variable_access import (
     find_main,
     reference_of,
     time_variable,
+    with_observations,
 )
-from mpitrain.errors import ConfigError, DataError, MissingVariableError
+from mpitrain.errors import DataError, MissingVariableError
 
 DEFAULT_CHUNK_BYTES = 8 * 2**20
 
@@ -79,26 +77,10 @@ def open_source(
     refuse_same_file(selection, paths, held_out, "data.validation_path")
     with opened(paths[0], on_file, selection.reading) as first:
         opener = open_table if is_table(first, num_predicted is not None) else _open_grid
-        selection = _at_observations(selection, first)
+        selection = with_observations(selection, first)
     source = opener(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
     source = replace(source, notices=name_in_lines(source.notices, paths))
     return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
-
-
-def _at_observations(selection: Selection, file: FieldFile) -> Selection:
-    """Return the selection with the variables along whose observations samples lie; itself without ragged arrays."""
-    if not selection.counts_times or not ragged_arrays(file.variables):
-        return selection
-    description = selection.describe(file)
-    for names in (selection.target_names or (), selection.input_names or ()):
-        with suppress(DataError, ConfigError):  # the search for variables reports what is missing
-            needed = names_needed(names, file)
-            found = tuple(
-                description.find(reference_of(one, file).name).name for one in needed if not is_clock(one, file)
-            )
-            if found:
-                return replace(selection, reading=replace(selection.reading, sampled=found))
-    return selection
 
 
 def _open_grid(

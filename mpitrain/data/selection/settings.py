@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mpitrain.config import FIRST_RULES, DomainSection, LoadedConfig, RunConfig, TargetTransform, VariablesSection
+from mpitrain.config import (
+    FIRST_RULES,
+    DataSection,
+    DomainSection,
+    LoadedConfig,
+    RunConfig,
+    TargetTransform,
+    VariablesSection,
+)
 from mpitrain.data.describe.copies import find_same_file
 from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
@@ -105,19 +113,18 @@ def selection_of(
         target_transforms=config.network.transforms if to_learn else {},
         coordinates=data.named_coordinates,
         dimensions=data.dimensions or {},
-        reading=_reading_of(config),
+        reading=_reading_of(data, config.semantics == "reference"),
     )
 
 
-def _reading_of(config: RunConfig) -> Reading:
-    data = config.data
-    takes_size = data.rules == FIRST_RULES or config.semantics == "reference"
+def _reading_of(data: DataSection, is_reference: bool) -> Reading:
+    has_limit = is_reference or data.rules == FIRST_RULES
     return Reading(
         reader=None if data.reader is None else data.reader.model_dump(mode="json"),
         missing_values=tuple(data.missing_values or ()),
         time_format=data.time_format,
         time_name=data.named_coordinates.get("time"),
-        largest=_LARGEST if takes_size else math.inf,
+        largest=_LARGEST if has_limit else math.inf,
     )
 
 

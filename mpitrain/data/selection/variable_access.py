@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,15 +15,19 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.axes import Axes
 from mpitrain.data.describe.description import FileDescription
+from mpitrain.data.describe.ragged import ragged_arrays
 from mpitrain.data.files.compiled.columns import StoredColumn
 from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.chunks import blocks_touched
+from mpitrain.data.selection.expressions.clock import is_clock
 from mpitrain.data.selection.expressions.levels import find_positions
+from mpitrain.data.selection.expressions.naming import names_needed
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
 from mpitrain.data.selection.lags import Lag
+from mpitrain.data.selection.settings import Selection
 from mpitrain.data.units import Conversion
-from mpitrain.errors import DataError
+from mpitrain.errors import ConfigError, DataError
 
 # How often each block of each variable was read: (path, variable, numbers of the block along each axis).
 ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
@@ -155,3 +160,19 @@ def time_variable(
 def reference_of(name: str, file: FieldFile) -> Reference:
     """Return what a name refers to: a name that the file has is itself, brackets or not."""
     return Reference(name) if name in file.variables else parse_reference(name, "variables")
+
+
+def with_observations(selection: Selection, file: FieldFile) -> Selection:
+    """Return the selection with the variables along whose observations samples lie; itself without ragged arrays."""
+    if not selection.counts_times or not ragged_arrays(file.variables):
+        return selection
+    description = selection.describe(file)
+    for names in (selection.target_names or (), selection.input_names or ()):
+        with suppress(DataError, ConfigError):  # the search for variables reports what is missing
+            needed = names_needed(names, file)
+            found = tuple(
+                description.find(reference_of(one, file).name).name for one in needed if not is_clock(one, file)
+            )
+            if found:
+                return replace(selection, reading=replace(selection.reading, sampled=found))
+    return selection

@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.config import TrainingSection
-from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch, SampleSource
+from mpitrain.data import Dataset, DataSummary, EvaluationSource, Microbatch, SampleSource, places_of_levels
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.data.describe.times import read_times
-from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
 from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.errors import DataError
 from mpitrain.train import target_weights_of
@@ -55,8 +54,14 @@ def levels_of(source: SampleSource, ranks: Ranks) -> Levels:
 
 def _have_places(source: SampleSource) -> bool:
     """Tell whether points of a level are at the same places at all times."""
-    places = places_of_levels(open_coordinates(source))
-    source.close()
+    if source.kind == "fields":
+        return True
+    try:
+        places = places_of_levels(source)
+    except DataError:  # places that nothing else needs
+        return True
+    finally:
+        source.close()
     return places is None or len(np.unique(places, axis=0)) == 1
 
 

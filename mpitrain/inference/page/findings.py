@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.comm import host_array
-from mpitrain.data import Samples, SampleSource, valid_rows
-from mpitrain.data.selection.coordinates import Coordinates, open_coordinates, places_of_levels
+from mpitrain.data import Samples, SampleSource, places_of_levels, valid_rows
+from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
@@ -92,7 +92,7 @@ def draw_error_map(model: Any, source: SampleSource, units: str) -> bytes | None
         return None
     name = source.target_names[0]
     label = f"{name} ({units})" if units not in ("", "1") else name
-    places = places_of_levels(coordinates) if source.kind == "points" else None
+    places = places_of_levels(source) if source.kind == "points" else None
     if places is not None:
         means = _mean_errors_of_levels(model, source)
         look = error_look(f"{name}, mean of predicted minus data, trained on and held out alike", label, means)

@@ -17,7 +17,7 @@ from mpitrain.data.files.compiled.build import KERNELS
 from mpitrain.data.files.decoding import DecodingRule
 
 Array = npt.NDArray[Any]
-_MOST_MARKERS = 4
+_MOST_MARKERS = 8
 _KINDS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")  # `Kind` in kernels.cpp
 
 

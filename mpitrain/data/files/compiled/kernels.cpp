@@ -23,7 +23,7 @@ struct Column {
     std::int64_t is_packed;
     std::int64_t limits_are_packed;
     std::int64_t num_markers;
-    double markers[4];
+    double markers[8];
     double lower, upper, largest;
     double scale, offset;
     std::int64_t is_converted;

@@ -34,14 +34,15 @@ def open_csv(path: Path) -> ArrayFile:
     separator = _separator(path)
     table = _read(path, "CSV", lambda: csv.read_csv(str(path), parse_options=csv.ParseOptions(delimiter=separator)))
     names = _names(path, _read(path, "CSV", lambda: table.column_names))
-    return _columns(
-        path, names, table.schema.types, len(table), lambda number: _read(path, "CSV", lambda: table.column(number))
-    )
+    read = lambda number, num_first=None: _read(path, "CSV", lambda: table.column(number).slice(0, num_first))  # noqa: E731
+    return _columns(path, names, table.schema.types, len(table), read)
 
 
 def open_parquet(path: Path) -> ArrayFile:
     """Open a Parquet file. Raises DataError where it is none, MissingDependencyError."""
     parquet = _pyarrow(path, "parquet")
+    import pyarrow
+
     # pyarrow would map the file into memory, and die where it becomes shorter.
     file = _read(path, "Parquet", lambda: parquet.ParquetFile(str(path), memory_map=False))
     columns, kinds, num_rows = _read(
@@ -49,14 +50,23 @@ def open_parquet(path: Path) -> ArrayFile:
     )
     if reason := why_not_there(num_rows * _WIDEST_VALUE_BYTES, lambda: path.stat().st_size):
         raise DataError(f"{path}: a column is not read: {reason}")
-    read = lambda number: _read(path, "Parquet", lambda: file.read(columns=[columns[number]]).column(0))  # noqa: E731
+
+    def read(number: int, num_first: int | None = None) -> Any:
+        if num_first is None:
+            return _read(path, "Parquet", lambda: file.read(columns=[columns[number]]).column(0))
+        batches = file.iter_batches(num_first, columns=[columns[number]])
+        return _read(path, "Parquet", lambda: pyarrow.chunked_array([next(batches).column(0)]))
+
     return _columns(path, _names(path, columns), kinds, num_rows, read)
 
 
 def _columns(
-    path: Path, names: Sequence[str], kinds: Sequence[Any], num_rows: int, read: Callable[[int], Any]
+    path: Path, names: Sequence[str], kinds: Sequence[Any], num_rows: int, read: Callable[..., Any]
 ) -> ArrayFile:
-    """Return the file of columns that `read` gives by number; those that are neither numbers nor text are refused."""
+    """Return the file of columns that `read` gives by number, or their first rows.
+
+    Those that are neither numbers nor text are refused.
+    """
     refused = {
         name: f"it holds {one_line(str(kind))}, expected numbers"
         for name, kind in zip(names, kinds, strict=True)
@@ -65,6 +75,8 @@ def _columns(
     kept = [number for number, name in enumerate(names) if name not in refused]
     infos = [_info(names[number], num_rows, kinds[number]) for number in kept]
     file = ArrayFile(path, infos, lambda number: _numbers(read(kept[number])))
+    places = {names[number]: number for number in kept}
+    file.text_column = lambda name, num_first: read(places[name], num_first)
     file.refused = refused
     file.notes = {
         names[number]: f"times of the zone {kinds[number].tz}: their hours and days are those of UTC"
@@ -145,6 +157,8 @@ def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
 
 def _numbers(column: Any) -> npt.NDArray[Any]:
     """Return a column (N,), NaN where it has nothing, dates as days; text stays text, which no variable may be."""
+    if str(column.type).startswith("dictionary"):
+        column = column.cast(column.type.value_type)  # an index without a value is none of the first value
     values: npt.NDArray[Any] = (
         column.cast("float64") if str(column.type).startswith(_AS_FLOATS) else column
     ).to_numpy()

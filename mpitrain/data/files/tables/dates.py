@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.absolute_time import days_of_dates
+from mpitrain.errors import DataError, reason_of
 
 _CLOCK = (
     r"(?P<between>[ T_:]|$)(?:(?P<time>\d{1,2}:\d{2}(?P<seconds>:\d{2})?)|(?P<digits>\d{4}(?:\d{2})?))?(?P<zone>Z?)$"
@@ -62,11 +63,22 @@ def pattern_of_number(number: float) -> str | None:
     return {10: "seconds since 1970-01-01", 13: "milliseconds since 1970-01-01"}.get(len(digits))
 
 
-def days_of_numbers(numbers: npt.NDArray[Any], pattern: str) -> npt.NDArray[np.float64] | None:
-    """Return dates in the digits of whole numbers (N,), by a pattern, as `days_by` does."""
-    is_there = np.isfinite(numbers)
-    texts = [f"{int(one)}" if there else None for one, there in zip(numbers.tolist(), is_there.tolist(), strict=True)]
-    return days_by(_column(texts), pattern)
+def days_of_numbers(numbers: npt.NDArray[Any], pattern: str) -> npt.NDArray[np.float64] | int:
+    """Return dates in the digits of whole numbers (N,), NaN for NaN, by a pattern; the number of the first without."""
+    whole = [None if np.isnan(one) else f"{int(one)}" if one == int(one) else "" for one in numbers.tolist()]
+    column = _column(whole)
+    days = days_by(column, pattern)
+    return first_other(column, [pattern]) if days is None else days
+
+
+def days_of_iso(column: Any) -> npt.NDArray[np.float64] | None:
+    """Return times of ISO 8601 (N,) as days, also with fractions of seconds or zones; None where one is none."""
+    import pyarrow as pa
+
+    for zone in (None, "UTC"):
+        with suppress(pa.ArrowInvalid):
+            return days_of_dates(column.cast(pa.timestamp("us", zone)).to_numpy())
+    return None
 
 
 def days_by(column: Any, pattern: str) -> npt.NDArray[np.float64] | None:
@@ -88,7 +100,10 @@ def _parsed(column: Any, pattern: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.strptime(column, format=pattern, unit="s", error_is_null=True)
+    try:
+        found = pc.strptime(column, format=pattern, unit="s", error_is_null=True)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"data.time_format='{pattern}' is not understood ({reason_of(error)})") from error
     plain = lambda texts: pc.utf8_lower(pc.replace_substring_regex(texts, r"\b0+(\d)", r"\1"))  # noqa: E731
     if "%z" in pattern:  # written in the zone of the text, and read in UTC
         return found

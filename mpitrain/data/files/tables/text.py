@@ -6,53 +6,69 @@ N  rows
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.absolute_time import OF_DATES
-from mpitrain.data.files.tables.dates import days_by, first_other, looks_like_date, patterns_of
+from mpitrain.data.files.tables.dates import days_by, days_of_iso, first_other, looks_like_date, patterns_of
 from mpitrain.errors import one_line
 
 # As pyarrow and pandas have them.
 _NOTHING = ("", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "<NA>", "NULL", "null", "NaN", "-NaN", "nan", "-nan", "n/a",
             "None")  # fmt: skip
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?[iI]nf(inity)?$"
-_DECIMAL_COMMA, _GROUPS = r"^[-+]?\d*,\d+([eE][-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
-_WHOLE_GROUPS, _WHOLE = r"^[-+]?\d{1,3}(,\d{3})+$", r"^[-+]?\d+$"
-_OF_NUMBERS = set("0123456789.,'+-eE ")
+_DECIMAL_COMMA, _GROUPS = r"^[-+]?\d*,\d+([eE][-+]?\d+)?$", r"^[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
+_WHOLE_GROUPS, _WHOLE = r"^[-+]?[1-9]\d{0,2}(,\d{3})+$", r"^[-+]?\d+$"
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 _FIRST_ROWS, _MOST_WORDS, _MOST_LETTERS = 1000, 5, 30
-_MANY = 0.5
+_MANY, _FEW = 0.5, 0.02
 
 Numbers = tuple[npt.NDArray[np.float64], Mapping[str, str]]
 
 
-def numbers_of_text(column: Any, missing_words: Sequence[str], time_format: str | None) -> Numbers | str:
-    """Return the text (N,) of a pyarrow column as numbers, NaN for none, and their attributes; a line if it is neither.
+def numbers_of_text(
+    column: Callable[[int | None], Any], missing_words: Sequence[str], time_format: str | None, is_time: bool = False
+) -> Numbers | str:
+    """Return the text (N,) of a column as numbers, NaN for none, and their attributes; a line where it is neither.
 
-    Times become days since 1970. A column of which the first rows are hardly numbers or times is not looked at further.
+    Times become days since 1970. `column` gives the first rows, or None: all, of pyarrow; those of which the first are
+    hardly numbers or times are not looked at further. With `is_time` numbers are times too. Raises DataError for a
+    `time_format` that is not understood.
     """
+    found: Numbers | str = ""
+    for num_rows in (_FIRST_ROWS, None):
+        found = _read(_without_words(column(num_rows), missing_words), time_format, is_time)
+        if isinstance(found, _Hopeless):
+            break
+    return found
+
+
+class _Hopeless(str):
+    """Why a column is neither numbers nor times, which no further row can change."""
+
+
+def _without_words(column: Any, missing_words: Sequence[str]) -> Any:
     import pyarrow.compute as pc
 
     texts = pc.utf8_trim_whitespace(column.cast("string"))
-    texts = pc.if_else(pc.is_in(texts, _array([*_NOTHING, *missing_words])), None, texts)
-    first = texts.slice(0, _FIRST_ROWS).drop_null()
-    if len(texts) > _FIRST_ROWS and isinstance(_read(first, time_format), str) and not _may_be_numbers(first):
-        texts = texts.slice(0, _FIRST_ROWS)
-    return _read(texts, time_format)
+    return pc.if_else(pc.is_in(texts, _array([*_NOTHING, *missing_words])), None, texts)
 
 
-def _read(texts: Any, time_format: str | None) -> Numbers | str:
+def _read(texts: Any, time_format: str | None, is_time: bool) -> Numbers | str:
     import pyarrow.compute as pc
 
     present = texts.drop_null()
     if len(present) == 0:
         return np.full(len(texts), np.nan), {}
     is_number = pc.match_substring_regex(texts, _NUMBER)
-    if time_format is not None and (days := days_by(texts, time_format)) is not None:
-        return days, OF_DATES
+    if time_format is not None and (is_time or not pc.any(is_number).as_py()):
+        days = days_by(texts, time_format)
+        if days is not None or is_time:
+            return (days, OF_DATES) if days is not None else _no_time(texts, time_format)
     if pc.all(is_number).as_py():
         return _floats(texts), {}
     if _has_decimal_commas(present):
@@ -60,7 +76,7 @@ def _read(texts: Any, time_format: str | None) -> Numbers | str:
     is_grouped = pc.match_substring_regex(texts, _GROUPS)
     if pc.all(pc.or_(is_number, is_grouped)).as_py() and not _are_all_groups(present):
         return _floats(pc.replace_substring(texts, ",", "")), {}
-    return _dates(texts, time_format) or _reason(texts, is_number)
+    return _dates(texts) or _reason(texts, is_number)
 
 
 def _floats(texts: Any) -> npt.NDArray[np.float64]:
@@ -85,32 +101,33 @@ def _are_all_groups(present: Any) -> bool:
     return _share(present, f"{_WHOLE_GROUPS}|{_WHOLE}") == 1
 
 
-def _may_be_numbers(present: Any) -> bool:
-    import pyarrow.compute as pc
-
-    dates = pc.mean(_array([looks_like_date(one) or bool(patterns_of(one)) for one in present.to_pylist()]))
-    return max(_share(present, f"{_NUMBER}|{_DECIMAL_COMMA}|{_GROUPS}"), dates.as_py() or 0.0) >= _MANY
-
-
-def _dates(texts: Any, time_format: str | None) -> Numbers | str | None:
+def _dates(texts: Any) -> Numbers | str | None:
     """Return the days of dates that are written in one way; a line where there are two, None where they are none."""
     import pyarrow.compute as pc
 
     present = texts.drop_null()
-    patterns = patterns_of(present[0].as_py()) if time_format is None else (time_format,)
+    patterns = patterns_of(present[0].as_py())
+    if _ISO.match(present[0].as_py()) and (days := days_of_iso(texts)) is not None:
+        return days, OF_DATES
     fitting = [(pattern, days) for pattern in patterns if (days := days_by(texts, pattern)) is not None]
     if len(fitting) == 1 or (fitting and (fitting[0][1] == fitting[1][1])[pc.is_valid(texts).to_numpy()].all()):
         return fitting[0][1], OF_DATES
-    looks = [looks_like_date(one) for one in present.slice(0, _FIRST_ROWS).to_pylist()]
-    if not patterns or (not fitting and np.mean(looks) < _MANY):
-        return None
     if fitting:
         first, second = (f'data.time_format="{pattern}"' for pattern, _ in fitting)
         return f"holds '{_shown(present[0].as_py())}', one date or another; set '{first}' or '{second}'"
-    number, how = first_other(texts, patterns), f"no time as data.time_format='{patterns[0]}' writes it"
-    if time_format is not None and number == 0:
-        return f"holds '{_shown(present[0].as_py())}', {how}"
-    return _of_row(texts, number, how)
+    if not patterns or not _share_of_dates(present) >= _MANY:
+        return None
+    return _of_row(texts, first_other(texts, patterns), "no time")
+
+
+def _no_time(texts: Any, time_format: str) -> str:
+    number = first_other(texts, [time_format])
+    value = _shown(texts[number].as_py())
+    return f"holds '{value}' in row {number + 1}, no time as data.time_format='{time_format}' has it"
+
+
+def _share_of_dates(present: Any) -> float:
+    return float(np.mean([looks_like_date(one) for one in present.slice(0, _FIRST_ROWS).to_pylist()]))
 
 
 def _reason(texts: Any, is_number: Any) -> str:
@@ -118,28 +135,29 @@ def _reason(texts: Any, is_number: Any) -> str:
 
     present = texts.drop_null()
     first = _shown(present[0].as_py())
-    if np.mean([looks_like_date(one) for one in present.slice(0, _FIRST_ROWS).to_pylist()]) >= _MANY:
+    if _share_of_dates(present) >= _MANY:
         return (
             f"holds text, such as '{first}'; if these are times, set data.time_format to how they are written, such as "
             "'data.time_format=\"%d/%m/%y %H:%M\"'"
         )
     if _are_all_groups(present):
-        return f"holds '{first}', a part or thousands by the comma; write it as a point, or without it"
-    if _share(present, _NUMBER) < _MANY:
-        return f"holds text, such as '{first}', expected numbers; name another"
+        either = present.filter(pc.match_substring_regex(present, _WHOLE_GROUPS))[0].as_py()
+        return f"holds '{_shown(either)}', a part or thousands by the comma; write it as a point, or without it"
     rows = np.flatnonzero(~pc.fill_null(is_number, True).to_numpy())
-    return _of_row(texts, int(rows[0]), "no number", pc.unique(texts.take(_array(rows))).to_pylist())
+    others, share = pc.unique(texts.take(_array(rows))).to_pylist(), _share(present, _NUMBER)
+    if share < _MANY and not (share > _FEW and len(others) <= _MOST_WORDS):
+        return _Hopeless(f"holds text, such as '{first}', expected numbers; name another")
+    return _of_row(texts, int(rows[0]), "no number", others)
 
 
 def _of_row(texts: Any, number: int, what: str, others: Sequence[str] = ()) -> str:
     value = texts[number].as_py()
-    held = f"holds '{_shown(value)}' in row {number + 1}"
-    if set(value) <= _OF_NUMBERS and any(map(str.isdigit, value)) and not others[1:]:
-        return f"{held}, no number as the others are written; write it as these"
     words = json.dumps([one_line(one) for one in others or (value,)][:_MOST_WORDS], ensure_ascii=False)
     more = " and more" if len(others) > _MOST_WORDS else ""
-    stand = "these stand" if len(others) > 1 else "it stands"
-    return f"{held}, {what}; if {stand} for a missing value, set 'data.missing_values={words}'{more}"
+    held, asked = f"holds '{_shown(value)}' in row {number + 1}", f"'data.missing_values={words}'{more}"
+    if any(map(str.isdigit, value)) and not others[1:]:
+        return f"{held}, {what} as the others are written; write it as these, or leave it out by {asked}"
+    return f"{held}, {what}; if {'these stand' if len(others) > 1 else 'it stands'} for a missing value, set {asked}"
 
 
 def _shown(text: str) -> str:
