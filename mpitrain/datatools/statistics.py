@@ -93,7 +93,9 @@ def provenance_of(config: RunConfig) -> dict[str, Any]:
 def _provenance(settings: Mapping[str, Any], source: SampleSource) -> dict[str, Any]:
     return {
         "files": [
-            {"path": str(file.path), "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns} for file in source.files
+            {"path": str(one.path), "size_bytes": one.size_bytes, "mtime_ns": one.mtime_ns}
+            for file in source.files
+            for one in (file, *file.beside)
         ],
         "settings": {**settings, "training.dtype": source.selection.dtype},
         "mpitrain": __version__,

@@ -49,7 +49,7 @@ def check_data(entries: Sequence[str], select: Callable[[], Selection]) -> Check
     files = " ".join(entries)
     try:
         source = open_source(select())
-        size_bytes = sum(record.path.stat().st_size for record in source.files)
+        size_bytes = sum(path.stat().st_size for path in source.paths)
         if size_bytes > _READ_WHOLE_BYTES:
             return CheckResult(name, "pass", f"{files}: {size_bytes / (1 << 30):.1f} GiB, opened, not read whole")
         parts = [source.read(chunk) for chunk in source.chunks]

@@ -110,7 +110,7 @@ class LoadedRun:
 def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
     """Return what `request` names; `say` what its checkpoints have to say. Raises UserError or CheckpointError."""
     first, *others = (_load(folder, request) for folder in (request.run, *request.members))
-    data = [file.path for one in (first, *others) if one.source for file in one.source.files]
+    data = [path for one in (first, *others) if one.source for path in one.source.paths]
     request.check_outputs([f"normalization.{request.output_file.name}"], data)
     for other in others:
         units_differ = any(a and b and a != b for a, b in zip(first.units, other.units, strict=False))

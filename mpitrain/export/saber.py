@@ -15,7 +15,7 @@ from torch import nn
 
 from mpitrain.data import FieldFile, SampleSource
 from mpitrain.data.describe.names import find_variable
-from mpitrain.data.formats.open import open_field_file
+from mpitrain.data.formats.joined import open_joined
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
 from mpitrain.errors import ConfigError, DataError, OutputError, UserError
@@ -99,7 +99,7 @@ def _given_names(texts: Sequence[str]) -> dict[str, str]:
 
 def _first_file(source: SampleSource) -> FieldFile | None:
     try:
-        return open_field_file(source.files[0].path, source.files[0].reading) if source.files else None
+        return open_joined(source.files[0].paths, source.files[0].reading) if source.files else None
     except DataError:
         return None
 

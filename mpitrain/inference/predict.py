@@ -69,7 +69,7 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         selection = ranks.on_all_ranks(lambda: _selection(request, loaded.config, network))
         source = open_for_prediction(selection, network.num_outputs, ranks)
         ranks.note(*source.notices)
-        inputs = (*(file.path for file in source.files), *([] if request.model.is_dir() else [request.model]))
+        inputs = (*source.paths, *([] if request.model.is_dir() else [request.model]))
         ranks.on_root(lambda: check_prediction(request.output, inputs, request.overwrite))
         if request.model.is_dir() and not source.has_targets:
             ranks.note(

@@ -68,7 +68,7 @@ def _train(
         config = config.with_lag_step(source.layout.lag_step_days)
         others = (request.config_path, config.network.initial_weights)
         tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()
-        inputs = [*(file.path for file in source.files), *(Path(one) for one in others if one), *tested]
+        inputs = [*source.paths, *(Path(one) for one in others if one), *tested]
         ranks.on_root(lambda: check_outputs(config.tracking, folder, inputs, request.overwrite))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         config = prepared.config  # with the defaults that follow from the number of samples

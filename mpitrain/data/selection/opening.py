@@ -22,9 +22,9 @@ from mpitrain.data.describe.names import (
     quantity_of,
 )
 from mpitrain.data.files.variable import FieldFile
-from mpitrain.data.formats.open import OnFile, ignore_file, opened
+from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
-from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out
+from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out, variables_needed
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import (
     Grids,
@@ -75,28 +75,70 @@ def open_source(
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
     refuse_same_file(selection, paths, held_out, "data.validation_path")
-    with opened(paths[0], on_file, selection.reading) as first:
-        opener = open_table if is_table(first, num_predicted is not None) else _open_grid
+    with opened_joined(paths[:1], on_file, selection.reading) as first:
+        is_of_samples = is_table(first, num_predicted is not None)
         selection = with_observations(selection, first)
-    source = opener(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
+    if is_of_samples:
+        num_trained_on = len(paths)
+        source = open_table(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
+    else:
+        parts, held_out_parts = (_parts_of(selection, some, num_predicted, on_file) for some in (paths, held_out))
+        num_trained_on = len(parts)
+        source = _open_grid(selection, parts, held_out_parts, target_bytes, num_predicted, on_file)
     source = replace(source, notices=name_in_lines(source.notices, paths))
-    return replace(source, first_held_out=source.files[len(paths)].first_time) if held_out else source
+    return replace(source, first_held_out=source.files[num_trained_on].first_time) if held_out else source
+
+
+def _parts_of(
+    selection: Selection, paths: Sequence[Path], num_predicted: int | None, on_file: OnFile
+) -> list[tuple[Path, ...]]:  # fmt: skip
+    """Return the files that are read as one: of files with different variables the first of each kind, and so on.
+
+    Files that each have all variables are read one after the other. Raises DataError where the kinds do not fit.
+    """
+    alone: list[tuple[Path, ...]] = [(path,) for path in paths]
+    asked = (*(selection.input_names or CICE_INPUTS), *(selection.target_names or (CICE_TARGET,)))
+    if len(paths) < 2 or not selection.counts_times:
+        return alone
+    kinds: dict[frozenset[str], list[Path]] = {}
+    for path in paths:
+        with opened_joined([path], on_file, selection.reading) as file:
+            names = variables_needed(asked, selection.domain.mask, file)
+            names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
+            held = frozenset(name for name in names if not is_absent(name, file))
+        if held == names:
+            return alone
+        kinds.setdefault(held, []).append(path)
+    has_all = frozenset.union(*kinds) == names or num_predicted is not None
+    if len(kinds) == 1 or not has_all or frozenset() in kinds or any(one < other for one in kinds for other in kinds):
+        return alone
+    count = max(map(len, kinds.values()))
+    for paths_of_kind in kinds.values():
+        if len(paths_of_kind) not in (1, count):
+            most, few = max(kinds.values(), key=len)[0], paths_of_kind[0]
+            raise DataError(
+                f"{few}: is one of {len(paths_of_kind)} files with its variables, and {most} of {count} with others; "
+                "give as many files of each, whose times are the same"
+            )
+    return [tuple(one[number if len(one) > 1 else 0] for one in kinds.values()) for number in range(count)]
 
 
 def _open_grid(
-    selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None, on_file: OnFile
-) -> SampleSource:
-    """Open files of gridded variables (see `open_source`)."""
+    selection: Selection, trained_on: Sequence[tuple[Path, ...]], held_out: Sequence[tuple[Path, ...]],
+    target_bytes: int, num_predicted: int | None, on_file: OnFile,
+) -> SampleSource:  # fmt: skip
+    """Open files of gridded variables, each with those beside it (see `open_source`)."""
     names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
-    num_held_out = len(expand_paths(selection.held_out_files)) if selection.held_out_files else 0
-    grids = Grids(selection, *names, num_predicted is not None, len(paths) - num_held_out, num_held_out)
-    for path in paths:
-        with opened(path, on_file, selection.reading) as file:
-            _add_file(grids, selection.describe(file))
+    grids = Grids(selection, *names, num_predicted is not None, len(trained_on), len(held_out))
+    for paths in (*trained_on, *held_out):
+        with opened_joined(paths, on_file, selection.reading) as file:
+            _add_file(grids, selection.describe(file), paths)
     num_times = sum(record.num_times for record in grids.records)
     repeats = find_repeats(grids)
     layout = replace(_grid_layout(grids, repeats), repeats=repeats if num_predicted is None else None)
-    chunks = [chunk for number in range(len(paths)) for chunk in _grid_chunks(grids, layout, number, target_bytes)]
+    chunks = [
+        chunk for number in range(len(grids.records)) for chunk in _grid_chunks(grids, layout, number, target_bytes)
+    ]
     source = SampleSource(
         files=tuple(grids.records),
         chunks=tuple(chunks),
@@ -121,9 +163,9 @@ def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
     return replace(layout, area_scale=float(2.0 ** np.floor(np.log2(largest))))
 
 
-def _add_file(grids: Grids, description: FileDescription) -> None:
+def _add_file(grids: Grids, description: FileDescription, paths: tuple[Path, ...]) -> None:
     file, is_first = description.file, not grids.records
-    status = file.path.stat()
+    status, *beside = (path.stat() for path in paths)
     if is_first:
         _look_for_targets(grids, file)
         _choose_names(grids, description)
@@ -146,9 +188,16 @@ def _add_file(grids: Grids, description: FileDescription) -> None:
     if is_first:
         in_degrees(grids, access)
         grids.notices += notes_of_first_file(grids, file, access, times)
-    of_file = file.path, status.st_size, status.st_mtime_ns, num_times, first_time
+    of_file = paths[0], status.st_size, status.st_mtime_ns, num_times, first_time
     stamps = read_grid_stamps(grids, file, time)
-    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reading, time, stamps))
+    others = tuple(
+        SourceFile(path, one.st_size, one.st_mtime_ns, 0, 0) for path, one in zip(paths[1:], beside, strict=True)
+    )
+    if others and is_first:
+        grids.notices.append(
+            f"{paths[0]}: read together with {', '.join(map(str, paths[1:]))}, which has other variables"
+        )
+    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reading, time, stamps, others))
 
 
 def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) -> dict[str, VariableAccess]:

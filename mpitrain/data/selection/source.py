@@ -22,7 +22,7 @@ from mpitrain.config import TargetTransform
 from mpitrain.data.describe.times import Stamps
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.formats.open import open_field_file
+from mpitrain.data.formats.joined import open_joined
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import Samples, concatenate, is_measured
@@ -39,6 +39,8 @@ MOST_OPEN_FILES = 16
 class SourceFile:
     """One file: its variables by the name that the settings use, and what tells whether it has changed since.
 
+    Those `beside` it hold other variables of the same times and places, and are read with it as one.
+
     `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
     are days since 1970-01-01 in its calendar, where the settings need them; `time` is the variable that says when its
     time levels are, `stamps` are the numbers that it holds, of grids.
@@ -54,9 +56,17 @@ class SourceFile:
     reading: Reading = AS_IT_IS
     time: VariableInfo | None = field(default=None, compare=False, repr=False)
     stamps: Stamps | None = field(default=None, compare=False, repr=False)
+    beside: tuple[SourceFile, ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of the file and of those beside it."""
+        return (self.path, *(one.path for one in self.beside))
 
     def check_unchanged(self) -> None:
-        """Raise DataError where the file is gone or another than the one that was opened first."""
+        """Raise DataError where the file, or one beside it, is gone or another than the one that was opened first."""
+        for one in self.beside:
+            one.check_unchanged()
         try:
             status = self.path.stat()
         except OSError as error:
@@ -86,7 +96,7 @@ class OpenFiles:
         """Return the open file, opening it if need be. Raises DataError."""
         handles, path = self._own(), file.path
         if path not in handles:
-            handles[path] = open_field_file(path, file.reading)
+            handles[path] = open_joined(file.paths, file.reading)
             handles[path].stored_sum = self.stored_sum
         handles.move_to_end(path)
         while len(handles) > MOST_OPEN_FILES:
@@ -209,6 +219,11 @@ class SampleSource:
         return self.layout.kind
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of all files."""
+        return tuple(path for file in self.files for path in file.paths)
+
+    @property
     def max_patterns(self) -> int | None:
         """How many samples there may be at most, None for any number."""
         return self.selection.max_patterns
@@ -321,7 +336,7 @@ class SampleSource:
 
     def refuse_again(self, selection: Selection, key: str) -> None:
         """Raise DataError where a file of `selection`, which the setting `key` names, is one of this source's."""
-        used, used_as = [record.path for record in self.files], "data.data_path or data.validation_path"
+        used, used_as = self.paths, "data.data_path or data.validation_path"
         refuse_same_file(selection, used, expand_paths(selection.files), key, used_as)
 
     def check_unchanged(self) -> None:

@@ -59,7 +59,7 @@ def open_records(
     `weights`: the files that members begin with; `hash_data` as in `output.hash_data`; `run`: the identity of the
     launch. Raises DataError, on all ranks.
     """
-    data = [file.path for source in sources for file in source.files]
+    data = [path for source in sources for path in source.paths]
     # Weights that are not there are their member's failure, not that of all.
     given = [path for path in map(Path, filter(None, weights)) if path.exists()]
     files = list(dict.fromkeys([*data, *given]))

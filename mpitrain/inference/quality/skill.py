@@ -82,7 +82,7 @@ def skill_on_files(judge: Judge, source: SampleSource, ranks: Ranks) -> TestSkil
     total = np.sum([found[c][1] for c in range(len(found))], axis=0)  # (O, 8)
     weight = float(total[:, 2].sum())
     return TestSkill(
-        files=tuple(str(one.path) for one in source.files),
+        files=tuple(map(str, source.paths)),
         num_samples=int(counts[1]),
         num_dropped=int(counts[0] - counts[1]),
         loss=float(total[:, 0].sum() / weight),

@@ -85,7 +85,7 @@ def begin_record(
 
 def files_of(source: SampleSource, weights: str | None) -> list[Path]:
     """Return the files that a run reads: its data, then the weights that it begins with."""
-    return [*(file.path for file in source.files), *([] if weights is None else [Path(weights)])]
+    return [*source.paths, *([] if weights is None else [Path(weights)])]
 
 
 def record_of_launch(ranks: Ranks, run: str) -> dict[str, Any]:

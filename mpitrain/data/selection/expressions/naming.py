@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mpitrain.data.describe.names import find_variable, is_absent
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.expressions.clock import CLOCK_NAMES, is_clock
-from mpitrain.data.selection.expressions.expression import Expression
+from mpitrain.data.selection.expressions.expression import Expression, MaskExpression
 from mpitrain.data.selection.expressions.levels import expand
 from mpitrain.data.selection.expressions.reference import BRACKETED, parse_reference
 from mpitrain.errors import ConfigError
@@ -58,6 +58,13 @@ def clocks_of(names: Sequence[str], file: FieldFile) -> frozenset[str]:
 def names_needed(names: Sequence[str], file: FieldFile) -> list[str]:
     """Return the references to variables that names need: themselves, or those of their expressions."""
     return [one for name in names for one in ((name,) if is_plain(name, file) else Expression(name, "variables").names)]
+
+
+def variables_needed(names: Sequence[str], mask: str | None, file: FieldFile) -> set[str]:
+    """Return the variables that names and a condition need, without levels, lags and clocks. Raises ConfigError."""
+    needed = [*names_needed(names, file), *(() if mask is None else MaskExpression(mask).names)]
+    plain = (one if one in file.variables else parse_reference(one, "variables").name for one in needed)
+    return {name for name in plain if name not in CLOCK_NAMES}
 
 
 def is_plain(name: str, file: FieldFile) -> bool:

@@ -1,0 +1,141 @@
+"""Files of different variables are one data set: one variable a file, as climate models and reanalyses come."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from field_files import config_of, read_all, write_netcdf
+
+from mpitrain.data.selection.coordinates import open_coordinates
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.source import SampleSource
+from mpitrain.errors import DataError, MissingVariableError
+
+GRID, RANDOM = ("time", "lat", "lon"), np.random.default_rng(0)
+TAS, PR = RANDOM.normal(size=(2, 24, 3, 4))
+OROGRAPHY = RANDOM.normal(size=(3, 4))
+UNITS = {
+    "time": {"units": "days since 2001-01-01"}, "lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"},
+}  # fmt: skip
+
+
+def write(
+    path: Path, levels: slice, more: dict[str, np.ndarray], times: np.ndarray | None = None, **units: str
+) -> Path:
+    times = 30.0 * np.arange(24)[levels] if times is None else times
+    variables = {
+        "time": (("time",), times), "lat": (("lat",), np.array([-30.0, 0, 30])), "lon": (("lon",), 90.0 * np.arange(4)),
+    }  # fmt: skip
+    variables |= {name: (GRID if values.ndim == 3 else GRID[1:], values) for name, values in more.items()}
+    attributes = {name: {**UNITS[name], **({"units": units[name]} if name in units else {})} for name in UNITS}
+    return write_netcdf(path, variables, **attributes)
+
+
+FIRST, SECOND = slice(12), slice(12, 24)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for year, levels in (("2001", FIRST), ("2002", SECOND)):
+        write(tmp_path / f"tas_{year}.nc", levels, {"tas": TAS[levels]})
+        write(tmp_path / f"pr_{year}.nc", levels, {"pr": PR[levels]})
+        write(tmp_path / f"both_{year}.nc", levels, {"tas": TAS[levels], "pr": PR[levels]})
+    return tmp_path
+
+
+def source_of(data: object, *settings: str, inputs: str = "tas, month", predicted: int | None = None) -> SampleSource:
+    names = f"variables.input_variables=[{inputs}]", "variables.output_variables=[pr]"
+    return open_source(selection_of(config_of(data, *names, *settings)), num_predicted=predicted)
+
+
+def same(one: SampleSource, other: SampleSource) -> bool:
+    first, second = read_all(one), read_all(other)
+    return all(np.array_equal(getattr(first, key), getattr(second, key)) for key in ("inputs", "targets", "grid_index"))
+
+
+@pytest.mark.parametrize("settings", [(), ("data.samples=fields",), ("domain.mask=tas > 0 and pr < 1",)])
+def test_samples_are_those_of_one_file(folder, settings):
+    joined, whole = source_of(folder / "[pt]*_*.nc", *settings), source_of(folder / "both_*.nc", *settings)
+    assert same(joined, whole)
+    assert [path.name for path in joined.paths] == ["pr_2001.nc", "tas_2001.nc", "pr_2002.nc", "tas_2002.nc"]
+    assert any("pr_2001.nc: read together with" in line and "tas_2001.nc" in line for line in joined.notices)
+    index = np.arange(24) * (1 if settings == ("data.samples=fields",) else 12)
+    if not settings:
+        assert open_coordinates(joined).at(index)["time"].tolist() == open_coordinates(whole).at(index)["time"].tolist()
+
+
+def test_lags_derived_variables_and_validation_files_go_by_part(folder):
+    inputs = "'tas[time-1]', 'tas - pr[time-1]'"
+    for names in (["tas_2001.nc", "tas_2002.nc", "pr_2001.nc", "pr_2002.nc"], ["pr_2001.nc", "tas_2001.nc"]):
+        data = "[" + ", ".join(str(folder / name) for name in names) + "]"
+        whole = folder / ("both_*.nc" if len(names) == 4 else "both_2001.nc")
+        assert same(source_of(data, inputs=inputs), source_of(whole, inputs=inputs))
+    held = f"data.validation_path=[{folder / 'tas_2002.nc'}, {folder / 'pr_2002.nc'}]"
+    data = f"[{folder / 'tas_2001.nc'}, {folder / 'pr_2001.nc'}]"
+    joined = source_of(data, held)
+    assert joined.first_held_out == 12
+    assert same(joined, source_of(folder / "both_*.nc"))
+
+
+def test_a_file_without_time_goes_with_all(folder):
+    write(folder / "orog.nc", slice(1), {"orog": OROGRAPHY})
+    data = f"[{folder / 'tas_*.nc'}, {folder / 'orog.nc'}, {folder / 'pr_*.nc'}]"
+    with pytest.raises(DataError, match=r"dimension time has 1, in .*tas_2001.nc 12"):
+        source_of(data, inputs="tas, orog")
+    write_netcdf(folder / "orog.nc", {"orog": (GRID[1:], OROGRAPHY)})
+    found = read_all(source_of(data, inputs="tas, orog")).inputs[:, 1]
+    assert found.reshape(24, 12) == pytest.approx(np.tile(OROGRAPHY.reshape(-1), (24, 1)), rel=1e-6)
+
+
+def test_times_are_compared_as_instants_and_places_by_a_thousandth_of_a_degree(folder):
+    with_it = lambda path: f"[{folder / 'tas_2001.nc'}, {path}]"  # noqa: E731
+    hours = 24 * 30.0 * np.arange(12)
+    path = write(folder / "p0.nc", FIRST, {"pr": PR[FIRST]}, hours, time="hours since 2001-01-01")
+    assert same(source_of(with_it(path)), source_of(folder / "both_2001.nc"))
+    path = write(folder / "p1.nc", FIRST, {"pr": PR[FIRST]}, hours + 1, time="hours since 2001-01-01")
+    with pytest.raises(DataError, match=r"p1.nc: 12 of 12 values of 'time' are not those of .*tas_2001.nc"):
+        source_of(with_it(path))
+    path = write(folder / "p2.nc", slice(11), {"pr": PR[:11]})
+    with pytest.raises(DataError, match=r"p2.nc: dimension time has 11, in .*tas_2001.nc 12; files of different"):
+        source_of(with_it(path))
+    for name, moved in (("p3.nc", 0.0005), ("p4.nc", 0.01)):
+        variables = {"lat": (("lat",), np.array([-30.0, 0, 30]) + moved), "pr": (GRID, PR[FIRST]),
+                     "time": (("time",), 30.0 * np.arange(12)), "lon": (("lon",), 90.0 * np.arange(4))}  # fmt: skip
+        write_netcdf(folder / name, variables, **UNITS)
+    assert len(read_all(source_of(with_it(folder / "p3.nc")))) == 144
+    with pytest.raises(DataError, match=r"3 of 3 values of 'lat' are not those of"):
+        source_of(with_it(folder / "p4.nc"))
+
+
+def test_files_that_do_not_fit_are_named(folder):
+    data = f"[{folder / 'tas_2001.nc'}, {folder / 'tas_2002.nc'}, {folder / 'both_2001.nc'}]"
+    with pytest.raises(MissingVariableError, match=r"tas_2001.nc: no variable 'pr'"):
+        source_of(data)
+    write(folder / "tas_2003.nc", FIRST, {"tas": TAS[FIRST]}, 720 + 30.0 * np.arange(12))
+    with pytest.raises(DataError, match=r"pr_2001.nc: is one of 2 files with its variables, and .*tas_2001.nc of 3"):
+        source_of(folder / "[pt]*_*.nc")
+    with pytest.raises(MissingVariableError, match=r"pr_2001.nc: no variable 'nothing'"):
+        source_of(folder / "[pt]*_200[12].nc", inputs="nothing")
+
+
+def test_a_file_beside_that_changes_is_noticed(folder):
+    source = source_of(folder / "[pt]*_2001.nc")
+    os.utime(folder / "tas_2001.nc", (1, 1))
+    with pytest.raises(DataError, match=r"tas_2001.nc: changed since the run began"):
+        read_all(source)
+
+
+def test_predictions_need_the_inputs_alone(folder):
+    write(folder / "hus_2001.nc", FIRST, {"hus": PR[FIRST]})
+    data = f"[{folder / 'tas_2001.nc'}, {folder / 'hus_2001.nc'}]"
+    source = source_of(data, inputs="tas, hus", predicted=1)
+    assert not source.has_targets
+    assert read_all(source).inputs[:, 1] == pytest.approx(PR[FIRST].reshape(-1), rel=1e-6)
+    alone = source_of(folder / "tas_*.nc", inputs="tas", predicted=1)
+    assert len(read_all(alone)) == 288
+    both = source_of(folder / "[pt]*_*.nc", inputs="tas", predicted=1)
+    assert both.has_targets
