@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from mpitrain.config.data import READERS
 from mpitrain.data import FieldFile, SampleSource, open_source, selection_of, valid_rows
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import Slices, VariableInfo
-from mpitrain.data.formats.open import opened
+from mpitrain.data.formats.joined import is_coordinate, opened, opened_joined
+from mpitrain.data.formats.reading import Reading
 from mpitrain.data.selection.settings import expand_paths
 from mpitrain.datatools.fill_values import LooksLikeFill
 from mpitrain.datatools.suggestion import describes_itself, places_and_times, suggest
@@ -26,6 +28,7 @@ from mpitrain.text_table import aligned
 _PART_BYTES = 8 * 2**20
 _BYTES_A_VALUE = 8
 _MOST_MISSING = 0.7
+_MOST_FILES, _FEWEST_ROWS = 64, 10
 _NOTHING_TO_LEARN = (
     "no variable has values that differ beside others along the same dimensions, or beside places or times, to learn "
     "them from"
@@ -75,7 +78,7 @@ class Inspection:
 
     def render_table(self) -> str:
         """Return everything as text: a table of the variables, then the selection, a line for each of its facts."""
-        more = f" and {len(self.files) - 1} more like it" if len(self.files) > 1 else ""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         part = "all values" if self.is_full else "a first part of each variable; --full reads all"
         lines = [f"{self.files[0]}{more} ({part})", "", *aligned([_HEADINGS, *map(_cells, self.variables)]), ""]
         lines += [f"not read: {name}: {reason}" for name, reason in self.refused.items()]
@@ -91,7 +94,8 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
     """
     paths = expand_paths(config.data.entries)
-    with opened(paths[0], reading=selection_of(config).reading) as file:
+    reading = selection_of(config).reading
+    with opened_joined(_first_of_each_kind(paths, reading), reading=reading) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
         refused = dict(file.refused)
         has_names = config.variables.input_variables or config.variables.output_variables or describes_itself(file)
@@ -117,13 +121,40 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     return replace(found, selection=facts, notices=(*source.notices, *doubts), source=source)
 
 
+def _first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
+    """Return the first file, with the first of those that have none of its variables but of its dimensions and places.
+
+    They are read together; the first alone where they cannot be.
+    """
+    kinds: dict[frozenset[str], Path] = {}
+    for path in paths[:_MOST_FILES] if len(paths) > 1 else ():
+        with opened(path, reading=reading) as file:
+            own = frozenset(name for name, one in file.variables.items() if one.is_numeric and not is_coordinate(one))
+        if not any(own & other for other in kinds):
+            kinds[own] = path
+    found = list(kinds.values())
+    try:
+        with opened_joined(found, reading=reading):
+            return found or list(paths[:1])
+    except DataError:
+        return list(paths[:1])
+
+
 def _shown(value: Any) -> str:
     return ", ".join(f"{count} of {name}" for name, count in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _differs(one: VariableReport) -> bool:
-    """Tell whether a variable could be learnt from: most of it is there, and not the same everywhere."""
-    return one.minimum != one.maximum and (one.missing_share or 0.0) < _MOST_MISSING
+    """Tell whether a variable could be learnt from: most of it is there, not the same everywhere, and no row number."""
+    return one.minimum != one.maximum and (one.missing_share or 0.0) < _MOST_MISSING and not _counts_rows(one)
+
+
+def _counts_rows(one: VariableReport) -> bool:
+    """Tell whether whole numbers go from 0 or 1 on by one from row to row, as the index of a table does."""
+    if one.minimum not in (0, 1) or one.maximum is None or one.mean is None or one.missing_share:
+        return False
+    is_whole = one.dtype[:1] in "iu" and one.maximum - one.minimum + 1 == one.values_read
+    return is_whole and one.values_read > _FEWEST_ROWS and one.mean == (one.minimum + one.maximum) / 2
 
 
 def _report(file: FieldFile, info: VariableInfo, is_full: bool) -> VariableReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of, read_times
 from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.coordinates import open_coordinates
-from mpitrain.data.selection.cyclic import DAYS_A_YEAR, closes, cosine_and_sine, turn_of
+from mpitrain.data.selection.cyclic import DAYS_A_YEAR, HOURS_A_DAY, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.table import INPUTS, TARGETS
 from mpitrain.datatools.measured import Measured, complete_together, measured
@@ -33,6 +34,8 @@ from mpitrain.errors import DataError
 _MOST_INPUTS = 12
 # What says that a variable is of a mesh (UGRID) or of the places of reports (CF, chapter 9), not of what was measured.
 _STRUCTURE = ("cf_role", "sample_dimension", "instance_dimension")
+_FLAGS = ("flag_values", "flag_meanings", "flag_masks")
+_CALLED_FLAG = re.compile(r"(.*[_.])?(qc|flags?|quality|mask)(_.*)?", re.IGNORECASE)
 _HEIGHTS = ("altitude", "elevation", "surface_altitude", "station elevation")
 _SAME_DAYS = 1.5  # a date is a day later in leap years
 
@@ -96,7 +99,7 @@ def _by_grid(file: FieldFile, usable: Mapping[str, bool]) -> dict[tuple[str, ...
     heights: dict[tuple[str, ...], list[VariableInfo]] = {}
     for info in file.variables.values():
         is_own = info.is_numeric and info.shape and info.short_name not in bounds and not _is_coordinate(info, file)
-        if is_own and usable.get(info.name, False):
+        if is_own and usable.get(info.name, False) and not _is_flag(info):
             groups = heights if _is_height_of_place(info) else found
             groups.setdefault(info.dimensions, []).append(info)
     return found or heights
@@ -164,6 +167,12 @@ def _is_coordinate(info: VariableInfo, file: FieldFile) -> bool:
     return is_own_dimension or is_time or is_of_mesh or is_place
 
 
+def _is_flag(info: VariableInfo) -> bool:
+    """Tell whether a variable is a flag, such as of quality (CF 3.5): what was found about others, not measured."""
+    is_said = any(name in info.attributes for name in _FLAGS) or "flag" in info.text("standard_name")
+    return is_said or (not info.units and _CALLED_FLAG.fullmatch(info.short_name) is not None)
+
+
 def _is_height_of_place(info: VariableInfo) -> bool:
     """Tell whether a variable is the elevation of a station, which its reports repeat."""
     return info.text("standard_name") in _HEIGHTS or info.text("long_name").lower() in _HEIGHTS
@@ -202,14 +211,17 @@ def _as_place(info: VariableInfo, file: FieldFile) -> list[str]:
 
 
 def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
-    """Return what of times is an input: the day of the year, or the time where that is always the same."""
+    """Return what of times is an input: day of the year and hour of the day, or the time where neither differs."""
     times = [one for one in own if is_time(one) and one.shape[0] > 1]
     if not times:
         return []
     try:
-        days = clock_values("day_of_year", *read_times(times[0], file)[:2])
+        known = read_times(times[0], file)[:2]
     except DataError:
         return []
-    if np.nanmax(days) - np.nanmin(days) <= _SAME_DAYS:
-        return ["time"]
-    return cosine_and_sine("day_of_year", DAYS_A_YEAR) if closes(days, DAYS_A_YEAR) else ["day_of_year"]
+    found: list[str] = []
+    for name, turn, least in (("day_of_year", DAYS_A_YEAR, _SAME_DAYS), ("hour_of_day", HOURS_A_DAY, 0.0)):
+        values = clock_values(name, *known)
+        if np.nanmax(values) - np.nanmin(values) > least:
+            found += cosine_and_sine(name, turn) if closes(values, turn) else [name]
+    return found or ["time"]

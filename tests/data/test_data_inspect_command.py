@@ -281,6 +281,37 @@ def test_a_series_is_suggested_to_be_learnt_from_its_past(tmp_path, capsys):
         )
 
 
+def test_the_hour_is_suggested_where_it_differs(tmp_path, capsys):
+    hours = {"units": "hours since 2000-06-01"}
+    variables = {"load": (("n",), ramp(0, (72,))), "when": (("n",), np.arange(72.0))}
+    path = write_netcdf(tmp_path / "hourly.nc", variables, "", None, when=hours)
+    assert suggested(path, capsys) == (
+        "variables.input_variables=['load[time-1]', day_of_year, "
+        "'cos(0.261799*hour_of_day)', 'sin(0.261799*hour_of_day)']"
+    )
+
+
+def test_flags_and_row_numbers_are_not_suggested(tmp_path, capsys):
+    obs, values = ("obs",), np.random.default_rng(0).normal(size=(2, 30))
+    flags = np.arange(30) % 3
+    measured = {"temp": (obs, values[0]), "salt": (obs, values[1])}
+    beside = {"temp_qc": (obs, flags), "state": (obs, flags * 1.0), "number": (obs, np.arange(30)), "QC": (obs, flags)}
+    said = {"state": {"flag_meanings": "good bad missing"}, "temp": {"units": "degC"}}
+    path = write_netcdf(tmp_path / "f.nc", measured | beside, "", None, **said)
+    assert suggested(path, capsys) == "variables.input_variables=[salt]"
+    table = {"Unnamed: 0": np.arange(30), "a": values[0], "quality_flag": flags, "b": values[1]}
+    np.savez(tmp_path / "f.npz", **table)
+    assert suggested(tmp_path / "f.npz", capsys) == "variables.input_variables=[a]"
+
+
+def test_files_of_different_variables_are_suggested_together(tmp_path, capsys):
+    for name, first in (("a_1", 0), ("a_2", 100), ("b_1", 50), ("b_2", 150)):
+        values = np.random.default_rng(first).normal(size=(3, 4, 5))
+        variables = {"time": (("time",), np.arange(3.0)), name[0]: (("time", "y", "x"), values)}
+        write_netcdf(tmp_path / f"{name}.nc", variables, "", None, time={"units": f"days since 200{name[-1]}-01-01"})
+    assert suggested(tmp_path / "?_?.nc", capsys) == "variables.input_variables=[b]"
+
+
 def test_heights_are_a_target_where_nothing_else_was_measured(tmp_path, capsys):
     axes = {"lat": (("lat",), np.arange(4.0)), "lon": (("lon",), np.arange(5.0))}
     units = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}

@@ -6,14 +6,15 @@ Values are the numbers of days or months, so that what a lag must give is known.
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from field_files import COLUMNS, ROWS, config_of, read_all, write_netcdf
 
 from mpitrain.cli.main import main
 from mpitrain.data.describe.times import dates_of, numbers_of
-from mpitrain.data.selection.lags import Lag, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
+from mpitrain.data.selection.times.lags import Lag, Series, find_step, lagged_levels, show_step
 from mpitrain.errors import ConfigError, DataError
 
 DAYS = "days since 2000-01-01"
@@ -158,7 +159,8 @@ def test_the_step_of_times_is_the_mean_of_the_most_frequent(times, step, words):
 
 
 def levels_at(times, *steps):
-    series = Series(0, np.asarray(times), len(times), (Path("f"),), (0,), np.zeros(len(times), dtype=bool))
+    nothing = np.zeros(len(times), dtype=bool)
+    series = Series(0, np.asarray(times), len(times), (Path("f"),), (0,), nothing, nothing.astype(int))
     lags = [Lag(one) for one in steps]
     found, _ = lagged_levels([series], lags, find_step(series.times) or 0.0)
     return [found[one] for one in lags]
@@ -239,3 +241,63 @@ def test_the_command_leaves_out_what_has_no_day_before(tmp_path, monkeypatch, ca
         "daily.csv: [time-1] leaves out 3 of 96 times: 1 step of 1 day before them there is none"
         in capsys.readouterr().err
     )
+
+
+STATIONS = ["b", "a", "c"]
+
+
+def station_rows(order: str) -> list[tuple[str, int, float, float]]:
+    """Rows of three stations: name, day, latitude, longitude; of the second a day is missing."""
+    rows = [(name, day, 10.0 * place, 5.0) for place, name in enumerate(STATIONS) for day in range(20)]
+    rows.remove(("a", 7, 10.0, 5.0))
+    by_day = sorted(rows, key=lambda row: row[1])
+    shuffled = [rows[place] for place in np.random.default_rng(3).permutation(len(rows))]
+    return {"by station": rows, "by day": by_day, "shuffled": shuffled}[order]
+
+
+@pytest.mark.parametrize("order", ["by station", "by day", "shuffled"])
+@pytest.mark.parametrize("told_by", ["station", "site_id", "places"])
+def test_a_lag_of_a_table_of_stations_is_that_of_each_station(tmp_path, order, told_by):
+    rows = station_rows(order)
+    names = {name: number for number, name in enumerate(STATIONS)}
+    values = [100.0 * names[name] + day for name, day, *_ in rows]
+    when = np.datetime64("2000-01-01") + np.array([day for _, day, *_ in rows]).astype("timedelta64[D]")
+    more = {"station": [row[0] for row in rows], "site_id": [names[row[0]] for row in rows]}.get(told_by)
+    columns = {"date": when, **({} if more is None else {told_by: more}), "x": values, "y": values}
+    if told_by == "places":
+        columns |= {"lat": [row[2] for row in rows], "lon": [row[3] for row in rows]}
+    pandas.DataFrame(columns).to_csv(tmp_path / "f.csv", index=False)
+    y, x, notices = lagged(tmp_path / "f.csv", "x[time-1]")
+    assert (y - x == 1).all()
+    assert len(y) == len(rows) - 3 - 1
+    assert any("[time-1] is that of each station, by" in line for line in notices)
+    assert any("leaves out 1 of 59 times: 1 step of 1 day before them there is none" in line for line in notices)
+
+
+def test_a_lag_of_ragged_stations_is_that_of_each_station(tmp_path):
+    rows = station_rows("by day")
+    names = {name: number for number, name in enumerate(STATIONS)}
+    values = np.array([100.0 * names[name] + day for name, day, *_ in rows])
+    variables = {
+        "time": (("obs",), np.array([float(row[1]) for row in rows])), "x": (("obs",), values), "y": (("obs",), values),
+        "of": (("obs",), np.array([names[row[0]] for row in rows])), "number": (("station",), np.arange(3)),
+    }  # fmt: skip
+    attributes = {
+        "of": {"instance_dimension": "station"},
+        "number": {"cf_role": "timeseries_id"},
+        "time": {"units": DAYS},
+    }
+    path = write_netcdf(tmp_path / "f.nc", variables, **attributes)
+    y, x, _ = lagged(path, "x[time-1]")
+    assert (y - x == 1).all()
+    assert len(y) == len(rows) - 4
+
+
+def test_places_that_change_from_row_to_row_are_no_stations(tmp_path):
+    days = np.arange(30)
+    columns = {"date": np.datetime64("2000-01-01") + days.astype("timedelta64[D]"), "lat": days / 10, "lon": days / 5}
+    pandas.DataFrame({**columns, "x": days, "y": days}).to_csv(tmp_path / "ship.csv", index=False)
+    y, x, notices = lagged(tmp_path / "ship.csv", "x[time-1]")
+    assert (y - x == 1).all()
+    assert len(y) == 29
+    assert not any("each station" in line for line in notices)

@@ -23,7 +23,8 @@ EPOCH = "days since 1970-01-01"
 Times = npt.NDArray[np.float64]
 # Calendars without a year 0, and the days from 1970 to its first day where it is counted.
 _WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
-_CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap"}
+_CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap",
+              "utc": "standard", "tai": "standard"}  # fmt: skip
 _CF_CALENDARS = ("standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day", "julian")
 _LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
 _DAYS_A_YEAR = {"360_day": 360.0, "noleap": 365.0, "365_day": 365.0, "all_leap": 366.0, "366_day": 366.0}

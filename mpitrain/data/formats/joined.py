@@ -18,7 +18,8 @@ from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 from mpitrain.data.formats.open import OnFile as OnFile
 from mpitrain.data.formats.open import ignore_file as ignore_file
-from mpitrain.data.formats.open import open_field_file, opened
+from mpitrain.data.formats.open import open_field_file
+from mpitrain.data.formats.open import opened as opened
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.errors import DataError
 
@@ -101,7 +102,7 @@ def _check_same(first: FieldFile, other: FieldFile) -> None:
             )
     for name, info in first.variables.items():
         own = other.variables.get(name)
-        if own is not None and own.shape == info.shape and _is_coordinate(info) and _is_coordinate(own):
+        if own is not None and own.shape == info.shape and is_coordinate(info) and is_coordinate(own):
             different = _num_different(info, first, own, other)
             if different:
                 raise DataError(
@@ -124,6 +125,7 @@ def _num_different(info: VariableInfo, first: FieldFile, own: VariableInfo, othe
     return int((~np.isclose(values, others, rtol=0.0, atol=_SAME_PLACE, equal_nan=True)).sum())
 
 
-def _is_coordinate(info: VariableInfo) -> bool:
+def is_coordinate(info: VariableInfo) -> bool:
+    """Tell whether a variable says where or when others are: of its own dimension, a time, or a place."""
     is_own = info.dimensions == (info.short_name,)
     return info.is_numeric and (is_own or is_time(info) or is_latitude(info) or is_longitude(info))

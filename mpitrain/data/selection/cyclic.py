@@ -17,9 +17,9 @@ from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.expressions.clock import clock_values, is_clock
 from mpitrain.data.selection.variable_access import in_radians
 
-DAYS_A_YEAR = 365.25
-_TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR, "hour_of_day": 24.0,
-          "hour": 24.0}  # fmt: skip
+DAYS_A_YEAR, HOURS_A_DAY = 365.25, 24.0
+_TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR,
+          "hour_of_day": HOURS_A_DAY, "hour": HOURS_A_DAY}  # fmt: skip
 # Values that leave more of the circle free have their ends far apart on it.
 _WIDEST_GAP = 1 / 6
 _MOST_TIMES = 10_000

@@ -23,9 +23,9 @@ from mpitrain.data.selection.expressions.clock import clock_values, day_of
 from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpression
 from mpitrain.data.selection.expressions.levels import spans_of
 from mpitrain.data.selection.expressions.naming import Naming
-from mpitrain.data.selection.lags import Lag
 from mpitrain.data.selection.rule import Condition, PointRule
 from mpitrain.data.selection.source import SampleLayout, SampleSource
+from mpitrain.data.selection.times.lags import Lag
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
 from mpitrain.errors import DataError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_called, odd_uni
 from mpitrain.data.describe.times import Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.naming import Naming
-from mpitrain.data.selection.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.matching import on_samples, sample_dimensions
-from mpitrain.data.selection.repeated import find_repeated
 from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SourceFile
@@ -34,8 +32,6 @@ from mpitrain.data.units import counts_from_a_date, find_conversion
 from mpitrain.errors import DataError
 
 _SAME_PLACE_DEGREES = 1e-3
-# Steps that differ by more than months do are others.
-_OTHER_STEP = 1.2
 # Days from 1970 to the first day of the Gregorian calendar, from which on the proleptic one has the same dates.
 _FIRST_GREGORIAN_DAY = -141427.0
 _GREGORIAN = {"standard", "proleptic_gregorian"}
@@ -64,6 +60,7 @@ class Grids:
     naming: Naming = field(default_factory=Naming)
     calendar: str = ""
     has_means: bool | None = None
+    stations: list[npt.NDArray[Any]] = field(default_factory=list)
     places: dict[tuple[str, bool], tuple[Path, npt.NDArray[Any]]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     units: dict[str, str] = field(default_factory=dict)
@@ -127,65 +124,6 @@ def read_grid_stamps(grids: Grids, file: FieldFile, info: VariableInfo | None) -
     if grids.grid_shape == (1, 1) or info is None or len(info.shape) > 1:
         return None
     return read_stamps(info, file)
-
-
-def find_lagged(grids: Grids, repeats: Levels | None) -> tuple[dict[Lag, Levels], float | None]:
-    """Return where lags take their values from, and the step in days, 0 where they count levels; None without lags.
-
-    The files trained on, and those held out, are series of their own; the step is that of the first, unless
-    `data.lag_step_days` tells it. No value is taken from levels that repeat others.
-    """
-    lags = dict.fromkeys(one.lag for record in grids.records for one in record.variables.values() if one.lag)
-    if not lags:
-        return {}, None
-    records, num_trained_on = grids.records, grids.num_trained_on
-    series = [_series(part, repeats) for part in (records[:num_trained_on], records[num_trained_on:]) if part]
-    step_days, of_time = 0.0, [lag for lag in lags if not lag.by_row]
-    if of_time and grids.selection.counts_times:
-        own = None if series[0].times is None else find_step(series[0].times)
-        asked = grids.selection.lag_step_days
-        step_days = (own or 0.0) if asked is None else asked
-        grids.notices += _notes_of_steps(grids, series, f"[{of_time[0]}] counts", step_days, own)
-    found, notices = lagged_levels(series, lags, step_days)
-    grids.notices += notices
-    return found, step_days
-
-
-def find_repeats(grids: Grids) -> Levels | None:
-    """Return the level (T,) that each time level repeats; None of a table, whose rows may be of several places."""
-    if not grids.selection.counts_times or grids.grid_shape == (1, 1):
-        return None
-    repeats, notices = find_repeated(grids.records, grids.num_trained_on)
-    grids.notices += notices
-    return repeats
-
-
-def _notes_of_steps(
-    grids: Grids, series: Sequence[Series], what: str, step_days: float, own_days: float | None
-) -> Iterator[str]:
-    """Yield a line where a lag of time counts levels though times are known, or other steps than those of the data."""
-    counts_levels = f"{what} time levels in the order of the files"
-    is_asked = grids.selection.lag_step_days is not None
-    for one in series:
-        if one.times is None and (step_days or any(record.times is not None for record in grids.records)):
-            yield f"{one.paths[0]}: {counts_levels}: not all of them have times"
-        elif one.times is not None and not step_days and one is series[0]:
-            reason = (
-                "data.lag_step_days=0" if is_asked else "its times have no usual step; data.lag_step_days names one"
-            )
-            yield f"{one.paths[0]}: {counts_levels}: {reason}"
-    if own_days and step_days and not step_days / _OTHER_STEP < own_days < step_days * _OTHER_STEP:
-        own, asked = show_step(own_days), show_step(step_days)
-        yield f"{series[0].paths[0]}: {what} steps of {asked} (data.lag_step_days); those of its times are {own}"
-
-
-def _series(records: Sequence[SourceFile], repeats: Levels | None) -> Series:
-    times = [record.times for record in records if record.times is not None and len(record.times) == record.num_times]
-    known = np.concatenate(times) if len(times) == len(records) else None
-    first, num_levels = records[0].first_time, sum(record.num_times for record in records)
-    is_repeat = np.zeros(num_levels, dtype=bool) if repeats is None else repeats[first : first + num_levels] >= 0
-    paths, firsts = tuple(record.path for record in records), tuple(record.first_time for record in records)
-    return Series(first, known, num_levels, paths, firsts, is_repeat)
 
 
 def _notes_of_means(grids: Grids, info: VariableInfo, file: FieldFile, has_means: bool) -> Iterator[str]:

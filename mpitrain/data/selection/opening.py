@@ -21,7 +21,6 @@ from mpitrain.data.describe.names import (
     list_names,
     quantity_of,
 )
-from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out, variables_needed
@@ -32,8 +31,6 @@ from mpitrain.data.selection.grid_files import (
     check_shapes,
     check_statics,
     convert_units,
-    find_lagged,
-    find_repeats,
     in_degrees,
     match_dimensions,
     read_file_times,
@@ -44,6 +41,7 @@ from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ic
 from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines, refuse_same_file
 from mpitrain.data.selection.source import SampleSource, SourceFile
 from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
+from mpitrain.data.selection.times.series import find_lagged, find_repeats, read_stations
 from mpitrain.data.selection.variable_access import (
     VariableAccess,
     find_access,
@@ -167,9 +165,9 @@ def _add_file(grids: Grids, description: FileDescription, paths: tuple[Path, ...
     file, is_first = description.file, not grids.records
     status, *beside = (path.stat() for path in paths)
     if is_first:
-        _look_for_targets(grids, file)
+        _look_for_targets(grids, description)
         _choose_names(grids, description)
-    elif not grids.has_targets and not _has_none(grids.target_names, file):
+    elif not grids.has_targets and not _has_none(grids.target_names, description):
         raise DataError(
             f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
             "predict for files with and without targets one after the other"
@@ -184,6 +182,7 @@ def _add_file(grids: Grids, description: FileDescription, paths: tuple[Path, ...
     check_statics(grids, file, access)
     first_time = sum(record.num_times for record in grids.records)
     times = read_file_times(grids, file, time, access)
+    read_stations(grids, description, access, num_times)
     check_places(grids, description, access)
     if is_first:
         in_degrees(grids, access)
@@ -231,16 +230,17 @@ def _find_access(
     return find_access(description, name, name in grids.coordinates)
 
 
-def _look_for_targets(grids: Grids, file: FieldFile) -> None:
+def _look_for_targets(grids: Grids, description: FileDescription) -> None:
     """Do without the targets where predictions may, and the first file has none of them."""
     names = grids.target_names
-    if grids.may_lack_targets and _has_none(names, file):
+    if grids.may_lack_targets and _has_none(names, description):
         grids.has_targets = False
-        grids.notices.append(f"{file.path}: no variable {_listed(names)}: {WITHOUT_TARGETS}")
+        grids.notices.append(f"{description.path}: no variable {_listed(names)}: {WITHOUT_TARGETS}")
 
 
-def _has_none(names: Sequence[str], file: FieldFile) -> bool:
+def _has_none(names: Sequence[str], description: FileDescription) -> bool:
     """Tell whether a file has nothing of what any of the names needs."""
+    file = description.file
     return all(is_absent(reference_of(one, file).name, file) for one in names_needed(names, file))
 
 
@@ -262,7 +262,7 @@ def _choose_names(grids: Grids, description: FileDescription) -> None:
     with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
     for quantity in selection.coordinates:
         description.variable_named(quantity)
-    _spell_out(grids, file)
+    _spell_out(grids, description)
     # What the user names comes before what the rule needs.
     _find_all(grids, description, grids.references(grids.main_names))
     # Without names of its own a run asks for CICE's variables.
@@ -285,8 +285,9 @@ def _choose_names(grids: Grids, description: FileDescription) -> None:
     grids.coordinates = tuple(name for name in grids.names if name not in main and description.is_of_grid(name))
 
 
-def _spell_out(grids: Grids, file: FieldFile) -> None:
+def _spell_out(grids: Grids, description: FileDescription) -> None:
     """Give each level of a run a name of its own, and parse derived variables, by what the first file has."""
+    file = description.file
     inputs, of_inputs = spell_out(grids.input_names, file, "variables.input_variables")
     key = "variables.output_variables"
     targets, of_targets = spell_out(grids.target_names, file, key) if grids.has_targets else (grids.target_names, {})

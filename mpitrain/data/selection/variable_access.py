@@ -24,8 +24,8 @@ from mpitrain.data.selection.expressions.clock import is_clock
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.naming import names_needed
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
-from mpitrain.data.selection.lags import Lag
 from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.times.lags import Lag
 from mpitrain.data.units import Conversion
 from mpitrain.errors import ConfigError, DataError
 

@@ -37,13 +37,17 @@ class Lag:
         return f"{'row' if self.by_row else 'time'}{self.steps:+d}"
 
 
-def find_step(times: Times) -> float | None:
-    """Return the most frequent step between times (T,), days in any order.
+def find_step(times: Times, stations: Levels | None = None) -> float | None:
+    """Return the most frequent step between times (T,), days in any order, at each of the `stations` (T,).
 
     Where fewer than three quarters of the steps are equal it is the mean of those that are alike, as those of months or
     of times that are rounded. None of fewer than two times, and where less than half of the steps are alike.
     """
-    steps = np.sort(np.diff(np.unique(times[np.isfinite(times)])))
+    known = np.isfinite(times)
+    of = np.zeros(len(times), dtype=np.int64) if stations is None else stations
+    order = np.lexsort((times[known], of[known]))
+    steps = np.diff(times[known][order])[np.diff(of[known][order]) == 0]
+    steps = np.sort(steps[steps > 0])
     if not len(steps):
         return None
     equal, alike = _most_within(steps, 1 + _SAME), _most_within(steps, _ALIKE)
@@ -76,8 +80,8 @@ def show_step(days: float) -> str:
 class Series:
     """Time levels that belong together, of the files trained on or of those held out; the first is `first`.
 
-    `times` are days, None where they are not known. `paths` are the files, `firsts` their first levels, and `is_repeat`
-    (T,) the levels that repeat others.
+    `times` are days, None where they are not known. `paths` are the files, `firsts` their first levels, `is_repeat`
+    (T,) the levels that repeat others, and `stations` (T,) the numbers of the stations that they are of.
     """
 
     first: int
@@ -86,6 +90,7 @@ class Series:
     paths: tuple[Path, ...]
     firsts: tuple[int, ...]
     is_repeat: npt.NDArray[np.bool_]
+    stations: Levels
 
     def path_of(self, level: int) -> Path:
         """Return the file that holds a level of the series."""
@@ -121,21 +126,21 @@ def _by_level(series: Series, lag: Lag) -> Levels:
 
 
 def _levels_at(series: Series, times: Times, step_days: float, lag: Lag) -> Levels:
-    """Return the levels of a series nearest to the times that are wanted; -1 where none is near."""
+    """Return the levels of a series nearest to the times that are wanted, at one station; -1 where none is near."""
     found = np.full(len(times), -1, dtype=np.int64)
     known = np.flatnonzero(np.isfinite(times) & ~series.is_repeat)
-    if not len(known):
-        return found
-    order = known[np.argsort(times[known], kind="stable")]
-    in_order = times[order]
-    again = np.flatnonzero(np.diff(in_order) <= _SAME * step_days)
-    if len(again):
-        raise _twice(series, int(order[again[0]]), int(order[again[0] + 1]), lag)
-    wanted = times[known] + lag.steps * step_days
-    after = np.minimum(np.searchsorted(in_order, wanted), len(order) - 1)
-    before = np.maximum(after - 1, 0)
-    nearest = np.where(np.abs(in_order[before] - wanted) < np.abs(in_order[after] - wanted), before, after)
-    found[known] = np.where(np.abs(in_order[nearest] - wanted) <= _NEAR * step_days, order[nearest], -1)
+    order = known[np.lexsort((times[known], series.stations[known]))]
+    for of_station in np.split(order, np.flatnonzero(np.diff(series.stations[order])) + 1) if len(order) else ():
+        in_order = times[of_station]
+        again = np.flatnonzero(np.diff(in_order) <= _SAME * step_days)
+        if len(again):
+            raise _twice(series, int(of_station[again[0]]), int(of_station[again[0] + 1]), lag)
+        wanted = in_order + lag.steps * step_days
+        after = np.minimum(np.searchsorted(in_order, wanted), len(in_order) - 1)
+        before = np.maximum(after - 1, 0)
+        nearest = np.where(np.abs(in_order[before] - wanted) < np.abs(in_order[after] - wanted), before, after)
+        is_near = np.abs(in_order[nearest] - wanted) <= _NEAR * step_days
+        found[of_station] = np.where(is_near, of_station[nearest], -1)
     return found
 
 
@@ -144,18 +149,20 @@ def _twice(series: Series, level: int, other: int, lag: Lag) -> DataError:
     paths = series.path_of(low), series.path_of(high)
     where = "two of its times are equal" if paths[0] == paths[1] else f"has a time that {paths[0]} has too"
     return DataError(
-        f"{paths[1]}: {where}, and [time{lag.steps:+d}] needs each time once; give it once, or take "
+        f"{paths[1]}: {where}, and [time{lag.steps:+d}] needs each time once at a station; give it once, or take "
         f"[row{lag.steps:+d}], which counts rows whatever their times are"
     )
 
 
 def _notices(series: Series, times: Times, levels: Levels, step_days: float, lag: Lag) -> Iterator[str]:
     """Yield a line where levels lack an earlier or later one that is not beyond the first and the last."""
-    known = times[np.isfinite(times)]
-    ends = (np.inf, -np.inf) if not len(known) else (known.min(), known.max())
+    is_known, num_stations = np.isfinite(times), int(series.stations.max(initial=0)) + 1
+    first, last = np.full(num_stations, np.inf), np.full(num_stations, -np.inf)
+    np.minimum.at(first, series.stations[is_known], times[is_known])
+    np.maximum.at(last, series.stations[is_known], times[is_known])
     wanted = times + lag.steps * step_days
-    num_missing = int(((levels < 0) & ~series.is_repeat & (wanted >= ends[0]) & (wanted <= ends[1])).sum())
-    num_unknown = len(times) - len(known)
+    is_inside = (wanted >= first[series.stations]) & (wanted <= last[series.stations])
+    num_missing, num_unknown = int(((levels < 0) & ~series.is_repeat & is_inside).sum()), int((~is_known).sum())
     what = f"{series.paths[0]}: [time{lag.steps:+d}] leaves out"
     if num_missing:
         count, side = abs(lag.steps), "before" if lag.steps < 0 else "after"
