@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from mpitrain.data.dataset.dataset import Dataset, DataSummary
     from mpitrain.data.dataset.exchange import open_source_on_root
     from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
-    from mpitrain.data.files.variable import FieldFile
+    from mpitrain.data.files.variable import FieldFile, VariableInfo
     from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
+    from mpitrain.data.formats.joined import first_of_each_kind, opened_joined
     from mpitrain.data.samples import Samples, valid_rows
-    from mpitrain.data.selection.coordinates import places_of_levels
+    from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
+    from mpitrain.data.selection.expressions.naming import Asked
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import Selection, selection_of
     from mpitrain.data.selection.source import SampleSource
@@ -23,11 +25,13 @@ else:
             "dataset.batches": ("BatchPlan", "EvaluationSource", "Microbatch"),
             "dataset.dataset": ("DataSummary", "Dataset"),
             "dataset.exchange": ("open_source_on_root",),
-            "files.variable": ("FieldFile",),
+            "files.variable": ("FieldFile", "VariableInfo"),
             "formats.in_memory": ("VARIABLES_FILE", "GivenVariable", "write_variables"),
+            "formats.joined": ("first_of_each_kind", "opened_joined"),
             "samples": ("Samples", "valid_rows"),
             "describe.names": ("CICE_INPUTS", "CICE_TARGET"),
-            "selection.coordinates": ("places_of_levels",),
+            "selection.coordinates": ("open_coordinates", "places_of_levels"),
+            "selection.expressions.naming": ("Asked",),
             "selection.opening": ("open_source",),
             "selection.settings": ("Selection", "selection_of"),
             "selection.source": ("SampleSource",),
@@ -38,6 +42,7 @@ __all__ = [
     "CICE_INPUTS",
     "CICE_TARGET",
     "VARIABLES_FILE",
+    "Asked",
     "BatchPlan",
     "DataSummary",
     "Dataset",
@@ -48,8 +53,12 @@ __all__ = [
     "SampleSource",
     "Samples",
     "Selection",
+    "VariableInfo",
+    "first_of_each_kind",
+    "open_coordinates",
     "open_source",
     "open_source_on_root",
+    "opened_joined",
     "places_of_levels",
     "selection_of",
     "valid_rows",

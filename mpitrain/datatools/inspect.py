@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,17 @@ import numpy.typing as npt
 
 from mpitrain.config import RunConfig, show_value
 from mpitrain.config.data import READERS
-from mpitrain.data import FieldFile, SampleSource, open_source, selection_of, valid_rows
+from mpitrain.data import (
+    FieldFile,
+    SampleSource,
+    first_of_each_kind,
+    open_source,
+    opened_joined,
+    selection_of,
+    valid_rows,
+)
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import Slices, VariableInfo
-from mpitrain.data.formats.joined import is_coordinate, opened, opened_joined
-from mpitrain.data.formats.reading import Reading
 from mpitrain.data.selection.settings import expand_paths
 from mpitrain.datatools.fill_values import LooksLikeFill
 from mpitrain.datatools.suggestion import describes_itself, places_and_times, suggest
@@ -28,7 +33,7 @@ from mpitrain.text_table import aligned
 _PART_BYTES = 8 * 2**20
 _BYTES_A_VALUE = 8
 _MOST_MISSING = 0.7
-_MOST_FILES, _FEWEST_ROWS = 64, 10
+_FEWEST_ROWS = 10
 _NOTHING_TO_LEARN = (
     "no variable has values that differ beside others along the same dimensions, or beside places or times, to learn "
     "them from"
@@ -95,7 +100,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     """
     paths = expand_paths(config.data.entries)
     reading = selection_of(config).reading
-    with opened_joined(_first_of_each_kind(paths, reading), reading=reading) as file:
+    with opened_joined(first_of_each_kind(paths, reading), reading=reading) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
         refused = dict(file.refused)
         has_names = config.variables.input_variables or config.variables.output_variables or describes_itself(file)
@@ -119,25 +124,6 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     except MpitrainError as error:
         return replace(found, selection={"selected_samples": 0, "why": str(error)})
     return replace(found, selection=facts, notices=(*source.notices, *doubts), source=source)
-
-
-def _first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
-    """Return the first file, with the first of those that have none of its variables but of its dimensions and places.
-
-    They are read together; the first alone where they cannot be.
-    """
-    kinds: dict[frozenset[str], Path] = {}
-    for path in paths[:_MOST_FILES] if len(paths) > 1 else ():
-        with opened(path, reading=reading) as file:
-            own = frozenset(name for name, one in file.variables.items() if one.is_numeric and not is_coordinate(one))
-        if not any(own & other for other in kinds):
-            kinds[own] = path
-    found = list(kinds.values())
-    try:
-        with opened_joined(found, reading=reading):
-            return found or list(paths[:1])
-    except DataError:
-        return list(paths[:1])
 
 
 def _shown(value: Any) -> str:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import SampleSource, places_of_levels
+from mpitrain.data import SampleSource, open_coordinates, places_of_levels
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.durable_files import PICTURE, check_output, write_durably
 from mpitrain.errors import DataError, writing
 from mpitrain.observe import MapLook, draw_map, render_png

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data import CICE_INPUTS, CICE_TARGET, FieldFile, SampleSource, places_of_levels
+from mpitrain.data import CICE_INPUTS, CICE_TARGET, FieldFile, SampleSource, open_coordinates, places_of_levels
 from mpitrain.data.describe.cf import OTHER, axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
 from mpitrain.data.describe.names import (
     LATITUDE,
@@ -24,7 +24,6 @@ from mpitrain.data.describe.names import (
 from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of, read_times
 from mpitrain.data.files.variable import VariableInfo
-from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.cyclic import DAYS_A_YEAR, HOURS_A_DAY, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.table import INPUTS, TARGETS

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import Samples, SampleSource
+from mpitrain.data import Samples, SampleSource, open_coordinates
 from mpitrain.data.describe.cf import TIME
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
+from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.errors import DataError
 from mpitrain.inference.carried import Carried, carry
 from mpitrain.inference.cf_variables import (

@@ -13,13 +13,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpitrain.cluster import read_place
 from mpitrain.durable_files import PASSING_FOLDER
 from mpitrain.errors import UserError
 from mpitrain.python.left_behind import LeftBehind
-from mpitrain.python.variables import Asked, size_of, variables_of
+from mpitrain.python.variables import size_of, variables_of
+
+if TYPE_CHECKING:
+    from mpitrain.data import Asked
 
 _SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is made in it
 _MOST_SHARE = 0.5
@@ -38,8 +41,16 @@ def handed_over(data: Any, beside: Path, left: LeftBehind, asked: Asked) -> Iter
     else:
         from mpitrain.data import VARIABLES_FILE, write_variables
 
-        fill = lambda folder: write_variables(folder, variables_of(data, asked))  # noqa: E731
-        with filled_folder(size_of(data, asked), beside, left, fill) as folder:
+        variables = variables_of(data, asked)
+
+        def fill(folder: Path) -> None:
+            try:
+                write_variables(folder, variables)
+            except OSError as error:
+                size = f"its copy for the ranks takes {size_of(variables)} bytes"
+                raise UserError(f"data: {error.strerror}: {size}; free some, or give less") from error
+
+        with filled_folder(size_of(variables), beside, left, fill) as folder:
             name = str(folder / VARIABLES_FILE)
             try:
                 yield [name]

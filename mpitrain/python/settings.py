@@ -7,10 +7,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpitrain.errors import ConfigError
-from mpitrain.python.variables import Asked
+
+if TYPE_CHECKING:
+    from mpitrain.data import Asked
 
 SHORT_NAMES = {
     "inputs": "variables.input_variables",
@@ -51,14 +53,16 @@ def data_override(files: Sequence[str] | None) -> list[str]:
 def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool = False) -> Asked:
     """Return what settings say of variables. Raises ConfigError for wrong settings."""
     from mpitrain.config import load_run_config
+    from mpitrain.data import Asked
 
     config = load_run_config(path, overrides).config
     variables, data = config.variables, config.data
     inputs, targets = variables.input_variables, variables.output_variables
     if inputs is None or targets is None:
         return Asked()
-    others = (*targets, config.domain.mask, data.area_variable, *data.named_coordinates.values())
-    return Asked((*inputs, *(() if may_lack_targets else targets)), " ".join(map(str, others)))
+    others = [*(targets if may_lack_targets else ()), *data.named_coordinates.values()]
+    others += [] if data.area_variable is None else [data.area_variable]
+    return Asked((*inputs, *(() if may_lack_targets else targets)), config.domain.mask, tuple(others))
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

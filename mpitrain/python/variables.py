@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from mpitrain.data import GivenVariable
+    from mpitrain.data import Asked, GivenVariable, VariableInfo
 
 _KEPT_ENCODING = ("units", "calendar")  # of times; packing would lose digits of what was computed since
 _LIMITS = {"valid_min": (0,), "valid_max": (1,), "valid_range": (0, 1)}  # low is 0, high is 1
-_NAMES_OTHERS = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
 _NUMBERS, _TIMES = "biuf", "mM"
-_CLOCKS = ("time", "day_of_year", "hour_of_day", "month", "year")
+_MOST_TEXT_BYTES = 2**26
 
 
 def is_dataset(data: Any) -> bool:
@@ -29,49 +28,31 @@ def is_dataframe(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What settings say of variables: names that data must have, None for the default ones, and other texts."""
-
-    names: tuple[str, ...] | None = None
-    others: str = ""
-
-    def among(self, names: Iterable[str]) -> set[str]:
-        """Return those of `names` that the settings may mean: all where a name that data must have has none of them."""
-        known = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names}
-        found = [{name for name, word in known.items() if word.search(text)} for text in self.names or ()]
-        if self.names is None or not all(one or text in _CLOCKS for one, text in zip(found, self.names, strict=True)):
-            return set(known)
-        return set[str]().union(*found, (name for name, word in known.items() if word.search(self.others)))
-
-
-def size_of(data: Any, asked: Asked) -> int:
-    """Return about how many bytes `variables_of` gives."""
-    if is_dataset(data):
-        needed = asked.among(map(str, data.variables)) | set(map(str, data.coords))
-        return sum(int(one.nbytes) for name, one in data.variables.items() if str(name) in needed)
-    if is_dataframe(data):
-        return int(data.memory_usage(deep=False).sum())
-    arrays = data.values() if isinstance(data, Mapping) else [data]
-    return sum(int(getattr(array, "nbytes", 0)) for array in arrays)
-
-
-def variables_of(data: Any, asked: Asked) -> Iterator[GivenVariable]:
-    """Yield the variables of data; of a Dataset its coordinates, and of the others those that are asked for.
+def variables_of(data: Any, asked: Asked) -> list[GivenVariable]:
+    """Return the variables of data; of a Dataset those that are coordinates, or that the settings ask for.
 
     A variable that cannot be read comes with the reason. Raises UserError for data of another kind.
     """
-    if is_dataset(data) or hasattr(data, "to_dataset"):
-        yield from _of_dataset(data if is_dataset(data) else data.to_dataset(name=data.name or "data"), asked)
-    elif is_dataframe(data):
-        yield from _of_dataframe(data)
-    elif isinstance(data, Mapping):
-        yield from _of_arrays(data)
-    else:
-        raise UserError(
-            f"data: {type(data).__name__} cannot be read; give an xarray Dataset, a pandas DataFrame, a dict of "
-            "arrays, or the path of a file"
-        )
+    if hasattr(data, "to_dataset"):
+        data = data.to_dataset(name=data.name or "data")
+    if is_dataframe(data) and not hasattr(data, "iloc") and hasattr(data, "to_pandas"):
+        data = data.to_pandas()
+    if is_dataset(data):
+        return list(_of_dataset(data, asked))
+    if is_dataframe(data) and hasattr(data, "iloc"):
+        return list(_of_dataframe(data))
+    if isinstance(data, Mapping):
+        return list(_of_arrays(data))
+    raise UserError(
+        f"data: {type(data).__name__} cannot be read; give an xarray Dataset, a pandas DataFrame, a dict of arrays, or "
+        "the path of a file"
+    )
+
+
+def size_of(variables: list[GivenVariable]) -> int:
+    """Return how many bytes the arrays of variables take."""
+    sizes = (float(getattr(one.values, "nbytes", 0)) for one in variables)
+    return sum(int(size) for size in sizes if math.isfinite(size))  # dask may not know
 
 
 def _of_dataset(dataset: Any, asked: Asked) -> Iterator[GivenVariable]:
@@ -81,32 +62,59 @@ def _of_dataset(dataset: Any, asked: Asked) -> Iterator[GivenVariable]:
 
     dataset = dataset.copy(deep=False)
     for name in dataset.variables:
-        encoding = dataset[name].encoding
-        _unpack_limits(dataset[name].attrs, encoding)
+        attributes, encoding = dataset[name].attrs, dataset[name].encoding
+        _unpack_limits(attributes, encoding)
+        if not isinstance(attributes.get("coordinates", ""), str):
+            del attributes["coordinates"]
         dataset[name].encoding = {key: encoding[key] for key in _KEPT_ENCODING if key in encoding}
     variables, _ = conventions.encode_dataset_coordinates(dataset)
-    said = " ".join(str(one.attrs.get(key, "")) for one in variables.values() for key in _NAMES_OTHERS)
-    named = {*asked.among(map(str, variables)), *map(str, dataset.coords), *said.split()}
-    needed = {name: one for name, one in variables.items() if str(name) in named}
-    refused = {name: reason for name, one in needed.items() if (reason := _why_not_read(one)) is not None}
-    encoded, _ = conventions.cf_encoder({name: one for name, one in needed.items() if name not in refused}, {})
-    for name, reason in refused.items():
-        yield GivenVariable(str(name), refused=reason)
-    for name, one in encoded.items():
-        yield GivenVariable(str(name), one.data, tuple(map(str, one.dims)), one.attrs)
+    needed = asked.among([_info(str(name), one) for name, one in variables.items()])
+    for name, variable in variables.items():
+        if name in dataset.coords or str(name) in needed:
+            try:
+                yield _encoded(str(name), variable)
+            except (TypeError, ValueError, OverflowError) as error:
+                held = f"it holds {variable.dtype}, expected numbers ({one_line(str(error))})"
+                yield GivenVariable(str(name), refused=held)
 
 
-def _why_not_read(variable: Any) -> str | None:
-    """Return why a variable is not read; None for numbers and times."""
-    kind = variable.dtype.kind
-    if kind in _NUMBERS + _TIMES:
-        return None
-    if kind != "O":
-        return f"it holds {'text' if kind in 'SUT' else variable.dtype}, expected numbers"
+def _info(name: str, variable: Any) -> VariableInfo:
+    """Return what is known of a variable without its values."""
+    from mpitrain.data import VariableInfo
+    from mpitrain.data.files.variable import plain_attributes
+
+    is_date = getattr(variable.dtype, "kind", "") == "M" or _is_time(variable.dtype)
+    attributes = {**plain_attributes(variable.attrs.items()), **({"units": "days since 1970-01-01"} if is_date else {})}
+    return VariableInfo(name, tuple(map(str, variable.dims)), variable.shape, "<f8", attributes)
+
+
+def _encoded(name: str, variable: Any) -> GivenVariable:
+    """Return a variable with times as numbers. Raises TypeError, ValueError and OverflowError."""
+    import numpy as np
+    from xarray import conventions
+
+    from mpitrain.data import GivenVariable
+
+    dimensions = tuple(map(str, variable.dims))
+    is_plain = isinstance(variable.dtype, np.dtype)
+    if not is_plain or (variable.dtype.kind in "OSUT" and not _holds_dates(variable)):
+        import pandas as pd
+
+        column = pd.Series(variable.values.reshape(-1) if is_plain else variable.to_index())
+        values, note, of_times = _values_of_column(column)
+        return GivenVariable(name, values.reshape(variable.shape), dimensions, {**variable.attrs, **of_times}, note)
+    if variable.dtype.kind in "mMO":
+        given = {key: one for key, one in variable.attrs.items() if key not in _KEPT_ENCODING}
+        variable = conventions.encode_cf_variable(variable._replace(attrs=given), name=name)
+    if variable.dtype.kind not in _NUMBERS:
+        raise TypeError("no numbers")
+    return GivenVariable(name, variable.data, dimensions, variable.attrs)
+
+
+def _holds_dates(variable: Any) -> bool:
+    """Tell whether objects are dates of cftime, by the first of them."""
     first = variable[(slice(0, 1),) * variable.ndim].values.reshape(-1).tolist()
-    if first and hasattr(first[0], "calendar"):  # cftime's dates
-        return None
-    return f"it holds objects, such as {one_line(repr(first[0]))[:40] if first else 'none'}, expected numbers"
+    return bool(first) and hasattr(first[0], "calendar")
 
 
 def _unpack_limits(attributes: dict[str, Any], encoding: Mapping[str, Any]) -> None:
@@ -139,73 +147,102 @@ def _of_dataframe(table: Any) -> Iterator[GivenVariable]:
 
     table = _with_index(table)
     names = [str(name) for name in table.columns]
+    counts = Counter(names)
+    for name in (name for name, count in counts.items() if count > 1):
+        yield GivenVariable(name, refused=f"{counts[name]} columns are called so")
     for place, name in enumerate(names):
-        if names.count(name) > 1:
-            reason = f"{names.count(name)} columns are called so"
-            yield from [GivenVariable(name, refused=reason)] if names.index(name) == place else []
-            continue
-        try:
-            values, note = _values_of_column(table.iloc[:, place])
-            yield GivenVariable(name, values, note=note)
-        except (TypeError, ValueError, OverflowError) as error:
-            yield GivenVariable(name, refused=f"it holds {table.dtypes.iloc[place]}, expected numbers ({error})")
+        if counts[name] == 1:
+            try:
+                values, note, of_times = _values_of_column(table.iloc[:, place])
+                yield GivenVariable(name, values, None, of_times, note)
+            except (TypeError, ValueError, OverflowError) as error:
+                yield GivenVariable(name, refused=f"it holds {table.dtypes.iloc[place]}, expected numbers ({error})")
 
 
 def _with_index(table: Any) -> Any:
     """Return the table with its index as columns, where that has names or is times; these are `time` without one."""
-    index = table.index
-    is_time = [getattr(level, "dtype", None) is not None and _is_time(level.dtype) for level in _levels_of(index)]
+    index, taken = table.index, {str(name) for name in table.columns}
+    levels = index.levels if hasattr(index, "levels") else [index]
+    is_time = [_is_time(level.dtype) or (len(level) > 0 and _is_date(level[0])) for level in levels]
     if all(name is None for name in index.names) and not any(is_time):
         return table
-    names = [
-        name if name is not None else "time" if times and "time" not in table.columns else f"level_{number}"
-        for number, (name, times) in enumerate(zip(index.names, is_time, strict=True))
-    ]
-    both = [name for name in names if name in table.columns]
+    names: list[str] = []
+    for number, (name, has_times) in enumerate(zip(index.names, is_time, strict=True)):
+        usual = "time" if has_times and "time" not in {*taken, *names} else f"level_{number}"
+        names.append(usual if name is None else str(name))
+    both = [name for name, count in Counter(names).items() if count > 1 or name in taken]
     if both:
-        raise UserError(
-            f"data: {both[0]!r} is a column and in the index; rename one, or give data.reset_index(drop=True)"
-        )
+        raise UserError(f"data: {both[0]!r} is a column and in the index, or twice in it; rename one")
     return table.reset_index(names=names)
-
-
-def _levels_of(index: Any) -> Any:
-    return index.levels if hasattr(index, "levels") else [index]
 
 
 def _is_time(dtype: Any) -> bool:
     return getattr(dtype, "kind", "") == "M" or str(dtype).startswith("period")
 
 
-def _values_of_column(column: Any) -> tuple[Any, str | None]:
-    """Return a column as an array (N,) of numbers, times or text, and what is to be known of it."""
+def _is_date(value: Any) -> bool:
+    return hasattr(value, "year") and hasattr(value, "day")
+
+
+def _values_of_column(column: Any) -> tuple[Any, str | None, dict[str, str]]:
+    """Return a pandas Series as an array (N,) of numbers, times or text, what is to be known, and attributes of times.
+
+    Raises TypeError, ValueError and OverflowError for what is none of these.
+    """
     import numpy as np
 
     if str(column.dtype) == "category":
         column = column.astype("float64" if column.dtype.categories.dtype.kind in _NUMBERS else object)
+    if column.dtype == object:
+        column = column.infer_objects()
     if str(column.dtype).startswith("period"):
         column = column.dt.to_timestamp()
     if zone := getattr(column.dtype, "tz", None) or getattr(getattr(column.dtype, "pyarrow_dtype", None), "tz", None):
         note = f"times of the zone {zone}: their hours and days are those of UTC"
-        return column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), note
+        return column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), note, {}
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS + _TIMES:
-        return column.to_numpy(), None
+        return column.to_numpy(), None, {}
     if column.dtype.kind in _TIMES:
-        return column.to_numpy(dtype=f"{column.dtype.kind}8[ns]"), None
+        return column.to_numpy(dtype=f"{column.dtype.kind}8[ns]"), None, {}
     if column.dtype.kind in _NUMBERS:
-        return column.to_numpy(dtype=np.float64, na_value=np.nan), None
+        return column.to_numpy(dtype=np.float64, na_value=np.nan), None, {}
     if column.dtype.kind not in "OTSU":
         raise TypeError(f"such as {column.iloc[0]!r}" if len(column) else "nothing")
-    return np.array(
-        ["" if missing else str(one) for one, missing in zip(column, column.isna(), strict=True)], "U"
-    ), None
+    return (*_values_of_objects(column.to_numpy(dtype=object), column.isna().to_numpy()),)
+
+
+def _values_of_objects(values: Any, is_missing: Any) -> tuple[Any, str | None, dict[str, str]]:
+    """Return Python's objects (N,) as dates of cftime in days, truth values as numbers, and others as text."""
+    import numpy as np
+
+    first = next((one for one, missing in zip(values, is_missing, strict=True) if not missing), None)
+    if first is not None and hasattr(first, "calendar"):
+        import cftime
+
+        units, days = "days since 1970-01-01", np.full(len(values), np.nan)
+        days[~is_missing] = cftime.date2num(values[~is_missing], units, calendar=first.calendar)
+        return days, None, {"units": units, "calendar": first.calendar}
+    if all(isinstance(one, bool | np.bool_) for one in values[~is_missing]):
+        found = [np.nan if missing else float(one) for one, missing in zip(values, is_missing, strict=True)]
+        return np.array(found), None, {}
+    decoded = (one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values)
+    texts = ["" if missing else one for one, missing in zip(decoded, is_missing, strict=True)]
+    longest = max(map(len, texts), default=0)
+    if 4 * longest * len(texts) > _MOST_TEXT_BYTES:
+        raise ValueError(f"text of up to {longest} characters")
+    return np.array(texts, f"U{max(1, longest)}"), None, {}
 
 
 def _of_arrays(arrays: Mapping[Any, Any]) -> Iterator[GivenVariable]:
     from mpitrain.data import GivenVariable
     from mpitrain.data.files.absolute_time import unmasked
 
-    found = {str(name): unmasked(array) for name, array in arrays.items()}
+    found: dict[str, Any] = {}
+    for name, given in arrays.items():
+        try:
+            found[str(name)] = unmasked(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            yield GivenVariable(str(name), refused=f"it cannot be read as an array ({one_line(str(error))})")
     lengths = {name: array.shape[:1] for name, array in found.items()}
     first = next(iter(lengths), "")
     other = next((name for name in lengths if lengths[name] != lengths[first]), "")
@@ -215,11 +252,21 @@ def _of_arrays(arrays: Mapping[Any, Any]) -> Iterator[GivenVariable]:
             "first dimensions"
         )
     for name, array in found.items():
-        if array.dtype.kind == "O" and array.ndim == 1:
-            array = array.astype("U")
-        is_read = array.dtype.kind in _NUMBERS + _TIMES or (array.dtype.kind in "U" and array.ndim == 1)
-        yield (
-            GivenVariable(name, array)
-            if is_read
-            else GivenVariable(name, refused=f"it holds {array.dtype}, expected numbers")
-        )
+        yield _of_array(name, array)
+
+
+def _of_array(name: str, array: Any) -> GivenVariable:
+    import numpy as np
+
+    from mpitrain.data import GivenVariable
+
+    if array.dtype.kind in "OSU" and array.ndim == 1:
+        try:
+            is_missing = np.array([one is None or one != one for one in array])
+            values, note, of_times = _values_of_objects(array.astype(object), is_missing)
+            return GivenVariable(name, values, None, of_times, note)
+        except (TypeError, ValueError) as error:
+            return GivenVariable(name, refused=f"it holds {array.dtype}, expected numbers ({error})")
+    if array.dtype.kind not in _NUMBERS + _TIMES:
+        return GivenVariable(name, refused=f"it holds {array.dtype}, expected numbers")
+    return GivenVariable(name, array)

@@ -9,8 +9,8 @@ import netCDF4
 import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data import VARIABLES_FILE, write_variables
-from mpitrain.python.variables import Asked, variables_of
+from mpitrain.data import VARIABLES_FILE, Asked, write_variables
+from mpitrain.python.variables import variables_of
 
 TIMES, ROWS, COLUMNS = 3, 4, 5
 

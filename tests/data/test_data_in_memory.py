@@ -13,12 +13,14 @@ import pytest
 import xarray
 from field_files import config_of, in_memory, read_all
 
+from mpitrain.data import VARIABLES_FILE, Asked, GivenVariable, VariableInfo, write_variables
 from mpitrain.data.selection.coordinates import known_ranks, open_coordinates
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, UserError
 from mpitrain.python.settings import asked_by
+from mpitrain.python.variables import variables_of
 
 NUM_ROWS = 96
 A = np.random.default_rng(6).normal(size=NUM_ROWS)
@@ -87,6 +89,7 @@ def test_columns_of_each_type_are_read(tmp_path, kind):
         (["x", "y"] * 48, r"variable 'a' holds text, such as 'x', expected numbers; name another"),
         (["---", *map(str, A[1:])], r"holds '---' in row 1, no number; if it stands for a missing value, set"),
         ([[1, 2]] * NUM_ROWS, r"variable 'a' holds text, such as '\[1, 2\]', expected numbers"),
+        (["x" * 1_000_000, *["y"] * 95], r"variable 'a' is not read: it holds .*text of up to 1000000 characters"),
     ],
 )
 def test_columns_that_are_no_numbers_are_named_and_stop_nothing_beside(tmp_path, column, words):
@@ -96,7 +99,7 @@ def test_columns_that_are_no_numbers_are_named_and_stop_nothing_beside(tmp_path,
 
 
 def test_names_that_stand_for_two_columns_are_refused(tmp_path):
-    with pytest.raises(UserError, match="data: 'a' is a column and in the index; rename one"):
+    with pytest.raises(UserError, match="data: 'a' is a column and in the index, or twice in it"):
         source_of(tmp_path, FRAME.rename_axis("a"))
     with pytest.raises(DataError, match="variable 'a' is not read: 2 columns are called so"):
         source_of(tmp_path, pandas.concat([FRAME, FRAME[["a"]]], axis=1))
@@ -141,14 +144,30 @@ def test_only_what_the_settings_name_is_computed(tmp_path):
     assert found[:, 1].tolist() == [hour % 24 for hour in range(NUM_ROWS)]
 
 
+def infos(*names: str, **attributes: dict[str, str]) -> list[VariableInfo]:
+    return [VariableInfo(name, ("x",), (3,), "<f8", attributes.get(name, {})) for name in names]
+
+
 def test_levels_derived_variables_and_masks_are_named_by_the_settings():
-    names = ["u", "v", "w", "x", "y", "z", "land", "area", "other", "un", "lan"]
+    known = infos("u", "v", "w", "x", "y", "land", "area", "other", "un", "lan", p={})
     inputs = "variables.input_variables=['u[z=0..2]', 'v - w', 'x[time-1]', month]"
     settings = [inputs, "variables.output_variables=[y]",
                 "domain.mask=land == 0", "data.area_variable=area", "training.area_weighted_loss=true"]  # fmt: skip
-    assert asked_by(None, settings).among(names) == {"u", "v", "w", "x", "y", "z", "land", "area"}
-    assert asked_by(None, [*settings, "variables.output_variables=[sea_ice_fraction]"]).among(names) == set(names)
-    assert asked_by(None, []).among(names) == set(names)
+    assert asked_by(None, settings).among(known) == {"u", "v", "w", "x", "y", "land", "area"}
+    every = {one.name for one in known}
+    assert asked_by(None, [*settings, "variables.output_variables=[sea_ice_fraction]"]).among(known) == every
+    assert asked_by(None, []).among(known) == every
+
+
+def test_standard_names_beside_others_places_times_and_counts_are_found():
+    known = infos(
+        "t2m", "p", "when", "la", "n", "umask", "bnds", "big",
+        t2m={"standard_name": "air_temperature", "bounds": "bnds"},
+        when={"units": "days since 2000-01-01"}, la={"units": "degrees_north"}, n={"sample_dimension": "obs"},
+    )  # fmt: skip
+    for name in ("air_temperature - p", "air_temperature[time-1]"):
+        asked = asked_by(None, [f"variables.input_variables=['{name}']", "variables.output_variables=[p]"])
+        assert asked.among(known) == {"t2m", "p", "when", "la", "n", "umask", "bnds"}
 
 
 def test_places_bounds_and_times_come_along(tmp_path):
@@ -171,3 +190,83 @@ def test_scalars_empty_arrays_and_masks_of_a_dict(tmp_path):
     assert np.isnan(inputs_of(tmp_path, data)[:, 0]).tolist() == (A > 1).tolist()
     scalar = xarray.Dataset({"a": ("obs", A), "b": ("obs", A), "height": ((), 2.0)})
     assert inputs_of(tmp_path, scalar, "a, height")[:, 1].tolist() == [2.0] * NUM_ROWS
+
+
+def test_what_takes_more_than_small_files_may_claim_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("mpitrain.data.files.variable.MOST_OF_SMALL_FILE_BYTES", 1000)
+    large = np.arange(3_000_000.0)
+    assert inputs_of(tmp_path, {"a": large, "b": large})[-1, 0] == 2_999_999
+
+
+def test_blocks_of_dask_are_written_by_other_processes_and_keep_their_masks(tmp_path):
+    masked = np.ma.masked_array(np.arange(40), mask=np.arange(40) % 7 == 3)
+    data = xarray.Dataset({"b": ("obs", dask.array.arange(40.0, chunks=7))})
+    given = [*variables_of(data, Asked()), GivenVariable("a", dask.array.from_array(masked, chunks=7), ("obs",))]
+    (tmp_path / "mpitrain-x").mkdir()
+    with dask.config.set(scheduler="processes", num_workers=2):
+        write_variables(tmp_path / "mpitrain-x", given)
+    names = "variables.input_variables=[a]", "variables.output_variables=[b]"
+    found = read_all(open_source(selection_of(config_of(tmp_path / "mpitrain-x" / VARIABLES_FILE, *names))))
+    assert found.targets[:, 0].tolist() == list(range(40))
+    assert np.flatnonzero(np.isnan(found.inputs[:, 0])).tolist() == np.flatnonzero(masked.mask).tolist()
+
+
+@pytest.mark.parametrize("order", ["F", "strided", "reversed"])
+def test_arrays_in_any_order_of_memory_keep_their_places(tmp_path, order):
+    values = np.arange(96.0 * 8).reshape(96, 8)
+    other = {"F": np.asfortranarray(values), "strided": np.repeat(values, 2, 1)[:, ::2], "reversed": values[::-1][::-1]}
+    found = inputs_of(tmp_path, {"a": other[order], "b": A}, "'a[:, 5]'")
+    assert found[:, 0].tolist() == values[:, 5].tolist()
+
+
+def test_times_and_places_that_are_no_coordinates_are_read(tmp_path):
+    table = FRAME.assign(when=HOURS, lat=np.linspace(-9, 9, NUM_ROWS), lon=np.linspace(5, 6, NUM_ROWS))
+    data = table.to_xarray()
+    names = "variables.input_variables=[a, hour_of_day]", "variables.output_variables=[b]"
+    path = in_memory(tmp_path, data, asked_by(None, [*names]))
+    source = open_source(selection_of(config_of(path, *names, "domain.latitude_range=[0, 90]")))
+    assert len(read_all(source)) == 48
+    assert set(open_coordinates(source).attributes) == {"lat", "lon", "time"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.assign_coords(when=("obs", HOURS, {"units": "hours", "calendar": "x"})),
+        lambda data: data.assign_attrs({1: 2, "x": [1, [2, 3]]}),
+        lambda data: data.assign(a=data.a.assign_attrs({"x": [1, [2, 3]], "coordinates": 5})),
+        lambda data: data.assign_coords(zone=("obs", HOURS.tz_localize("UTC"))),
+        lambda data: data.assign(none=("obs", np.array([{}] * NUM_ROWS, dtype=object))),
+        lambda data: pandas.DataFrame({"a": A, "b": 2 * A}).convert_dtypes().to_xarray(),
+    ],
+)
+def test_odd_attributes_and_types_stop_nothing(tmp_path, change):
+    data = change(xarray.Dataset({"a": ("obs", A), "b": ("obs", 2 * A)}))
+    assert inputs_of(tmp_path, data)[:, 0] == pytest.approx(A, rel=1e-6)
+
+
+def test_periods_and_calendars_are_times_in_datasets_and_frames(tmp_path):
+    cftime = xarray.date_range("2001-02-01", periods=NUM_ROWS, freq="D", calendar="360_day", use_cftime=True)
+    for data in (FRAME.set_index(cftime), FRAME.assign(when=cftime)):
+        source = source_of(tmp_path, data, "month")
+        assert read_all(source).inputs[:, 0].tolist() == [2 + day // 30 for day in range(NUM_ROWS)]
+    periods = xarray.Dataset({"a": ("t", A), "b": ("t", A)}, coords={"t": HOURS.to_period("h")})
+    assert inputs_of(tmp_path, periods, "hour_of_day")[:, 0].tolist() == [hour % 24 for hour in range(NUM_ROWS)]
+    both = FRAME.set_index(pandas.MultiIndex.from_arrays([HOURS, HOURS + pandas.Timedelta(days=1)]))
+    assert inputs_of(tmp_path, both, "hour_of_day")[:, 0].tolist() == [hour % 24 for hour in range(NUM_ROWS)]
+    dates = FRAME.set_index(pandas.Index([one.date() for one in HOURS]))
+    assert inputs_of(tmp_path, dates, "month").tolist() == [[1.0]] * NUM_ROWS
+
+
+def test_lists_tensors_bytes_and_truth_values_of_a_dict(tmp_path):
+    torch = pytest.importorskip("torch")
+    data = {
+        "a": torch.tensor(A, requires_grad=True), "b": A, "c": [[1], [1, 2]] * 48, "d": np.array([b"1.5"] * NUM_ROWS),
+        "e": np.array([True, None] * 48, dtype=object),
+    }  # fmt: skip
+    found = inputs_of(tmp_path, data, "a, d, e")
+    assert found[:, 0] == pytest.approx(A, rel=1e-6)
+    assert found[:, 1].tolist() == [1.5] * NUM_ROWS
+    np.testing.assert_array_equal(found[:, 2], [1, np.nan] * 48)
+    with pytest.raises(DataError, match="variable 'c' is not read: it cannot be read as an array"):
+        inputs_of(tmp_path, data, "c")

@@ -17,9 +17,10 @@ import pytest
 from conftest import PROJECT, TIMEOUT_S, find_mpirun, launch, launcher_environment
 
 import mpitrain
+from mpitrain.data import Asked
 from mpitrain.data.formats.in_memory import open_variables, write_variables
 from mpitrain.errors import DataError, OutputError
-from mpitrain.python.variables import Asked, variables_of
+from mpitrain.python.variables import variables_of
 
 xarray = pytest.importorskip("xarray")
 
@@ -138,7 +139,7 @@ def test_each_chunk_of_a_lazy_dataset_is_computed_once(tmp_path: Path) -> None:
     lazy = xarray.Dataset({"u": ("row", values.map_blocks(compute, dtype=float, meta=np.empty(0)))})
     write_variables(tmp_path, variables_of(lazy, Asked()))
     assert computed == [100] * 10
-    written = open_variables(tmp_path / "variables.json")
+    written = open_variables(tmp_path / "variables.bin")
     np.testing.assert_array_equal(written.read_stored("u", (slice(None),)), 2.0 * np.arange(1000.0))
 
 

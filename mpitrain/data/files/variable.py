@@ -177,7 +177,7 @@ def plain_attributes(given: Iterable[tuple[str, Any]]) -> dict[str, Attribute]:
 
     Names and text are on one line, with escapes for what a terminal would obey.
     """
-    found = ((one_line(name), _plain_attribute(value)) for name, value in given)
+    found = ((one_line(str(name)), _plain_attribute(value)) for name, value in given)
     return {name: value for name, value in found if value is not None}
 
 
@@ -188,7 +188,10 @@ def _plain_attribute(value: Any) -> Attribute | None:
         return value
     if isinstance(value, str):
         return one_line(value)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # lists of unequal length
+        return None
     if array.dtype.kind == "S" and array.size == 1:
         return one_line(bytes(array.reshape(-1)[0]).decode("utf-8", "replace"))
     if array.dtype.kind in "UO" and array.size == 1 and isinstance(array.reshape(-1)[0], str):

@@ -1,25 +1,28 @@
-"""Variables of a Python program for other processes: a folder with a file for each array, and a list of what they are.
+"""Variables of a Python program for other processes, in one file: their arrays, then what each of them is.
 
-In /dev/shm the ranks map the arrays into their memory, and share one copy.
+In /dev/shm the ranks map the file into their memory, and share one copy.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.absolute_time import numbers_of_array
+from mpitrain.data.files.absolute_time import numbers_of_array, unmasked
 from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes
 from mpitrain.errors import one_line
 
-VARIABLES_FILE = "variables.json"
+VARIABLES_FILE = "variables.bin"
+_ALIGNMENT, _WRITTEN_BYTES, _LENGTH = 64, 2**23, struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -38,27 +41,34 @@ class GivenVariable:
 
 
 def write_variables(folder: Path, variables: Iterable[GivenVariable]) -> None:
-    """Write the variables, and what they are, into an empty folder; dask's arrays are computed chunk by chunk."""
+    """Write the variables, and what they are, into a folder; dask's arrays are computed chunk by chunk. Raises OSError.
+
+    One whose values cannot be had is written with the reason.
+    """
     listed: list[dict[str, Any]] = []
-    for one in variables:
-        said: dict[str, Any] = {"name": one_line(one.name), "note": one.note, "refused": one.refused}
-        if one.refused is None:
-            array, of_times = _store(one.values, folder / f"{len(listed)}.npy")
-            dimensions = ("",) * array.ndim if one.dimensions is None else one.dimensions
-            said |= {"dimensions": dimensions, "shape": array.shape, "dtype": array.dtype.str}
-            said["attributes"] = plain_attributes({**one.attributes, **of_times}.items())
-        listed.append(said)
-    (folder / VARIABLES_FILE).write_text(json.dumps(listed), encoding="utf-8")
+    with (folder / VARIABLES_FILE).open("wb+") as file:
+        for one in variables:
+            said: dict[str, Any] = {"name": one_line(one.name), "note": one.note, "refused": one.refused}
+            if one.refused is None:
+                try:
+                    said |= _store(one, file)
+                except (TypeError, ValueError, AttributeError, OverflowError) as error:
+                    said["refused"] = f"its values cannot be read ({one_line(str(error))})"
+            listed.append(said)
+        file.seek(0, os.SEEK_END)
+        text = json.dumps(listed).encode()
+        file.write(text + _LENGTH.pack(len(text)))
 
 
 def open_variables(path: Path) -> ArrayFile:
-    """Open the list that `write_variables` has written."""
-    listed = json.loads(path.read_text(encoding="utf-8"))
-    held = {number: one for number, one in enumerate(listed) if one["refused"] is None}
-    numbers = list(held)
-    file = _SharedArrays(path, map(_info, held.values()), lambda place: _load(path.parent / f"{numbers[place]}.npy"))
+    """Open the file that `write_variables` has written."""
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    (length,) = _LENGTH.unpack(content[-_LENGTH.size :].tobytes())
+    listed = json.loads(content[-_LENGTH.size - length : -_LENGTH.size].tobytes())
+    held = [one for one in listed if one["refused"] is None]
+    file = _SharedArrays(path, map(_info, held), lambda place: _array(content, held[place]))
     file.refused = {one["name"]: one["refused"] for one in listed if one["refused"] is not None}
-    file.notes = {one["name"]: one["note"] for one in held.values() if one["note"] is not None}
+    file.notes = {one["name"]: one["note"] for one in held if one["note"] is not None}
     return file
 
 
@@ -67,9 +77,7 @@ class _SharedArrays(ArrayFile):
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """See `FieldFile`."""
-        if name not in self._arrays:
-            self._arrays[name] = self.load(name)
-        part: npt.NDArray[Any] = np.asarray(self._arrays[name][slices])
+        part: npt.NDArray[Any] = np.asarray(self.load(name)[slices])
         self.stored_sum.add_values(part)
         return part
 
@@ -79,25 +87,61 @@ def _info(said: Mapping[str, Any]) -> VariableInfo:
     return VariableInfo(said["name"], tuple(said["dimensions"]), tuple(said["shape"]), said["dtype"], attributes)
 
 
-def _load(path: Path) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-    except ValueError:  # no byte can be mapped
-        array = np.load(path)
-    return array
+def _array(content: npt.NDArray[np.uint8], said: Mapping[str, Any]) -> npt.NDArray[Any]:
+    dtype, shape = np.dtype(said["dtype"]), tuple(said["shape"])
+    stop = said["offset"] + int(np.prod(shape)) * dtype.itemsize
+    found: npt.NDArray[Any] = content[said["offset"] : stop].view(dtype).reshape(shape)
+    return found
 
 
-def _store(values: Any, path: Path) -> tuple[npt.NDArray[Any], Mapping[str, str]]:
-    """Write an array; return an array of its shape and type, and the attributes of times."""
+def _store(one: GivenVariable, file: BinaryIO) -> dict[str, Any]:
+    """Write the array of a variable, and return what is listed of it."""
+    file.seek(0, os.SEEK_END)
+    offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+    values = one.values
+    of_times: Mapping[str, str] = {}
     is_lazy = hasattr(values, "dask") and values.dtype.kind in "biuf" and 0 not in values.shape
-    if is_lazy and not isinstance(values._meta, np.ma.MaskedArray):
+    if is_lazy and not np.any(np.isnan(values.shape)):
         import dask.array
 
-        stored = np.lib.format.open_memmap(path, mode="w+", dtype=values.dtype, shape=values.shape)
-        dask.array.store(values, stored, lock=False)
-        return stored, {}
-    array, of_times = numbers_of_array(values)
-    if array.dtype == np.longdouble:
-        array = array.astype(np.float64)
-    np.save(path, array, allow_pickle=False)
-    return array, of_times
+        dtype = values.dtype if values.dtype.kind == "f" else np.result_type(values.dtype, np.float64)
+        is_masked = isinstance(values._meta, np.ma.MaskedArray)
+        part = _Part(file.name, offset, (dtype if is_masked else values.dtype).str, values.shape)
+        part.reserve(file)
+        dask.array.store(values, part, lock=False)  # type: ignore[arg-type]
+        shape, stored = values.shape, np.dtype(part.dtype)
+    else:
+        array, of_times = numbers_of_array(values)
+        array = array.astype(np.float64) if array.dtype == np.longdouble else array
+        if array.dtype.hasobject:
+            raise TypeError(f"objects, such as {array.reshape(-1)[:1].tolist()!r:.40}")
+        file.seek(offset)
+        step = max(1, _WRITTEN_BYTES * len(array) // max(1, array.nbytes)) if array.ndim else 1
+        for start in range(0, len(array), step) if array.ndim else ():
+            file.write(np.ascontiguousarray(array[start : start + step]).reshape(-1).view(np.uint8).data)
+        if not array.ndim:
+            file.write(array.tobytes())
+        shape, stored = array.shape, array.dtype
+    dimensions = ("",) * len(shape) if one.dimensions is None else one.dimensions
+    attributes = plain_attributes({**one.attributes, **of_times}.items())
+    return {"offset": offset, "dimensions": dimensions, "shape": shape, "dtype": stored.str, "attributes": attributes}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An array in the file, into which processes write blocks; each opens the file."""
+
+    path: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def reserve(self, file: BinaryIO) -> None:
+        """Have room for the array: a page without would end the process that writes it. Raises OSError."""
+        file.flush()
+        os.posix_fallocate(file.fileno(), self.offset, int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize)
+
+    def __setitem__(self, key: Any, block: Any) -> None:
+        whole = np.memmap(self.path, dtype=self.dtype, mode="r+", offset=self.offset, shape=self.shape)
+        whole[key] = unmasked(block)
+        whole.flush()

@@ -18,12 +18,11 @@ from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 from mpitrain.data.formats.open import OnFile as OnFile
 from mpitrain.data.formats.open import ignore_file as ignore_file
-from mpitrain.data.formats.open import open_field_file
-from mpitrain.data.formats.open import opened as opened
+from mpitrain.data.formats.open import open_field_file, opened
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.errors import DataError
 
-_SAME_PLACE = 1e-3
+_SAME_PLACE, _MOST_FILES = 1e-3, 64
 
 
 class JoinedFiles:
@@ -88,6 +87,25 @@ def opened_joined(
         yield files[0] if len(files) == 1 else JoinedFiles(files)
 
 
+def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
+    """Return the first file, with the first of those that have none of its variables but of its dimensions and places.
+
+    They are read together; the first alone where they cannot be.
+    """
+    kinds: dict[frozenset[str], Path] = {}
+    for path in paths[:_MOST_FILES] if len(paths) > 1 else ():
+        with opened(path, reading=reading) as file:
+            own = frozenset(name for name, one in file.variables.items() if one.is_numeric and not _is_coordinate(one))
+        if not any(own & other for other in kinds):
+            kinds[own] = path
+    found = list(kinds.values())
+    try:
+        with opened_joined(found, reading=reading):
+            return found or list(paths[:1])
+    except DataError:
+        return list(paths[:1])
+
+
 def _check_same(first: FieldFile, other: FieldFile) -> None:
     """Raise DataError where a dimension of two files has other sizes, times or places."""
     sizes, others = (
@@ -102,7 +120,7 @@ def _check_same(first: FieldFile, other: FieldFile) -> None:
             )
     for name, info in first.variables.items():
         own = other.variables.get(name)
-        if own is not None and own.shape == info.shape and is_coordinate(info) and is_coordinate(own):
+        if own is not None and own.shape == info.shape and _is_coordinate(info) and _is_coordinate(own):
             different = _num_different(info, first, own, other)
             if different:
                 raise DataError(
@@ -125,7 +143,7 @@ def _num_different(info: VariableInfo, first: FieldFile, own: VariableInfo, othe
     return int((~np.isclose(values, others, rtol=0.0, atol=_SAME_PLACE, equal_nan=True)).sum())
 
 
-def is_coordinate(info: VariableInfo) -> bool:
+def _is_coordinate(info: VariableInfo) -> bool:
     """Tell whether a variable says where or when others are: of its own dimension, a time, or a place."""
     is_own = info.dimensions == (info.short_name,)
     return info.is_numeric and (is_own or is_time(info) or is_latitude(info) or is_longitude(info))

@@ -126,7 +126,6 @@ def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = AS_IT_I
     threading.Thread(target=_end_endless, args=(path, is_noted, has_ended), daemon=True).start()
     try:
         with closing(open_field_file(path, reading, has_ended.set)) as file:
-            has_ended.set()
             yield file
     finally:
         has_ended.set()

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.comm import host_array
-from mpitrain.data import Samples, SampleSource, places_of_levels, valid_rows
-from mpitrain.data.selection.coordinates import Coordinates, open_coordinates
+from mpitrain.data import Samples, SampleSource, open_coordinates, places_of_levels, valid_rows
+from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from mpitrain.data.describe.names import find_variable, is_absent
-from mpitrain.data.files.variable import FieldFile
+import numpy.typing as npt
+
+from mpitrain.data.describe.cf import is_latitude, is_longitude, is_time
+from mpitrain.data.describe.names import (
+    ICE_FRACTION,
+    LATITUDE,
+    LONGITUDE,
+    OCEAN_MASK,
+    find_variable,
+    is_absent,
+    is_called,
+)
+from mpitrain.data.files.arrays import ArrayFile
+from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.expressions.clock import CLOCK_NAMES, is_clock
 from mpitrain.data.selection.expressions.expression import Expression, MaskExpression
 from mpitrain.data.selection.expressions.levels import expand
 from mpitrain.data.selection.expressions.reference import BRACKETED, parse_reference
-from mpitrain.errors import ConfigError
+from mpitrain.errors import ConfigError, DataError
 
+_NAMES_OTHERS = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables", "formula_terms")
+_STRUCTURE = ("sample_dimension", "instance_dimension", "cf_role", "grid_mapping_name")
+_ROLES = (LATITUDE, LONGITUDE, OCEAN_MASK, ICE_FRACTION)
 _MARKS = frozenset("[]()+-*/<>=!&|~,")
 
 
@@ -92,3 +109,37 @@ def _texts(text: str, file: FieldFile, key: str) -> list[str]:
 
 def _of(runs: Mapping[str, Sequence[str]], name: str, number: int) -> str:
     return runs[name][number] if name in runs else name
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What settings say of variables: names that data must have, None for the default ones, a mask, and other names."""
+
+    names: tuple[str, ...] | None = None
+    mask: str | None = None
+    others: tuple[str, ...] = ()
+
+    def among(self, infos: Sequence[VariableInfo]) -> set[str]:
+        """Return the names that settings mean, and those of places and times; all where they mean another variable."""
+        every = {info.name for info in infos}
+        if self.names is None:
+            return every
+        file = ArrayFile(Path("data"), infos, _no_values)
+        try:
+            needed = variables_needed(self.names, self.mask, file)
+            others = (name for name in self.others if not is_absent(name, file))
+            found = {find_variable(name, file) for name in (*needed, *others)}
+        except (DataError, ConfigError):
+            return every
+        said = " ".join(info.text(key) for info in infos for key in _NAMES_OTHERS).replace(":", " ").split()
+        return found | {info.name for info in infos if info.name in said or _is_of_structure(info)}
+
+
+def _no_values(number: int) -> npt.NDArray[Any]:
+    raise NotImplementedError("only names are known")
+
+
+def _is_of_structure(info: VariableInfo) -> bool:
+    """Tell whether a variable says where or when others are, which are one profile's, or what is ocean or ice."""
+    is_place_or_time = is_time(info) or is_latitude(info) or is_longitude(info)
+    return is_place_or_time or any(map(info.text, _STRUCTURE)) or any(is_called(info, one) for one in _ROLES)
