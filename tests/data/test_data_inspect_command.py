@@ -6,6 +6,7 @@ import shlex
 import netCDF4
 import numpy as np
 import pytest
+import xarray
 from conftest import launch
 from field_files import ramp, read_all, write_netcdf, write_xy
 
@@ -279,6 +280,26 @@ def test_a_series_is_suggested_to_be_learnt_from_its_past(tmp_path, capsys):
         assert suggested(path, capsys) == (
             "variables.input_variables=['soi[time-1]', 'cos(0.017202*day_of_year)', 'sin(0.017202*day_of_year)']"
         )
+
+
+@pytest.mark.parametrize("ending", ["nc", "h5", "zarr"])
+def test_variables_without_dimensions_are_inspected_or_named(tmp_path, ending):
+    x = ("x",)
+    data = xarray.Dataset(
+        {"a": (x, ramp(0, (20,))), "b": (x, ramp(5, (20,))), "packed": ((), np.int16(4), {"scale_factor": 0.5}),
+         "missing": ((), np.int16(-1), {"scale_factor": 0.5, "missing_value": np.int16(-1)}), "text": ((), "word"),
+         "filled": ((), np.float32(-999), {"missing_value": np.float32(-999)}), "none": (("empty",), np.empty(0)),
+         "time": ((), 3.0, {"units": "days since 2000-01-01"}), "plain": ((), 7.0)},
+    )  # fmt: skip
+    path = tmp_path / f"f.{ending}"
+    data.to_zarr(path, consolidated=False, zarr_format=2) if ending == "zarr" else data.to_netcdf(
+        path, engine="netcdf4"
+    )
+    for is_full in (False, True):
+        config = load_run_config(None, [f"data.data_path={path}"]).config
+        found = {one.name: one for one in inspect_data(config, is_full).variables}
+        assert [found[name].mean for name in ("packed", "missing", "filled", "plain")] == [2.0, None, None, 7.0]
+        assert found["missing"].missing_share == 1
 
 
 def test_the_hour_is_suggested_where_it_differs(tmp_path, capsys):

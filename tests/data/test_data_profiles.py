@@ -33,7 +33,7 @@ ATTRIBUTES = {
 
 
 def profiles(path: Path, order: np.ndarray | None = None, **more: object) -> Path:
-    """Write four profiles: as counts, or in the `order` of observations as indices; NetCDF, HDF5 or Zarr by its end."""
+    """Write four profiles: as counts, or in the `order` of observations as indices; NetCDF or Zarr by its end."""
     order = np.arange(100) if order is None else order
     says = {"profile_index": (OBS, WHICH[order].astype("i4"))} if path.stem == "indexed" else {
         "row_size": (PROFILE, SIZES.astype("i4"))
@@ -46,7 +46,7 @@ def profiles(path: Path, order: np.ndarray | None = None, **more: object) -> Pat
         return write_netcdf(path, variables, **{name: ATTRIBUTES[name] for name in variables if name in ATTRIBUTES})
     data = xarray.Dataset({name: (*one, ATTRIBUTES.get(name, {})) for name, one in variables.items()})
     data = data.set_coords([]).reset_coords()
-    data.to_zarr(path, consolidated=False) if path.suffix == ".zarr" else data.to_netcdf(path, engine="h5netcdf")
+    data.to_zarr(path, consolidated=False)
     return path
 
 

@@ -109,8 +109,8 @@ class Decoder:
         found = np.logical_or.reduce(invalid) if invalid else np.False_
         if not np.any(found):
             return values
-        if values is stored:
-            values = values.copy()
+        if values is stored or not values.shape:  # of a scalar, arithmetic makes numpy's number, which stays as it is
+            values = np.array(values)
         values[found] = np.nan
         return values
 
