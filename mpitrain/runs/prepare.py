@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mpitrain.comm import Ranks
 from mpitrain.config import FIRST_RULES, DataSection, RunConfig, TrainingSection
-from mpitrain.data import Dataset, Samples, SampleSource
+from mpitrain.data import Dataset, DataSummary, Samples, SampleSource
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.runs.build import data_request, engine_request, model_request
 from mpitrain.runs.engine import (
@@ -23,6 +23,8 @@ from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepar
 from mpitrain.train import Checkpoint
 from mpitrain.train.checkpoint.compatibility import check_fits, check_same_data, checkpoint_settings
 from mpitrain.train.choose_engine import cpu_notices, slow_step_notices, strategy_notices
+
+_MOST_NAMED = 4
 
 
 def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:
@@ -119,7 +121,8 @@ def _data_notices(
     if summary.num_dropped_samples:
         held = "sample holds" if summary.num_dropped_samples == 1 else "samples hold"
         left = "is" if summary.num_dropped_samples == 1 else "are"
-        notices.append(f"{summary.num_dropped_samples} selected {held} a NaN or a fill value and {left} left out")
+        what = f"{summary.num_dropped_samples} selected {held} a NaN or a fill value and {left} left out"
+        notices.append(f"{what}{_missing_by_variable(summary)}")
     if summary.constant_features:
         notices.append(
             f"constant over the training samples, centred and not scaled: {', '.join(summary.constant_features)}"
@@ -132,6 +135,15 @@ def _data_notices(
         for name, value in summary.probable_fill_values.items()
     ]
     return [*notices, *_batch_notices(training, summary.num_training_samples, layout.global_batch_size)]
+
+
+def _missing_by_variable(summary: DataSummary) -> str:
+    """Return how many samples lack a value of each variable, those that most lack first."""
+    names = (*summary.input_names, *summary.target_names)
+    counts = sorted(zip(summary.num_missing, names, strict=False), key=lambda one: -one[0])
+    found = [f"{count} of {name}" for count, name in counts if count]
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f": {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
 def _coarse_notice(coarse: Mapping[str, tuple[float, float]], rules: int | None) -> str:
