@@ -36,6 +36,7 @@ _STRUCTURE = ("cf_role", "sample_dimension", "instance_dimension")
 _FLAGS = ("flag_values", "flag_meanings", "flag_masks")
 _CALLED_FLAG = re.compile(r"(.*[_.])?(qc|flags?|quality|mask)(_.*)?", re.IGNORECASE)
 _HEIGHTS = ("altitude", "elevation", "surface_altitude", "station elevation")
+_DAY = 0.99
 _SAME_DAYS = 1.5  # a date is a day later in leap years
 
 
@@ -221,6 +222,7 @@ def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
     found: list[str] = []
     for name, turn, least in (("day_of_year", DAYS_A_YEAR, _SAME_DAYS), ("hour_of_day", HOURS_A_DAY, 0.0)):
         values = clock_values(name, *known)
-        if np.nanmax(values) - np.nanmin(values) > least:
+        is_within_days = name != "hour_of_day" or np.median(np.diff(np.unique(known[0]))) < _DAY
+        if np.nanmax(values) - np.nanmin(values) > least and is_within_days:
             found += cosine_and_sine(name, turn) if closes(values, turn) else [name]
     return found or ["time"]

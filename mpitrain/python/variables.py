@@ -270,3 +270,11 @@ def _of_array(name: str, array: Any) -> GivenVariable:
     if array.dtype.kind not in _NUMBERS + _TIMES:
         return GivenVariable(name, refused=f"it holds {array.dtype}, expected numbers")
     return GivenVariable(name, array)
+
+
+def _is_missing(one: Any) -> bool:
+    """Tell whether an object is None, NaN, NaT or pandas' NA, which has no truth value."""
+    try:
+        return one is None or bool(one != one)
+    except (TypeError, ValueError):
+        return True

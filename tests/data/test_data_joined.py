@@ -89,6 +89,15 @@ def test_a_file_without_time_goes_with_all(folder):
     write_netcdf(folder / "orog.nc", {"orog": (GRID[1:], OROGRAPHY)})
     found = read_all(source_of(data, inputs="tas, orog")).inputs[:, 1]
     assert found.reshape(24, 12) == pytest.approx(np.tile(OROGRAPHY.reshape(-1), (24, 1)), rel=1e-6)
+    first = f"[{folder / 'orog.nc'}, {folder / 'tas_*.nc'}, {folder / 'pr_*.nc'}]"
+    assert same(source_of(first, inputs="tas, orog"), source_of(data, inputs="tas, orog"))
+
+
+def test_files_without_anything_in_common_are_refused(tmp_path):
+    np.savez(tmp_path / "u.npz", tas=np.arange(9.0))
+    np.savez(tmp_path / "w.npz", pr=np.arange(9.0))
+    with pytest.raises(DataError, match=r"w.npz: has no dimension in common with .*u.npz"):
+        source_of(tmp_path / "?.npz", inputs="tas")
 
 
 def test_times_are_compared_as_instants_and_places_by_a_thousandth_of_a_degree(folder):

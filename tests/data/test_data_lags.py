@@ -270,7 +270,7 @@ def test_a_lag_of_a_table_of_stations_is_that_of_each_station(tmp_path, order, t
     y, x, notices = lagged(tmp_path / "f.csv", "x[time-1]")
     assert (y - x == 1).all()
     assert len(y) == len(rows) - 3 - 1
-    assert any("[time-1] is that of each station, by" in line for line in notices)
+    assert any("lags of time are those of each station, by" in line for line in notices)
     assert any("leaves out 1 of 59 times: 1 step of 1 day before them there is none" in line for line in notices)
 
 
@@ -301,3 +301,29 @@ def test_places_that_change_from_row_to_row_are_no_stations(tmp_path):
     assert (y - x == 1).all()
     assert len(y) == 29
     assert not any("each station" in line for line in notices)
+
+
+def test_a_measured_gauge_is_no_station(tmp_path):
+    days = np.arange(30)
+    columns = {"date": np.datetime64("2000-01-01") + days.astype("timedelta64[D]"), "site": days + 0.5}
+    pandas.DataFrame({**columns, "x": days, "y": days}).to_csv(tmp_path / "f.csv", index=False)
+    assert len(lagged(tmp_path / "f.csv", "x[time-1]")[0]) == 29
+
+
+@pytest.mark.parametrize("later", [0, 40])
+def test_files_of_one_station_each_are_series_of_their_own(tmp_path, later):
+    for number, name in enumerate("AB"):
+        when = np.datetime64("2000-01-01") + (np.arange(20) + later * number).astype("timedelta64[D]")
+        values = 100 * number + np.arange(20)
+        frame = pandas.DataFrame({"date": when, "basin": "N", "station": name, "x": values, "y": values})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    y, x, _ = lagged(tmp_path / "?.csv", "x[time-1]")
+    assert len(y) == 38
+    assert (y - x == 1).all()
+
+
+def test_a_buoy_that_drifts_is_one_series(tmp_path):
+    days = np.arange(40)
+    columns = {"date": np.datetime64("2000-01-01") + days.astype("timedelta64[D]"), "lat": days // 4, "lon": days // 4}
+    pandas.DataFrame({**columns, "x": days, "y": days}).to_csv(tmp_path / "f.csv", index=False)
+    assert len(lagged(tmp_path / "f.csv", "x[time-1]")[0]) == 39

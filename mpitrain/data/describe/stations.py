@@ -6,7 +6,7 @@ N  rows
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,42 +16,50 @@ from mpitrain.data.describe.names import LATITUDE, LONGITUDE
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 
-_ROLES = ("timeseries_id", "trajectory_id", "profile_id")  # CF 9.5
-_PLATFORMS = "station|site|platform|buoy|gauge|plot|float|ship|drifter|wmo|basin"
-_CALLED = re.compile(rf"({_PLATFORMS})(_?(id|name|code|nr|no|number))?", re.IGNORECASE)
-_FEWEST_ROWS_A_PLACE = 3
+_ROLES = ("timeseries_id", "trajectory_id")  # CF 9.5
+_CALLED = re.compile(r"(station|site|platform|buoy|wmo)(_?(id|name|code|nr|no|number))?", re.IGNORECASE)
 _DEGREES = "{:.3f} {:.3f}".format
 
 
-def stations_of_rows(description: FileDescription, num_rows: int) -> tuple[npt.NDArray[Any], str] | None:
-    """Return the station of each row (N,) as text, and what tells it; None of rows of one, or of none that is known.
+class StationsOfRows(NamedTuple):
+    """Station (N,) and place (N,) of each row as text, and what tells the station; None of what is not known."""
 
-    By a variable that CF's `cf_role` or a usual name calls a station, else by latitude and longitude where these stay
-    the same for several rows.
+    stations: npt.NDArray[Any] | None = None
+    told_by: str = ""
+    places: npt.NDArray[Any] | None = None
+
+
+def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfRows:
+    """Return the station of each row, by CF's `cf_role` or else by variables that are called so, and its place.
+
+    Of the latter those with units, or with numbers that are not whole, are measured, and no stations.
     """
     file = description.file
-    for info in file.variables.values():
-        is_called = info.text("cf_role") in _ROLES or _CALLED.fullmatch(info.short_name) is not None
-        if is_called and info.shape[:1] == (num_rows,):
-            names = _texts(file, info)
-            return (names, f"'{info.name}'") if names is not None and len(set(names.tolist())) > 1 else None
-    found = [
+    along = [one for one in file.variables.values() if one.shape[:1] == (num_rows,)]
+    told = [one for one in along if one.text("cf_role") in _ROLES]
+    told = told or [one for one in along if _CALLED.fullmatch(one.short_name) is not None and not one.units]
+    found = [(one.name, names) for one in told if (names := _names(file, one)) is not None]
+    places = [
         one
         for quantity in (LATITUDE, LONGITUDE)
-        for one in file.variables.values()
-        if one.shape == (num_rows,) and one.is_numeric and description.is_quantity(one.name, quantity)
+        for one in along
+        if len(one.shape) == 1 and one.is_numeric and description.is_quantity(one.name, quantity)
     ]
-    if len(found) != len((LATITUDE, LONGITUDE)):
-        return None
-    places = np.array([_DEGREES(*one) for one in zip(*(read_column(file, one) for one in found), strict=True)])
-    is_of_stations = 1 < len(np.unique(places)) <= num_rows / _FEWEST_ROWS_A_PLACE
-    return (places, f"'{found[0].name}' and '{found[1].name}'") if is_of_stations else None
+    at = None
+    if len(places) == len((LATITUDE, LONGITUDE)):
+        both = (read_column(file, one) for one in places)
+        at = np.array([_DEGREES(*one) for one in zip(*both, strict=True)])
+    if not found:
+        return StationsOfRows(places=at)
+    together = np.array([" ".join(names) for names in zip(*(names for _, names in found), strict=True)])
+    return StationsOfRows(together, ", ".join(f"'{name}'" for name, _ in found), at)
 
 
-def _texts(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:
-    """Return values of a variable (N,) as text; None of numbers with further dimensions."""
+def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:
+    """Return values of a variable (N,) as text; None of numbers with further dimensions, or that are not whole."""
     if info.is_numeric:
-        return read_column(file, info).astype("U") if len(info.shape) == 1 else None
+        values = read_column(file, info) if len(info.shape) == 1 else np.array([0.5])
+        return None if (np.isfinite(values) & (values != np.round(values))).any() else values.astype("U")
     stored = file.read_stored(info.name, (slice(None),) * len(info.shape))
     if stored.dtype == "S1" and stored.ndim > 1:
         stored = np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]

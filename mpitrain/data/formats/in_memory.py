@@ -5,6 +5,7 @@ In /dev/shm the ranks map the file into their memory, and share one copy.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -19,9 +20,10 @@ import numpy.typing as npt
 from mpitrain.data.files.absolute_time import numbers_of_array, unmasked
 from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes
-from mpitrain.errors import one_line
+from mpitrain.errors import one_line, reason_of
 
 VARIABLES_FILE = "variables.bin"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 _ALIGNMENT, _WRITTEN_BYTES, _LENGTH = 64, 2**23, struct.Struct("<Q")
 
 
@@ -52,8 +54,10 @@ def write_variables(folder: Path, variables: Iterable[GivenVariable]) -> None:
             if one.refused is None:
                 try:
                     said |= _store(one, file)
-                except (TypeError, ValueError, AttributeError, OverflowError) as error:
-                    said["refused"] = f"its values cannot be read ({one_line(str(error))})"
+                except Exception as error:  # of lazy data, whatever its own reader stumbles over
+                    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                        raise
+                    said["refused"] = f"its values cannot be read ({reason_of(error)})"
             listed.append(said)
         file.seek(0, os.SEEK_END)
         text = json.dumps(listed).encode()

@@ -93,13 +93,17 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
     They are read together; the first alone where they cannot be.
     """
     kinds: dict[frozenset[str], Path] = {}
-    for path in paths[:_MOST_FILES] if len(paths) > 1 else ():
-        with opened(path, reading=reading) as file:
-            own = frozenset(name for name, one in file.variables.items() if one.is_numeric and not _is_coordinate(one))
-        if not any(own & other for other in kinds):
-            kinds[own] = path
-    found = list(kinds.values())
     try:
+        for path in paths[:_MOST_FILES] if len(paths) > 1 else ():
+            with opened(path, reading=reading) as file:
+                own = frozenset(
+                    name for name, one in file.variables.items() if one.is_numeric and not _is_coordinate(one)
+                )
+            if kinds and own == next(iter(kinds)):
+                break
+            if not any(own & other for other in kinds):
+                kinds[own] = path
+        found = list(kinds.values())
         with opened_joined(found, reading=reading):
             return found or list(paths[:1])
     except DataError:
@@ -112,8 +116,14 @@ def _check_same(first: FieldFile, other: FieldFile) -> None:
         {name: size for info in file.variables.values() for name, size in zip(info.dimensions, info.shape, strict=True)}
         for file in (first, other)
     )
-    for name in sizes.keys() & others.keys():
-        if sizes[name] != others[name] and name:
+    common = {name for name in sizes.keys() & others.keys() if name}
+    if not common:
+        raise DataError(
+            f"{other.path}: has no dimension in common with {first.path}, by which their variables could be read "
+            "together; write them into one file"
+        )
+    for name in common:
+        if sizes[name] != others[name]:
             raise DataError(
                 f"{other.path}: dimension {name} has {others[name]}, in {first.path} {sizes[name]}; files of different "
                 "variables are read together where times and places are the same: give files that fit"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_called, odd_units
+from mpitrain.data.describe.stations import StationsOfRows
 from mpitrain.data.describe.times import Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.naming import Naming
@@ -60,7 +61,7 @@ class Grids:
     naming: Naming = field(default_factory=Naming)
     calendar: str = ""
     has_means: bool | None = None
-    stations: list[npt.NDArray[Any]] = field(default_factory=list)
+    stations: list[StationsOfRows] = field(default_factory=list)
     places: dict[tuple[str, bool], tuple[Path, npt.NDArray[Any]]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     units: dict[str, str] = field(default_factory=dict)

@@ -95,7 +95,8 @@ def _parts_of(
     Files that each have all variables are read one after the other. Raises DataError where the kinds do not fit.
     """
     alone: list[tuple[Path, ...]] = [(path,) for path in paths]
-    asked = (*(selection.input_names or CICE_INPUTS), *(selection.target_names or (CICE_TARGET,)))
+    targets = selection.target_names or (CICE_TARGET,)
+    asked = (*(selection.input_names or CICE_INPUTS), *targets)
     if len(paths) < 2 or not selection.counts_times:
         return alone
     kinds: dict[frozenset[str], list[Path]] = {}
@@ -104,7 +105,9 @@ def _parts_of(
             names = variables_needed(asked, selection.domain.mask, file)
             names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
             held = frozenset(name for name in names if not is_absent(name, file))
-        if held == names:
+            inputs = variables_needed(asked[: -len(targets)], selection.domain.mask, file)
+        have_inputs = num_predicted is not None and path == paths[1] and inputs <= held
+        if held == names or (have_inputs and inputs <= next(iter(kinds))):
             return alone
         kinds.setdefault(held, []).append(path)
     has_all = frozenset.union(*kinds) == names or num_predicted is not None
@@ -118,7 +121,8 @@ def _parts_of(
                 f"{few}: is one of {len(paths_of_kind)} files with its variables, and {most} of {count} with others; "
                 "give as many files of each, whose times are the same"
             )
-    return [tuple(one[number if len(one) > 1 else 0] for one in kinds.values()) for number in range(count)]
+    ordered = sorted(kinds.values(), key=len, reverse=True)  # what all parts share does not come first
+    return [tuple(one[number if len(one) > 1 else 0] for one in ordered) for number in range(count)]
 
 
 def _open_grid(

@@ -94,9 +94,9 @@ class OpenFiles:
 
     def get(self, file: SourceFile) -> FieldFile:
         """Return the open file, opening it if need be. Raises DataError."""
-        handles, path = self._own(), file.path
+        handles, path = self._own(), file.paths
         if path not in handles:
-            handles[path] = open_joined(file.paths, file.reading)
+            handles[path] = open_joined(path, file.reading)
             handles[path].stored_sum = self.stored_sum
         handles.move_to_end(path)
         while len(handles) > MOST_OPEN_FILES:
@@ -116,13 +116,13 @@ class OpenFiles:
         found: StoredSum = self._of_thread.stored_sum
         return found
 
-    def _own(self) -> OrderedDict[Path, FieldFile]:
+    def _own(self) -> OrderedDict[tuple[Path, ...], FieldFile]:
         of_thread, process = self._of_thread, os.getpid()
         if getattr(of_thread, "process", None) != process:
             # A parent's handles are kept, but never touched: closing one here would disturb the parent.
             of_thread.inherited = getattr(of_thread, "handles", None)
             of_thread.process, of_thread.handles, of_thread.stored_sum = process, OrderedDict(), StoredSum()
-        handles: OrderedDict[Path, FieldFile] = of_thread.handles
+        handles: OrderedDict[tuple[Path, ...], FieldFile] = of_thread.handles
         return handles
 
     def __reduce__(self) -> tuple[type[OpenFiles], tuple[()]]:

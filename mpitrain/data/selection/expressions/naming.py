@@ -127,8 +127,10 @@ class Asked:
         file = ArrayFile(Path("data"), infos, _no_values)
         try:
             needed = variables_needed(self.names, self.mask, file)
-            others = (name for name in self.others if not is_absent(name, file))
-            found = {find_variable(name, file) for name in (*needed, *others)}
+            others = {one for name in self.others for one in variables_needed([name], None, file)}
+            found = {
+                find_variable(name, file) for name in {*needed, *(one for one in others if not is_absent(one, file))}
+            }
         except (DataError, ConfigError):
             return every
         said = " ".join(info.text(key) for info in infos for key in _NAMES_OTHERS).replace(":", " ").split()

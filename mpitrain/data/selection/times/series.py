@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mpitrain.data.describe.description import FileDescription
-from mpitrain.data.describe.stations import stations_of_rows
+from mpitrain.data.describe.stations import StationsOfRows, stations_of_rows
 from mpitrain.data.selection.grid_files import Grids
 from mpitrain.data.selection.source import SourceFile
 from mpitrain.data.selection.times.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
@@ -74,20 +74,34 @@ def _notes_of_steps(
 
 def read_stations(
     grids: Grids, description: FileDescription, access: Mapping[str, VariableAccess], num_rows: int
-) -> None:
+) -> None:  # fmt: skip
     """Note which station each row of a table is of, where variables have lags of time."""
-    lags = [one.lag for one in access.values() if one.lag is not None and not one.lag.by_row]
-    found = stations_of_rows(description, num_rows) if lags and grids.grid_shape == (1, 1) else None
-    if found is not None and not grids.records:
-        grids.notices.append(f"{description.path}: [{lags[0]}] is that of each station, by {found[1]}")
-    grids.stations.append(np.full(num_rows, "") if found is None else found[0])
+    has_lags = any(one.lag is not None and not one.lag.by_row for one in access.values())
+    is_table = has_lags and grids.grid_shape == (1, 1) and grids.selection.counts_times
+    grids.stations.append(stations_of_rows(description, num_rows) if is_table else StationsOfRows())
 
 
 def _numbers_of_stations(grids: Grids) -> Levels:
-    names = np.concatenate(grids.stations)
-    if not grids.selection.counts_times:
-        return np.zeros(len(names), dtype=np.int64)
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    """Return the number (T,) of each level's station, by what all files tell; all 0 where there is one.
+
+    Places stand for stations where a time is there more than once, and no place has it twice.
+    """
+    num_levels = sum(record.num_times for record in grids.records)
+    told, places = ([getattr(one, key) for one in grids.stations] for key in ("stations", "places"))
+    if all(one is not None for one in told):
+        names, by = np.concatenate(told), grids.stations[0].told_by
+    elif all(one is not None for one in places) and all(record.times is not None for record in grids.records):
+        names, by = np.concatenate(places), "their places"
+        times = np.concatenate([np.asarray(record.times) for record in grids.records])
+        pairs = np.stack([np.unique(names, return_inverse=True)[1], times], axis=1)[np.isfinite(times)]
+        if len(np.unique(pairs[:, 1])) == len(pairs) or len(np.unique(pairs, axis=0)) < len(pairs):
+            return np.zeros(num_levels, dtype=np.int64)
+    else:
+        return np.zeros(num_levels, dtype=np.int64)
+    numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    if numbers.any():
+        grids.notices.append(f"{grids.records[0].path}: lags of time are those of each station, by {by}")
+    return numbers
 
 
 def _series(records: Sequence[SourceFile], repeats: Levels | None, stations: Levels) -> Series:
