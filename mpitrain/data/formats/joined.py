@@ -96,11 +96,8 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
     try:
         for path in paths[:_MOST_FILES] if len(paths) > 1 else ():
             with opened(path, reading=reading) as file:
-                own = frozenset(
-                    name for name, one in file.variables.items() if one.is_numeric and not _is_coordinate(one)
-                )
-            if kinds and own == next(iter(kinds)):
-                break
+                measured = (name for name, one in file.variables.items() if one.is_numeric and not _is_coordinate(one))
+                own = frozenset(measured)
             if not any(own & other for other in kinds):
                 kinds[own] = path
         found = list(kinds.values())
