@@ -262,7 +262,7 @@ def _of_array(name: str, array: Any) -> GivenVariable:
 
     if array.dtype.kind in "OSU" and array.ndim == 1:
         try:
-            is_missing = np.array([one is None or one != one for one in array])
+            is_missing = np.array([_is_missing(one) for one in array], dtype=bool)
             values, note, of_times = _values_of_objects(array.astype(object), is_missing)
             return GivenVariable(name, values, None, of_times, note)
         except (TypeError, ValueError) as error:

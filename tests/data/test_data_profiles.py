@@ -185,3 +185,31 @@ def test_stations_of_one_file_each_have_their_own_places(tmp_path):
         write_netcdf(tmp_path / f"{number}.nc", variables, **named, x=coordinates, y=coordinates)
     source = source_of(tmp_path / "?.nc", "x", target="y")
     assert places_of_levels(source).tolist() == [[50.0, 0.0]] * 5 + [[60.0, 0.0]] * 5
+
+
+def test_trajectories_of_two_dimensions_are_rows_with_their_own_times(tmp_path):
+    both, ship = ("trajectory", "obs"), ("trajectory",)
+    times = np.array([[0.0, 1, 2, 3], [100, 101, 102, np.nan], [31, 32, np.nan, np.nan]])
+    values = np.array([[0.0, 1, 2, 3], [10, 11, 12, np.nan], [20, 21, np.nan, np.nan]])
+    variables = {
+        "time": (both, times), "x": (both, values), "y": (both, values), "name": (ship, np.arange(3)),
+        "speed": (ship, np.array([5.0, 6, 7])), "obs": (("obs",), np.arange(4)), "lat": (both, values),
+        "lon": (both, values),
+    }  # fmt: skip
+    attributes = {"name": {"cf_role": "trajectory_id"}, "time": {"units": "days since 2000-01-01"},
+                  "lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}  # fmt: skip
+    path = write_netcdf(tmp_path / "f.nc", variables, **attributes)
+    found = read_all(source_of(path, "x, speed, month", target="y"))
+    is_there = np.isfinite(found.targets[:, 0])
+    assert found.targets[is_there, 0].tolist() == values[np.isfinite(values)].tolist()
+    assert found.inputs[is_there, 1].tolist() == [5, 5, 5, 5, 6, 6, 6, 7, 7]
+    assert found.inputs[is_there, 2].tolist() == [1, 1, 1, 1, 4, 4, 4, 2, 2]
+    lagged = read_all(source_of(path, "'x[time-1]'", target="y"))
+    assert (lagged.targets - lagged.inputs == 1).all()
+    assert len(lagged) == 6
+    southern = read_all(source_of(path, "x", "domain.latitude_range=[9, 90]", target="y"))
+    assert southern.targets[:, 0].tolist() == [10, 11, 12, 20, 21]
+    swath = write_netcdf(
+        tmp_path / "swath.nc", {name: variables[name] for name in ("time", "x", "y")}, time=attributes["time"]
+    )
+    assert source_of(swath, "x", target="y").grid_shape != (1, 1)

@@ -1,7 +1,8 @@
-"""Ragged arrays of CF (chapter 9): values of profiles, stations or trajectories at each of their observations.
+"""Profiles, stations and trajectories of CF (chapter 9): their values at each of their observations.
 
-A count variable with `sample_dimension` says how many observations each instance has, which lie one after the other; an
-index variable with `instance_dimension` says which instance each observation belongs to.
+In ragged arrays a count variable with `sample_dimension` says how many observations each instance has, which lie one
+after the other; an index variable with `instance_dimension` says which instance each observation belongs to. Arrays of
+two dimensions with a time for each value have a row of observations for each instance.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.cf import is_time
 from mpitrain.data.files.decoding import decode
 from mpitrain.data.files.overlay import Overlay
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
@@ -42,11 +44,32 @@ def ragged_arrays(variables: Variables) -> tuple[RaggedArray, ...]:
     return tuple(sorted(found, key=lambda one: one.instances in {other.samples for other in found}))
 
 
+def timed_dimensions(variables: Variables, name: str) -> tuple[str, str] | None:
+    """Return the two dimensions, instances and observations, along both of which a variable and its time lie.
+
+    None of others, and where no `cf_role` says that the first are stations, profiles or trajectories: swaths are grids.
+    """
+    info = variables.get(name)
+    if info is None or len(info.dimensions) != len(("instance", "observation")) or 1 in info.shape:
+        return None
+    has_time = any(is_time(one) and one.is_numeric and one.dimensions == info.dimensions for one in variables.values())
+    are_instances = any(one.text("cf_role") and one.dimensions[:1] == info.dimensions[:1] for one in variables.values())
+    return (info.dimensions[0], info.dimensions[1]) if has_time and are_instances else None
+
+
+def has_observations(variables: Variables) -> bool:
+    """Tell whether a file has ragged arrays, or instances with observations of times of their own."""
+    return bool(ragged_arrays(variables)) or any(timed_dimensions(variables, name) is not None for name in variables)
+
+
 def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
     """Return the file with all variables at the observations along which one of `names` lies; itself where none does.
 
     Raises DataError where counts or indices do not fit the dimensions.
     """
+    grid = next((two for name in names if (two := timed_dimensions(file.variables, name)) is not None), None)
+    if grid is not None:
+        return _AtEachValue(file, *grid)
     arrays = ragged_arrays(file.variables)
     along = {name for one in names if one in file.variables for name in file.variables[one].dimensions}
     expanded: set[str] = set()
@@ -86,6 +109,37 @@ class _AtObservations(Overlay):
         held = super().read_stored(name, (*slices[:axis], slice(first, stop), *slices[axis + 1 :]))
         found: npt.NDArray[np.generic] = np.take(held, wanted - first, axis=axis)
         return found
+
+
+class _AtEachValue(Overlay):
+    """An open file in which two dimensions are one, row after row, and what lies along one of them is repeated."""
+
+    def __init__(self, file: FieldFile, rows: str, columns: str) -> None:
+        super().__init__(file)
+        known = (zip(info.dimensions, info.shape, strict=True) for info in file.variables.values())
+        sizes = dict(chain.from_iterable(known))
+        self._rows, self._columns, self._num_columns = rows, columns, sizes[columns]
+        self._places = np.arange(sizes[rows] * sizes[columns])
+        self._flat: dict[str, VariableInfo] = {}
+        for name, info in file.variables.items():
+            if info.is_numeric and info.dimensions in ((rows,), (columns,), (rows, columns)):
+                self._flat[name] = info
+                dimensions, shape = (f"{rows}_{columns}",), (len(self._places),)
+                self.variables[name] = replace(
+                    info, dimensions=dimensions, shape=shape, chunk_shape=None, unlimited=frozenset()
+                )
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[np.generic]:
+        """See `FieldFile`."""
+        info = self._flat.get(name)
+        if info is None:
+            return super().read_stored(name, slices)
+        row, column = np.divmod(self._places[slices[0]], self._num_columns)
+        if info.dimensions == (self._columns,):
+            return np.take(super().read_stored(name, (slice(None),)), column)
+        first, stop = (int(row.min()), int(row.max()) + 1) if len(row) else (0, 0)
+        held = super().read_stored(name, (slice(first, stop), slice(None))[: len(info.shape)])
+        return held[row - first] if held.ndim == 1 else held[row - first, column]
 
 
 def _instances(file: FieldFile, array: RaggedArray) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.axes import Axes
 from mpitrain.data.describe.description import FileDescription
-from mpitrain.data.describe.ragged import ragged_arrays
+from mpitrain.data.describe.ragged import has_observations
 from mpitrain.data.files.compiled.columns import StoredColumn
 from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
@@ -164,7 +164,7 @@ def reference_of(name: str, file: FieldFile) -> Reference:
 
 def with_observations(selection: Selection, file: FieldFile) -> Selection:
     """Return the selection with the variables along whose observations samples lie; itself without ragged arrays."""
-    if not selection.counts_times or not ragged_arrays(file.variables):
+    if not selection.counts_times or not has_observations(file.variables):
         return selection
     description = selection.describe(file)
     for names in (selection.target_names or (), selection.input_names or ()):
