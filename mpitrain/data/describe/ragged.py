@@ -135,11 +135,14 @@ class _AtEachValue(Overlay):
         if info is None:
             return super().read_stored(name, slices)
         row, column = np.divmod(self._places[slices[0]], self._num_columns)
+        found: npt.NDArray[np.generic]
         if info.dimensions == (self._columns,):
-            return np.take(super().read_stored(name, (slice(None),)), column)
-        first, stop = (int(row.min()), int(row.max()) + 1) if len(row) else (0, 0)
-        held = super().read_stored(name, (slice(first, stop), slice(None))[: len(info.shape)])
-        return held[row - first] if held.ndim == 1 else held[row - first, column]
+            found = super().read_stored(name, (slice(None),))[column]
+        else:
+            first, stop = (int(row.min()), int(row.max()) + 1) if len(row) else (0, 0)
+            held = super().read_stored(name, (slice(first, stop), slice(None))[: len(info.shape)])
+            found = held[row - first] if held.ndim == 1 else held[row - first, column]
+        return found
 
 
 def _instances(file: FieldFile, array: RaggedArray) -> npt.NDArray[np.int64]:

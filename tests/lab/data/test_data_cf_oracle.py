@@ -38,6 +38,8 @@ LETTERS = "the package: xarray looks for `since` in small letters; cftime, by wh
 ABSOLUTE = "xarray by CF 4.4: no time since a date; the package reads the days that CDO writes so"
 MISSING = "the package, by CF 2.5.1: the stored number stands for a missing one, which xarray decodes as the first date"
 LAST_YEAR = "both, by CF 7.4: the middle of the first and the last year together, or of the interval in the last"
+EACH_VALUE = "cf_xarray by CF 9.3: a time for each value; a run reads such values as rows, each with its time"
+LEAP_SECONDS = "xarray: leap seconds, up to 27 of utc and 37 of tai, are not counted; the package says so in its help"
 
 # File, variables, what differs as `cf_xarray | package`, and which of the two is right and why.
 ROWS = (
@@ -86,6 +88,10 @@ ROWS = (
     ("kind leads of one analysis", "forecast_period", ("role: none | lead",), LEAD),
     ("kind one analysis, no valid time", "x y", ("time: start | none",), START),
     ("kind times of two dimensions", "lead", ("role: none | lead",), LEAD),
+    ("kind trajectories", "x y", ("time: time | none",), EACH_VALUE),
+    ("kind stations with times of their own", "x y", ("time: time | none",), EACH_VALUE),
+    ("times utc", "time", ("dates: unread | read",), LEAP_SECONDS),
+    ("times tai", "time", ("calendar: tai | standard",), LEAP_SECONDS),
     ("times upper case", "time", ("dates: unread | read", "role: none | time"), LETTERS),
     ("times upper case", "x y", ("time: none | time",), LETTERS),
     ("times months", "time", ("dates: unread | read",), MONTHS),
