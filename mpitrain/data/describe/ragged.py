@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.cf import is_time
 from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.overlay import Overlay
+from mpitrain.data.files.overlay import Overlay, TakenAlong
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 from mpitrain.errors import DataError
 
@@ -79,36 +79,8 @@ def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
         )
         if is_along and one.instances not in expanded:
             expanded.add(one.instances)
-            file = _AtObservations(file, one)
+            file = TakenAlong(file, one.instances, one.samples, _instances(file, one), without=one.said_by.name)
     return file
-
-
-class _AtObservations(Overlay):
-    """An open file whose variables along instances lie along their observations."""
-
-    def __init__(self, file: FieldFile, array: RaggedArray) -> None:
-        super().__init__(file)
-        self._instances_of = _instances(file, array)
-        self._axes: dict[str, int] = {}
-        for name, info in file.variables.items():
-            if array.instances in info.dimensions and info.is_numeric and info.name != array.said_by.name:
-                axis = self._axes[name] = info.dimensions.index(array.instances)
-                dimensions, shape = list(info.dimensions), list(info.shape)
-                dimensions[axis], shape[axis] = array.samples, len(self._instances_of)
-                self.variables[name] = replace(
-                    info, dimensions=tuple(dimensions), shape=tuple(shape), chunk_shape=None, unlimited=frozenset()
-                )
-
-    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[np.generic]:
-        """See `FieldFile`."""
-        axis = self._axes.get(name)
-        if axis is None:
-            return super().read_stored(name, slices)
-        wanted = self._instances_of[slices[axis]]
-        first, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-        held = super().read_stored(name, (*slices[:axis], slice(first, stop), *slices[axis + 1 :]))
-        found: npt.NDArray[np.generic] = np.take(held, wanted - first, axis=axis)
-        return found
 
 
 class _AtEachValue(Overlay):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.files.stored_sum import StoredSum
@@ -67,3 +69,35 @@ class Overlay:
     def close(self) -> None:
         """See `FieldFile`."""
         self._file.close()
+
+
+class TakenAlong(Overlay):
+    """An open file of which what lies along a dimension is taken at some positions, under another name."""
+
+    def __init__(
+        self, file: FieldFile, dimension: str, name: str, positions: npt.NDArray[np.int64], without: str = ""
+    ) -> None:
+        """Take all numbers along `dimension` but the variable `without` at `positions` (N,)."""
+        super().__init__(file)
+        self._positions, self._axes = positions, dict[str, int]()
+        for own, info in file.variables.items():
+            if dimension in info.dimensions and info.is_numeric and own != without:
+                axis = self._axes[own] = info.dimensions.index(dimension)
+                dimensions, shape = list(info.dimensions), list(info.shape)
+                dimensions[axis], shape[axis] = name, len(positions)
+                self.variables[own] = replace(
+                    info, dimensions=tuple(dimensions), shape=tuple(shape), chunk_shape=None, unlimited=frozenset()
+                )
+
+    def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
+        """See `FieldFile`."""
+        axis = self._axes.get(name)
+        if axis is None:
+            return super().read_stored(name, slices)
+        wanted = self._positions[slices[axis]]
+        first, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+        held = super().read_stored(name, (*slices[:axis], slice(first, stop), *slices[axis + 1 :]))
+        if stop - first == len(wanted) and np.array_equal(wanted, np.arange(first, stop)):
+            return held
+        found: npt.NDArray[Any] = np.take(held, wanted - first, axis=axis)
+        return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from mpitrain.data.describe.names import (
     list_names,
     quantity_of,
 )
-from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined
+from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined, parts_of_kinds, stamps_of_levels
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out, variables_needed
 from mpitrain.data.selection.grid import GridLayout
@@ -80,17 +81,20 @@ def open_source(
         num_trained_on = len(paths)
         source = open_table(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
     else:
-        parts, held_out_parts = (_parts_of(selection, some, num_predicted, on_file) for some in (paths, held_out))
+        (parts, lines), (held_out_parts, more) = (
+            _parts_of(selection, some, num_predicted, on_file) for some in (paths, held_out)
+        )
         num_trained_on = len(parts)
         source = _open_grid(selection, parts, held_out_parts, target_bytes, num_predicted, on_file)
+        source = replace(source, notices=(*lines, *more, *source.notices))
     source = replace(source, notices=name_in_lines(source.notices, paths))
     return replace(source, first_held_out=source.files[num_trained_on].first_time) if held_out else source
 
 
 def _parts_of(
     selection: Selection, paths: Sequence[Path], num_predicted: int | None, on_file: OnFile
-) -> list[tuple[Path, ...]]:  # fmt: skip
-    """Return the files that are read as one: of files with different variables the first of each kind, and so on.
+) -> tuple[list[tuple[Path, ...]], list[str]]:  # fmt: skip
+    """Return the files that are read as one, those of different variables at the same times; and lines to say.
 
     Files that each have all variables are read one after the other. Raises DataError where the kinds do not fit.
     """
@@ -98,31 +102,24 @@ def _parts_of(
     targets = selection.target_names or (CICE_TARGET,)
     asked = (*(selection.input_names or CICE_INPUTS), *targets)
     if len(paths) < 2 or not selection.counts_times:
-        return alone
+        return alone, []
     kinds: dict[frozenset[str], list[Path]] = {}
+    times: dict[Path, Any] = {}
     for path in paths:
         with opened_joined([path], on_file, selection.reading) as file:
             names = variables_needed(asked, selection.domain.mask, file)
             names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
             held = frozenset(name for name in names if not is_absent(name, file))
             inputs = variables_needed(asked[: -len(targets)], selection.domain.mask, file)
-        have_inputs = num_predicted is not None and path == paths[1] and inputs <= held
-        if held == names or (have_inputs and inputs <= next(iter(kinds))):
-            return alone
-        kinds.setdefault(held, []).append(path)
+            have_inputs = num_predicted is not None and path == paths[1] and inputs <= held
+            if held == names or (have_inputs and inputs <= next(iter(kinds))):
+                return alone, []
+            kinds.setdefault(held, []).append(path)
+            times[path] = stamps_of_levels(file)
     has_all = frozenset.union(*kinds) == names or num_predicted is not None
     if len(kinds) == 1 or not has_all or frozenset() in kinds or any(one < other for one in kinds for other in kinds):
-        return alone
-    count = max(map(len, kinds.values()))
-    for paths_of_kind in kinds.values():
-        if len(paths_of_kind) not in (1, count):
-            most, few = max(kinds.values(), key=len)[0], paths_of_kind[0]
-            raise DataError(
-                f"{few}: is one of {len(paths_of_kind)} files with its variables, and {most} of {count} with others; "
-                "give as many files of each, whose times are the same"
-            )
-    ordered = sorted(kinds.values(), key=len, reverse=True)  # what all parts share does not come first
-    return [tuple(one[number if len(one) > 1 else 0] for one in ordered) for number in range(count)]
+        return alone, []
+    return parts_of_kinds(sorted(kinds.values(), key=len, reverse=True), times)
 
 
 def _open_grid(
