@@ -99,7 +99,8 @@ def _given_names(texts: Sequence[str]) -> dict[str, str]:
 
 def _first_file(source: SampleSource) -> FieldFile | None:
     try:
-        return open_joined(source.files[0].paths, source.files[0].reading) if source.files else None
+        first = source.files[0] if source.files else None
+        return None if first is None else open_joined(first.paths, first.reading, first.taken)
     except DataError:
         return None
 

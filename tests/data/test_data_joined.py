@@ -84,7 +84,8 @@ def test_lags_derived_variables_and_validation_files_go_by_part(folder):
 def test_a_file_without_time_goes_with_all(folder):
     write(folder / "orog.nc", slice(1), {"orog": OROGRAPHY[None]})
     data = f"[{folder / 'tas_*.nc'}, {folder / 'orog.nc'}, {folder / 'pr_*.nc'}]"
-    assert len(read_all(source_of(data, inputs="tas, orog"))) == 12
+    with pytest.raises(DataError, match=r"orog.nc: has one time, and files beside it have more; write what has no"):
+        source_of(data, inputs="tas, orog")
     (folder / "orog.nc").unlink()
     write_netcdf(folder / "orog.nc", {"orog": (GRID[1:], OROGRAPHY)})
     found = read_all(source_of(data, inputs="tas, orog")).inputs[:, 1]
@@ -113,7 +114,7 @@ def test_times_are_compared_as_instants_and_places_by_a_thousandth_of_a_degree(f
                      "time": (("time",), 30.0 * np.arange(12)), "lon": (("lon",), 90.0 * np.arange(4))}  # fmt: skip
         write_netcdf(folder / name, variables, **UNITS)
     assert len(read_all(source_of(with_it(folder / "p3.nc")))) == 144
-    with pytest.raises(DataError, match=r"3 of 3 values of 'lat' are not those of"):
+    with pytest.raises(DataError, match=r"p4.nc: 'lat' is not that of .*tas_2001.nc"):
         source_of(with_it(folder / "p4.nc"))
 
 
@@ -129,6 +130,85 @@ def test_times_that_one_file_lacks_are_left_out_and_counted(folder, streamed):
     assert found.targets[:, 0] == pytest.approx(PR[kept].reshape(-1), rel=1e-6)
     assert found.inputs[::12, 1].tolist() == read_all(source_of(folder / "both_*.nc")).inputs[::12, 1][kept].tolist()
     assert any("3 times that not all of these have are left out" in line for line in source.notices)
+
+
+def rows(path: Path, name: str, values: list[float], **more: object) -> Path:
+    variables = {"time": (("obs",), np.array([0.0, 0, 1, 1])), name: (("obs",), np.array(values))}
+    variables |= {key: (("obs",), np.array(one)) for key, one in more.items()}
+    return write_netcdf(path, variables, time=UNITS["time"])
+
+
+def test_rows_and_levels_with_other_labels_are_not_paired(folder):
+    for name, order in (("a", [1, 2, 1, 2]), ("b", [2, 1, 2, 1])):
+        rows(folder / f"{name}_tas.nc", "tas", [1, 2, 3, 4], station=[1, 2, 1, 2])
+        rows(folder / f"{name}_pr.nc", "pr", [2, 1, 4, 3], station=order)
+        both = f"[{folder / f'{name}_tas.nc'}, {folder / f'{name}_pr.nc'}]"
+        if name == "a":
+            assert len(read_all(source_of(both, inputs="tas"))) == 4
+        else:
+            with pytest.raises(DataError, match=r"b_pr.nc: 'station' is not that of"):
+                source_of(both, inputs="tas")
+    lev = ("time", "lev", "lat", "lon")
+    for name, levels in (("tas", [1000.0, 500]), ("pr", [500.0, 1000])):
+        values = np.arange(48.0).reshape(2, 2, 3, 4)
+        variables = {"time": (("time",), np.arange(2.0)), name: (lev, values), "plev": (("lev",), np.array(levels))}
+        write_netcdf(folder / f"l_{name}.nc", variables, time=UNITS["time"], plev={"units": "hPa", "positive": "down"})
+    with pytest.raises(DataError, match=r"'plev' is not that of"):
+        source_of(folder / "l_*.nc", "variables.output_variables=['pr[plev=500]']", inputs="'tas[plev=500]'")
+
+
+def test_means_that_are_stamped_at_other_ends_of_the_same_months_are_one_month(folder):
+    ends = np.array([0.0, 31, 59, 90, 120])
+    bounds = np.stack([ends[:-1], ends[1:]], axis=1)
+    for name, stamps, values in (("tas", ends[1:], TAS), ("pr", ends[:-1], PR)):
+        variables = {"time": (("time",), stamps), "time_bnds": (("time", "nb"), bounds), name: (GRID, values[:4])}
+        attributes = {"time": {**UNITS["time"], "bounds": "time_bnds"}, name: {"cell_methods": "time: mean"}}
+        write_netcdf(folder / f"m_{name}.nc", variables, **attributes)
+    found = read_all(source_of(folder / "m_*.nc", inputs="tas"))
+    assert found.inputs[:, 0] == pytest.approx(TAS[:4].reshape(-1), rel=1e-6)
+    assert found.targets[:, 0] == pytest.approx(PR[:4].reshape(-1), rel=1e-6)
+
+
+def test_hours_that_are_rounded_in_another_way_are_the_same(folder):
+    for name, times, values in (("tas", np.arange(24) / 24, TAS), ("pr", np.cumsum([0.0] + [1 / 24] * 23), PR)):
+        write(folder / f"h_{name}.nc", slice(24), {name: values}, times)
+    assert len(read_all(source_of(folder / "h_*.nc", inputs="tas"))) == 24 * 12
+
+
+def test_levels_in_another_order_are_taken_by_their_times(folder):
+    order = np.random.default_rng(0).permutation(24)
+    write(folder / "o_pr.nc", slice(24), {"pr": PR[order]}, 30.0 * order)
+    write(folder / "o_tas.nc", slice(24), {"tas": TAS})
+    assert same(source_of(f"[{folder / 'o_tas.nc'}, {folder / 'o_pr.nc'}]"), source_of(folder / "both_*.nc"))
+
+
+def test_a_needed_variable_that_two_files_hold_differently_is_refused(folder):
+    for name, values in (("tas", TAS), ("pr", PR)):
+        write(folder / f"v_{name}.nc", slice(24), {name: values, "sst": values + 1})
+    with pytest.raises(DataError, match=r"'sst' is not that of .*each variable in one"):
+        source_of(folder / "v_*.nc", inputs="tas, sst")
+
+
+def test_overlapping_files_and_members_go_by_most_common_times_and_by_number(folder):
+    for number, levels in enumerate((slice(13), slice(12, 24))):
+        write(folder / f"x_tas{number}.nc", levels, {"tas": TAS[levels]})
+        write(folder / f"x_pr{number}.nc", levels, {"pr": PR[levels]})
+        write(folder / f"e_tas{number}.nc", FIRST, {"tas": TAS[FIRST] + number})
+        write(folder / f"e_pr{number}.nc", FIRST, {"pr": PR[FIRST] + number})
+    found = read_all(source_of(folder / "x_*.nc", inputs="tas"))
+    assert found.inputs[:, 0] == pytest.approx(TAS.reshape(-1), rel=1e-6)
+    assert found.targets[:, 0] == pytest.approx(PR.reshape(-1), rel=1e-6)
+    members = read_all(source_of(folder / "e_*.nc", inputs="tas"))
+    assert members.inputs[:, 0] == pytest.approx(np.concatenate([TAS[FIRST], TAS[FIRST] + 1]).reshape(-1), rel=1e-5)
+    assert members.targets[:, 0] == pytest.approx(np.concatenate([PR[FIRST], PR[FIRST] + 1]).reshape(-1), rel=1e-5)
+
+
+def test_calendars_are_named(folder):
+    for name, calendar in (("tas", "standard"), ("pr", "360_day")):
+        variables = {"time": (("time",), np.arange(12.0)), name: (GRID, TAS[FIRST])}
+        write_netcdf(folder / f"c_{name}.nc", variables, time={**UNITS["time"], "calendar": calendar})
+    with pytest.raises(DataError, match=r"c_tas.nc: its calendar is 'standard', that of .*c_pr.nc is '360_day'"):
+        source_of(folder / "c_*.nc", inputs="tas")
 
 
 def test_one_file_of_many_years_goes_with_files_of_a_year_each(folder):

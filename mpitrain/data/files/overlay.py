@@ -13,6 +13,9 @@ import numpy.typing as npt
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 
+# Of numbers that are read, so many times those that are wanted: a read takes as long as many numbers.
+_MOST_READ = 8
+
 
 class Overlay:
     """An open file in which some variables are arrays in memory, in place of its own of these names or beside them.
@@ -96,8 +99,14 @@ class TakenAlong(Overlay):
             return super().read_stored(name, slices)
         wanted = self._positions[slices[axis]]
         first, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-        held = super().read_stored(name, (*slices[:axis], slice(first, stop), *slices[axis + 1 :]))
+
+        def of_part(part: slice) -> npt.NDArray[Any]:
+            return super(TakenAlong, self).read_stored(name, (*slices[:axis], part, *slices[axis + 1 :]))
+
         if stop - first == len(wanted) and np.array_equal(wanted, np.arange(first, stop)):
-            return held
-        found: npt.NDArray[Any] = np.take(held, wanted - first, axis=axis)
-        return found
+            return of_part(slice(first, stop))
+        if stop - first <= _MOST_READ * len(wanted):
+            found: npt.NDArray[Any] = np.take(of_part(slice(first, stop)), wanted - first, axis=axis)
+            return found
+        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1)
+        return np.concatenate([of_part(slice(int(run[0]), int(run[-1]) + 1)) for run in runs], axis=axis)

@@ -1,18 +1,22 @@
-"""Files of different variables as one data set: one variable a file, as climate models and reanalyses come."""
+"""Files of different variables as one data set: one variable a file, as climate models and reanalyses come.
+
+T  time levels of a file
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import reduce
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.describe.cf import is_latitude, is_longitude, is_time
-from mpitrain.data.describe.times import Stamps, ranks_of_stamps, read_stamps
+from mpitrain.data.describe.times import read_times
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.overlay import TakenAlong
 from mpitrain.data.files.stored_sum import StoredSum
@@ -24,14 +28,17 @@ from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import DataError
 
-_SAME_PLACE, _MOST_FILES = 1e-3, 64
+Positions = npt.NDArray[np.int64]
+_SAME_PLACE, _SAME, _MOST_FILES, _MOST_COMPARED = 1e-3, 1e-5, 64, 10_000_000
+_DAY_S, _NO_TIME = 86_400.0, np.iinfo(np.int64).min
+_GREGORIAN = {"standard", "proleptic_gregorian"}
 
 
 class JoinedFiles:
     """Open files as one; a variable is that of the first file that has it."""
 
-    def __init__(self, files: Sequence[FieldFile]) -> None:
-        self.files = files
+    def __init__(self, files: Sequence[FieldFile], taken: Sequence[tuple[str, Positions] | None]) -> None:
+        self.files, self.taken = files, tuple(taken)
         self._of = {name: file for file in reversed(files) for name in (*file.refused, *file.variables)}
         found = ((name, info, file) for file in files for name, info in file.variables.items())
         self.variables = Variables((name, info) for name, info, file in found if self._of[name] is file)
@@ -71,111 +78,176 @@ class JoinedFiles:
             file.close()
 
 
-def open_joined(paths: Sequence[Path], reading: Reading = AS_IT_IS) -> FieldFile:
-    """Open files as one; see `open_field_file`."""
-    return _joined([open_field_file(path, reading) for path in paths])
+class FileTimes(NamedTuple):
+    """The dimension of a file's time levels, their instants (T,) in seconds since 1970, and the calendar."""
+
+    dimension: str
+    instants: npt.NDArray[np.int64]
+    calendar: str
 
 
-@contextmanager
-def opened_joined(
-    paths: Sequence[Path], on_file: OnFile = ignore_file, reading: Reading = AS_IT_IS
-) -> Iterator[FieldFile]:  # fmt: skip
-    """Open files as one for the block; see `opened`. Raises DataError where times or places are not the same."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(opened(path, on_file, reading)) for path in paths]
-        found = _joined(files)
-        if isinstance(found, JoinedFiles):
-            for other in found.files[1:]:
-                _check_same(found.files[0], other)
-        yield found
-
-
-def stamps_of_levels(file: FieldFile) -> Stamps | None:
-    """Return when the levels of a file are; None where no variable or more than one tells."""
-    return read_stamps(time_of_levels(file), file)
-
-
-def parts_of_kinds(
-    kinds: Sequence[Sequence[Path]], times: Mapping[Path, Stamps | None]
-) -> tuple[list[tuple[Path, ...]], list[str]]:  # fmt: skip
-    """Return each file of the first kind with the file of each other kind that has times of it, or no times; and lines.
-
-    Raises DataError where several files have, or no file of the first kind has one.
-    """
-    paths = [path for kind in kinds for path in kind if times[path] is not None]
-    stamps = [one for path in paths if (one := times[path]) is not None]
-    sizes = [len(one.values) for one in stamps]
-    ranks = ranks_of_stamps(stamps, sizes) if stamps else None
-    of = {} if ranks is None else dict(zip(paths, np.split(ranks, np.cumsum(sizes)[:-1]), strict=True))
-    found = []
-    for number, path in enumerate(kinds[0]):
-        beside = [path]
-        for kind in kinds[1:]:
-            fitting = [one for one in kind if one not in of or path not in of or np.isin(of[one], of[path]).any()]
-            fitting = [kind[number]] if not of and len(kind) == len(kinds[0]) else fitting
-            if len(fitting) > 1:
-                raise DataError(
-                    f"{path}: {len(fitting)} files such as {fitting[0]} have times of it; files of different variables "
-                    "are read together where one file of each has: join or cut the files"
-                )
-            beside += fitting
-        found += [tuple(beside)] if len(beside) == len(kinds) else []
-    if not found:
-        raise DataError(
-            f"{kinds[0][0]}: files such as {kinds[1][0]} have none of its times; files of different variables are read "
-            "together at the times that they have in common"
-        )
-    return found, _times_left_out(kinds, of)
-
-
-def _times_left_out(kinds: Sequence[Sequence[Path]], of: Mapping[Path, npt.NDArray[np.int64]]) -> list[str]:
-    ranks = [np.concatenate([of[path] for path in kind]) for kind in kinds if all(path in of for path in kind)]
-    if len(ranks) < len(("one", "another")):
-        return []
-    sets = [set(part[part >= 0].tolist()) for part in ranks]
-    num_left_out = len(set.union(*sets)) - len(set.intersection(*sets))
-    what = f"{kinds[0][0]} and files of other variables beside it"
-    return [f"{what}: {num_left_out} times that not all of these have are left out"] if num_left_out else []
-
-
-def time_of_levels(file: FieldFile) -> VariableInfo | None:
-    """Return the times along a dimension of a file, where one variable alone holds such."""
+def times_of_file(file: FieldFile) -> FileTimes | None:
+    """Return when the levels of a file are, means in the middle of their interval; None where nothing tells."""
     found = [one for one in file.variables.values() if len(one.shape) == 1 and _holds_times(one)]
     own = [one for one in found if one.dimensions == (one.short_name,)] or found
-    return own[0] if len(own) == 1 else None
+    if len(own) != 1:
+        return None
+    times, calendar, _ = read_times(own[0], file)
+    known = np.isfinite(times)
+    instants = np.where(known, np.round(np.where(known, times, 0.0) * _DAY_S), _NO_TIME).astype(np.int64)
+    return FileTimes(own[0].dimensions[0], instants, calendar)
 
 
 def _holds_times(info: VariableInfo) -> bool:
     return info.is_numeric and counts_from_a_date(info.units)
 
 
-def _joined(files: Sequence[FieldFile]) -> FieldFile:
-    """Return files as one, at the times that all have which have times."""
-    if len(files) == 1:
-        return files[0]
-    times = [time_of_levels(file) for file in files]
-    known = [(file, info) for file, info in zip(files, times, strict=True) if info is not None]
-    sizes = [info.shape[0] for _, info in known]
-    ranks = ranks_of_stamps([read_stamps(info, file) for file, info in known], sizes) if len(known) > 1 else None
-    if ranks is None:
-        return JoinedFiles(files)
-    parts = np.split(ranks, np.cumsum(sizes)[:-1])
-    common = set.intersection(*(set(part[part >= 0].tolist()) for part in parts))
-    if not common:
+def open_joined(paths: Sequence[Path], reading: Reading, taken: Sequence[tuple[str, Positions] | None]) -> FieldFile:
+    """Open files as one; see `open_field_file`. Of each file levels along a dimension are `taken`, None: all."""
+    files: list[FieldFile] = []
+    try:
+        for path in paths:
+            files.append(open_field_file(path, reading))
+    except DataError:
+        for file in files:
+            file.close()
+        raise
+    return _joined(files, taken)
+
+
+def _joined(files: Sequence[FieldFile], taken: Sequence[tuple[str, Positions] | None]) -> FieldFile:
+    found = [
+        file if one is None else TakenAlong(file, one[0], one[0], one[1])
+        for file, one in zip(files, taken, strict=True)
+    ]
+    return found[0] if len(found) == 1 else JoinedFiles(found, taken)
+
+
+@contextmanager
+def opened_joined(
+    paths: Sequence[Path], on_file: OnFile = ignore_file, reading: Reading = AS_IT_IS, needed: Collection[str] = ()
+) -> Iterator[FieldFile]:
+    """Open files as one for the block, at the times that all have which have times; see `opened`.
+
+    `needed` are the variables of which values are read. Raises DataError where files do not fit.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(opened(path, on_file, reading)) for path in paths]
+        found = _joined(files, _levels_in_common(files) if len(files) > 1 else [None])
+        if isinstance(found, JoinedFiles):
+            for other in found.files[1:]:
+                _check_same(found.files[0], other, needed)
+        yield found
+
+
+def _levels_in_common(files: Sequence[FieldFile]) -> list[tuple[str, Positions] | None]:
+    """Return which levels of each file are taken, in the order of the first with times; None for all."""
+    times = [times_of_file(file) for file in files]
+    known = [(file, one) for file, one in zip(files, times, strict=True) if one is not None]
+    if all(np.array_equal(one.instants, known[0][1].instants) for _, one in known):
+        return [None] * len(files)
+    for file, one in known:
+        if len(np.unique(one.instants)) < len(one.instants) or _NO_TIME in one.instants:
+            raise DataError(
+                f"{file.path}: has a time twice, or a level without one, and other times than {known[0][0].path}; "
+                "files of different variables are read together by times that are there once"
+            )
+    common = reduce(np.intersect1d, (one.instants for _, one in known))
+    if 2 * len(common) < min(len(one.instants) for _, one in known):
+        sizes = ", ".join(f"{len(one.instants)} in {file.path}" for file, one in known)
         raise DataError(
-            f"{known[1][0].path}: has no time in common with {known[0][0].path}; files of different variables are "
-            "read together at the times that they have in common"
+            f"{known[1][0].path}: {len(common)} times are in all of the files that are read together ({sizes}); give "
+            "files of the same times"
         )
-    taken = iter(parts)
+    wanted = known[0][1].instants[np.isin(known[0][1].instants, common)]
+    return [None if one is None else (one.dimension, _places_of(wanted, one.instants)) for one in times]
+
+
+def _places_of(wanted: npt.NDArray[np.int64], instants: npt.NDArray[np.int64]) -> Positions:
+    order = np.argsort(instants)
+    found: Positions = order[np.searchsorted(instants[order], wanted)]
+    return found
+
+
+def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]) -> None:
+    """Raise DataError for files of other calendars, and for what has no time but a time dimension."""
+    known = [(path, held) for kind in kinds for path in kind if (held := times[path]) is not None]
+    for path, one in known[1:]:
+        first_path, first = known[0]
+        if one.calendar != first.calendar and not {one.calendar, first.calendar} <= _GREGORIAN:
+            raise DataError(
+                f"{path}: its calendar is '{one.calendar}', that of {first_path} is '{first.calendar}'; use files of "
+                "one calendar together"
+            )
+    num_levels = max((len(one.instants) for _, one in known), default=0)
+    for kind in kinds:
+        only = times[kind[0]] if len(kind) == 1 else None
+        if only is not None and len(only.instants) == 1 and (num_levels > 1 or max(map(len, kinds)) > 1):
+            raise DataError(
+                f"{kind[0]}: has one time, and files beside it have more; write what has no time without the dimension "
+                f"{only.dimension}, as 'ncwa -a {only.dimension}' does"
+            )
+
+
+def parts_of_kinds(
+    kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]
+) -> tuple[list[tuple[Path, ...]], list[str]]:  # fmt: skip
+    """Return each file of the first kind with that file of each other which has most of its times, or none; and lines.
+
+    Where several have as many, kinds of equally many files go by number. Raises DataError where none or several fit.
+    """
+    _check_times(kinds, times)
     found = []
-    for file, info in zip(files, times, strict=True):
-        if info is not None:
-            part = next(taken)
-            positions = np.flatnonzero(np.isin(part, list(common)))
-            if len(positions) < len(part):
-                file = TakenAlong(file, info.dimensions[0], info.dimensions[0], positions)
-        found.append(file)
-    return JoinedFiles(found)
+    for number, path in enumerate(kinds[0]):
+        beside, common = [path], None if (own := times[path]) is None else own.instants
+        for kind in kinds[1:]:
+            one = _fitting(kind, common, times, number if len(kind) == len(kinds[0]) else None, path)
+            if one is None:
+                break
+            beside.append(one)
+            held = times[one]
+            common = common if held is None or common is None else np.intersect1d(common, held.instants)
+        found += [tuple(beside)] if len(beside) == len(kinds) else []
+    if not found:
+        raise DataError(
+            f"{kinds[0][0]}: files such as {kinds[1][0]} have none of its times; files of different variables are read "
+            "together at the times that they have in common"
+        )
+    return found, _times_left_out(kinds, times, found)
+
+
+def _fitting(
+    kind: Sequence[Path], common: npt.NDArray[np.int64] | None, times: Mapping[Path, FileTimes | None],
+    number: int | None, path: Path,
+) -> Path | None:  # fmt: skip
+    """Return the file of a kind that goes with `path`; None where it has none of its times. Raises DataError."""
+    if common is None or any(times[one] is None for one in kind):
+        fitting = list(kind)
+    else:
+        counts = [len(np.intersect1d(common, held.instants)) for one in kind if (held := times[one]) is not None]
+        fitting = [one for one, count in zip(kind, counts, strict=True) if count and count == max(counts)]
+    if len(fitting) > 1 and number is not None and kind[number] in fitting:
+        fitting = [kind[number]]
+    if len(fitting) > 1:
+        raise DataError(
+            f"{path}: {len(fitting)} files such as {fitting[0]} may go with it, by their times or without; give as "
+            "many files of each variable, or one"
+        )
+    return fitting[0] if fitting else None
+
+
+def _times_left_out(
+    kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None], parts: Sequence[tuple[Path, ...]]
+) -> list[str]:  # fmt: skip
+    every = {
+        one for kind in kinds for path in kind if (held := times[path]) is not None for one in held.instants.tolist()
+    }
+    kept: set[int] = set()
+    for part in parts:
+        known = [held.instants for path in part if (held := times[path]) is not None]
+        kept |= set(reduce(np.intersect1d, known).tolist()) if known else set()
+    what = f"{kinds[0][0]} and files of other variables beside it"
+    return [f"{what}: {len(every - kept)} times that not all of these have are left out"] if every - kept else []
 
 
 def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
@@ -191,15 +263,15 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
                 own = frozenset(measured)
             if not any(own & other for other in kinds):
                 kinds[own] = path
-        found = list(kinds.values())
+        found = list(kinds.values()) or list(paths[:1])
         with opened_joined(found, reading=reading):
-            return found or list(paths[:1])
+            return found
     except DataError:
         return list(paths[:1])
 
 
-def _check_same(first: FieldFile, other: FieldFile) -> None:
-    """Raise DataError where a dimension of two files has other sizes, times or places."""
+def _check_same(first: FieldFile, other: FieldFile, needed: Collection[str]) -> None:
+    """Raise DataError where two files have no dimension in common, other sizes of one, or other values along these."""
     sizes, others = (
         {name: size for info in file.variables.values() for name, size in zip(info.dimensions, info.shape, strict=True)}
         for file in (first, other)
@@ -218,27 +290,26 @@ def _check_same(first: FieldFile, other: FieldFile) -> None:
             )
     for name, info in first.variables.items():
         own = other.variables.get(name)
-        if own is not None and own.shape == info.shape and _is_coordinate(info) and _is_coordinate(own):
-            different = _num_different(info, first, own, other)
-            if different:
-                raise DataError(
-                    f"{other.path}: {different} of {max(1, prod(info.shape))} values of '{name}' are not those of "
-                    f"{first.path}; give files of the same times and places"
-                )
+        says = len(info.shape) <= 1 or _is_coordinate(info) or name in needed
+        if own is not None and says and not _holds_times(info) and not _are_equal(info, first, own, other):
+            raise DataError(
+                f"{other.path}: '{name}' is not that of {first.path}; give files of the same places and labels, and "
+                "each variable in one of them"
+            )
 
 
-def _num_different(info: VariableInfo, first: FieldFile, own: VariableInfo, other: FieldFile) -> int:
-    """Return how many values of a coordinate differ: times as instants, others by a thousandth of a degree or more."""
-    stamps = read_stamps(info, first), read_stamps(own, other)
-    size = max(1, prod(info.shape))
-    if any(one is not None for one in stamps):
-        ranks = ranks_of_stamps(stamps, [size, size])
-        return size if ranks is None else int((ranks[:size] != ranks[size:]).sum())
-    values, others = (
-        read(file, one.name, (slice(None),) * len(one.shape)).astype(np.float64)
-        for file, one in ((first, info), (other, own))
-    )
-    return int((~np.isclose(values, others, rtol=0.0, atol=_SAME_PLACE, equal_nan=True)).sum())
+def _are_equal(info: VariableInfo, first: FieldFile, own: VariableInfo, other: FieldFile) -> bool:
+    """Tell whether a variable has the same values in two files: places within a thousandth of a degree."""
+    every = (slice(None),) * len(info.shape)
+    if own.shape != info.shape or prod(info.shape) > _MOST_COMPARED:
+        return False
+    if not (info.is_numeric and own.is_numeric):
+        with suppress(TypeError, ValueError):
+            return np.array_equal(first.read_stored(info.name, every), other.read_stored(own.name, every))
+        return False
+    values, others = (read(file, one.name, every).astype(np.float64) for file, one in ((first, info), (other, own)))
+    apart = _SAME_PLACE if is_latitude(info) or is_longitude(info) else 0.0
+    return bool(np.allclose(values, others, rtol=0.0 if apart else _SAME, atol=apart, equal_nan=True))
 
 
 def _is_coordinate(info: VariableInfo) -> bool:

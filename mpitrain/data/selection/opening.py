@@ -22,7 +22,7 @@ from mpitrain.data.describe.names import (
     list_names,
     quantity_of,
 )
-from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined, parts_of_kinds, stamps_of_levels
+from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined, parts_of_kinds, times_of_file
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out, variables_needed
 from mpitrain.data.selection.grid import GridLayout
@@ -115,7 +115,7 @@ def _parts_of(
             if held == names or (have_inputs and inputs <= next(iter(kinds))):
                 return alone, []
             kinds.setdefault(held, []).append(path)
-            times[path] = stamps_of_levels(file)
+            times[path] = times_of_file(file)
     has_all = frozenset.union(*kinds) == names or num_predicted is not None
     if len(kinds) == 1 or not has_all or frozenset() in kinds or any(one < other for one in kinds for other in kinds):
         return alone, []
@@ -130,7 +130,7 @@ def _open_grid(
     names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
     grids = Grids(selection, *names, num_predicted is not None, len(trained_on), len(held_out))
     for paths in (*trained_on, *held_out):
-        with opened_joined(paths, on_file, selection.reading) as file:
+        with opened_joined(paths, on_file, selection.reading, [*names[0], *names[1]]) as file:
             _add_file(grids, selection.describe(file), paths)
     num_times = sum(record.num_times for record in grids.records)
     repeats = find_repeats(grids)
@@ -197,7 +197,8 @@ def _add_file(grids: Grids, description: FileDescription, paths: tuple[Path, ...
         grids.notices.append(
             f"{paths[0]}: read together with {', '.join(map(str, paths[1:]))}, which has other variables"
         )
-    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reading, time, stamps, others))
+    taken = getattr(file, "taken", (None,))
+    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reading, time, stamps, others, taken))
 
 
 def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) -> dict[str, VariableAccess]:

@@ -39,7 +39,8 @@ MOST_OPEN_FILES = 16
 class SourceFile:
     """One file: its variables by the name that the settings use, and what tells whether it has changed since.
 
-    Those `beside` it hold other variables of the same times and places, and are read with it as one.
+    Those `beside` it hold other variables of the same places, and are read with it as one, each at the levels that are
+    `taken` along a dimension, None: all.
 
     `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
     are days since 1970-01-01 in its calendar, where the settings need them; `time` is the variable that says when its
@@ -57,6 +58,7 @@ class SourceFile:
     time: VariableInfo | None = field(default=None, compare=False, repr=False)
     stamps: Stamps | None = field(default=None, compare=False, repr=False)
     beside: tuple[SourceFile, ...] = ()
+    taken: tuple[tuple[str, npt.NDArray[np.int64]] | None, ...] = field(default=(None,), compare=False, repr=False)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -96,7 +98,7 @@ class OpenFiles:
         """Return the open file, opening it if need be. Raises DataError."""
         handles, path = self._own(), file.paths
         if path not in handles:
-            handles[path] = open_joined(path, file.reading)
+            handles[path] = open_joined(path, file.reading, file.taken)
             handles[path].stored_sum = self.stored_sum
         handles.move_to_end(path)
         while len(handles) > MOST_OPEN_FILES:
