@@ -58,8 +58,10 @@ def timed_dimensions(variables: Variables, name: str) -> tuple[str, str] | None:
 
 
 def has_observations(variables: Variables) -> bool:
-    """Tell whether a file has ragged arrays, or instances with observations of times of their own."""
-    return bool(ragged_arrays(variables)) or any(timed_dimensions(variables, name) is not None for name in variables)
+    """Tell whether a file has ragged arrays, or may have instances with observations of times of their own."""
+    has_roles = any(one.text("cf_role") for one in variables.values())
+    has_times = has_roles and any(len(one.shape) > 1 and is_time(one) for one in variables.values())
+    return has_times or bool(ragged_arrays(variables))
 
 
 def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
