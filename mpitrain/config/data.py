@@ -74,6 +74,9 @@ class CoordinatesSection(Section):
     """Name of the variable that holds longitudes, degrees east."""
     time: Text | None = None
     """Name of the variable that holds the times, or of any other coordinate whose levels are taken as time levels."""
+    station: Text | None = None
+    """Name of the column, of numbers or text, that says which station, float or ship a row is of: lags are those of
+    each; null finds it by CF's cf_role, and by usual names such as station, site_id, platform_number or trajectory."""
 
 
 def _listed(paths: str | list[str] | None) -> list[str]:
@@ -157,9 +160,9 @@ class DataSection(Section):
 
     @property
     def named_coordinates(self) -> dict[str, str]:
-        """The names of `coordinates` by what they are: "lat", "lon" and "time"."""
+        """The names of `coordinates` by what they are: "lat", "lon", "time" and "station"."""
         named = self.coordinates or CoordinatesSection()
-        pairs = {"lat": named.latitude, "lon": named.longitude, "time": named.time}
+        pairs = {"lat": named.latitude, "lon": named.longitude, "time": named.time, "station": named.station}
         return {key: name for key, name in pairs.items() if name is not None}
 
     samples: Literal["points", "fields"] = "points"

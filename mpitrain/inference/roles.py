@@ -150,13 +150,13 @@ def _of_positions(source: SampleSource, trained_on: SampleSource, known: _Flags,
     """Return the roles of the positions of `source`: those `known` of the same files, by their positions there."""
     size = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     roles = np.full(source.num_points, UNUSED, dtype=np.uint8)
-    own = {record.path.resolve(): record for record in trained_on.files}
+    own = {frozenset(path.resolve() for path in record.paths): record for record in trained_on.files}
     for record in source.files:
-        path = record.path.resolve()
+        path = frozenset(path.resolve() for path in record.paths)
         here = slice(record.first_time * size, (record.first_time + record.num_times) * size)
         if path in own and own[path].num_times == record.num_times:
             first = own[path].first_time * size
             roles[here] = known[first : first + record.num_times * size]
-        elif path in test:
+        elif path <= set(test):
             roles[here] = TEST
     return roles

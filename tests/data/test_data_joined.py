@@ -243,5 +243,7 @@ def test_predictions_need_the_inputs_alone(folder):
     assert read_all(source).inputs[:, 1] == pytest.approx(PR[FIRST].reshape(-1), rel=1e-6)
     alone = source_of(folder / "tas_*.nc", inputs="tas", predicted=1)
     assert len(read_all(alone)) == 288
-    both = source_of(folder / "[pt]*_*.nc", inputs="tas", predicted=1)
-    assert both.has_targets
+    for order in (folder / "[pt]*_*.nc", f"[{folder}/tas_*.nc, {folder}/pr_*.nc]"):
+        both = source_of(order, inputs="tas", predicted=1)
+        assert both.has_targets
+        assert len(read_all(both)) == 288

@@ -327,3 +327,31 @@ def test_a_buoy_that_drifts_is_one_series(tmp_path):
     columns = {"date": np.datetime64("2000-01-01") + days.astype("timedelta64[D]"), "lat": days // 4, "lon": days // 4}
     pandas.DataFrame({**columns, "x": days, "y": days}).to_csv(tmp_path / "f.csv", index=False)
     assert len(lagged(tmp_path / "f.csv", "x[time-1]")[0]) == 39
+
+
+@pytest.mark.parametrize("kind", ["numbers", "letters"])
+def test_a_lag_of_trajectories_of_two_dimensions_is_that_of_each(tmp_path, kind):
+    both = ("trajectory", "obs")
+    times = 30.0 * np.arange(3)[:, None] + np.arange(5)
+    values = 100.0 * np.arange(3)[:, None] + np.arange(5)
+    names = np.array(["A", "B", "C"], "S1") if kind == "letters" else np.arange(3)
+    variables = {"time": (both, times), "x": (both, values), "y": (both, values), "lat": (both, values / 10),
+                 "lon": (both, values / 10), "who": (("trajectory",), names)}  # fmt: skip
+    attributes = {"time": {"units": DAYS}, "who": {"cf_role": "trajectory_id"}, "lat": {"units": "degrees_north"},
+                  "lon": {"units": "degrees_east"}}  # fmt: skip
+    y, x, _ = lagged(write_netcdf(tmp_path / "f.nc", variables, **attributes), "x[time-1]")
+    assert len(y) == 12
+    assert (y - x == 1).all()
+
+
+def test_the_column_of_stations_can_be_named(tmp_path):
+    rows = station_rows("by day")
+    when = np.datetime64("2000-01-01") + np.array([day for _, day, *_ in rows]).astype("timedelta64[D]")
+    values = [100 * STATIONS.index(name) + day for name, day, *_ in rows]
+    frame = pandas.DataFrame({"date": when, "Messstelle": [row[0] for row in rows], "x": values, "y": values})
+    frame.to_csv(tmp_path / "f.csv", index=False)
+    with pytest.raises(DataError, match=r"name the column of stations in data.coordinates=\{station: NAME\}"):
+        lagged(tmp_path / "f.csv", "x[time-1]")
+    y, x, _ = lagged(tmp_path / "f.csv", "x[time-1]", "data.coordinates={station: Messstelle}")
+    assert len(y) == len(rows) - 4
+    assert (y - x == 1).all()

@@ -30,8 +30,8 @@ from mpitrain.data.files.variable import FieldFile, VariableInfo, Variables
 from mpitrain.errors import DataError
 
 _OF_GRID = (LATITUDE, LONGITUDE, OCEAN_MASK)
-TIME_NAME = "time"
-_SETTING_WORDS = {LATITUDE: "latitude", LONGITUDE: "longitude", TIME_NAME: "time"}
+TIME_NAME, STATION = "time", "station"
+_SETTING_WORDS = {LATITUDE: "latitude", LONGITUDE: "longitude", TIME_NAME: "time", STATION: "station"}
 
 
 @dataclass(frozen=True)

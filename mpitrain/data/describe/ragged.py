@@ -96,12 +96,14 @@ class _AtEachValue(Overlay):
         self._places = np.arange(sizes[rows] * sizes[columns])
         self._flat: dict[str, VariableInfo] = {}
         for name, info in file.variables.items():
-            if info.is_numeric and info.dimensions in ((rows,), (columns,), (rows, columns)):
+            is_number = info.is_numeric and info.dimensions in ((rows,), (columns,), (rows, columns))
+            if is_number or (info.is_text and info.dimensions[:1] == (rows,)):
                 self._flat[name] = info
-                dimensions, shape = (f"{rows}_{columns}",), (len(self._places),)
+                further = () if info.is_numeric else info.dimensions[1:]
                 self.variables[name] = replace(
-                    info, dimensions=dimensions, shape=shape, chunk_shape=None, unlimited=frozenset()
-                )
+                    info, dimensions=(f"{rows}_{columns}", *further), chunk_shape=None, unlimited=frozenset(),
+                    shape=(len(self._places), *(info.shape[1:] if further else ())),
+                )  # fmt: skip
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[np.generic]:
         """See `FieldFile`."""
@@ -115,7 +117,7 @@ class _AtEachValue(Overlay):
         else:
             first, stop = (int(row.min()), int(row.max()) + 1) if len(row) else (0, 0)
             held = super().read_stored(name, (slice(first, stop), slice(None))[: len(info.shape)])
-            found = held[row - first] if held.ndim == 1 else held[row - first, column]
+            found = held[row - first, column] if info.dimensions[1:] == (self._columns,) else held[row - first]
         return found
 
 

@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.description import FileDescription
+from mpitrain.data.describe.description import STATION, FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 
 _ROLES = ("timeseries_id", "trajectory_id")  # CF 9.5
-_CALLED = re.compile(r"(station|site|platform|buoy|wmo)(_?(id|name|code|nr|no|number))?", re.IGNORECASE)
+_CALLED = re.compile(
+    r"(stations?|site|platform|buoy|wmo|trajectory)(_?(id|name|code|nr|no|number))?|stationsname|mmsi|id"
+    r"|(gauge|float|drifter|ship|tower|lake|basin)_(id|name|code|nr|no|number)",
+    re.IGNORECASE,
+)
 _DEGREES = "{:.3f} {:.3f}".format
 
 
@@ -30,13 +34,15 @@ class StationsOfRows(NamedTuple):
 
 
 def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfRows:
-    """Return the station of each row, by CF's `cf_role` or else by variables that are called so, and its place.
+    """Return the station of each row, as the user names it, by CF's `cf_role` or by names; and its place.
 
     Of the latter those with units, or with numbers that are not whole, are measured, and no stations.
     """
     file = description.file
     along = [one for one in file.variables.values() if one.shape[:1] == (num_rows,)]
-    told = [one for one in along if one.text("cf_role") in _ROLES]
+    named = description.variable_named(STATION)
+    told = [one for one in along if named is not None and one.name == named.name]
+    told = told or [one for one in along if one.text("cf_role") in _ROLES]
     told = told or [one for one in along if _CALLED.fullmatch(one.short_name) is not None and not one.units]
     found = [(one.name, names) for one in told if (names := _names(file, one)) is not None]
     places = [

@@ -84,7 +84,7 @@ class TakenAlong(Overlay):
         super().__init__(file)
         self._positions, self._axes = positions, dict[str, int]()
         for own, info in file.variables.items():
-            if dimension in info.dimensions and info.is_numeric and own != without:
+            if dimension in info.dimensions and (info.is_numeric or info.is_text) and own != without:
                 axis = self._axes[own] = info.dimensions.index(dimension)
                 dimensions, shape = list(info.dimensions), list(info.shape)
                 dimensions[axis], shape[axis] = name, len(positions)

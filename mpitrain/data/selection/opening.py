@@ -104,18 +104,21 @@ def _parts_of(
     if len(paths) < 2 or not selection.counts_times:
         return alone, []
     kinds: dict[frozenset[str], list[Path]] = {}
+    held: dict[Path, frozenset[str]] = {}
     times: dict[Path, Any] = {}
-    for path in paths:
+    for path in (paths[0], paths[-1], *paths[1:-1]):  # the ends first: files of one kind need no more
         with opened_joined([path], on_file, selection.reading) as file:
             names = variables_needed(asked, selection.domain.mask, file)
             names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
-            held = frozenset(name for name in names if not is_absent(name, file))
+            held[path] = frozenset(name for name in names if not is_absent(name, file))
             inputs = variables_needed(asked[: -len(targets)], selection.domain.mask, file)
-            have_inputs = num_predicted is not None and path == paths[1] and inputs <= held
-            if held == names or (have_inputs and inputs <= next(iter(kinds))):
+            if held[path] == names:
                 return alone, []
-            kinds.setdefault(held, []).append(path)
+            if num_predicted is not None and len(held) > 1 and inputs <= held[paths[0]] & held[paths[-1]]:
+                return alone, []
             times[path] = times_of_file(file)
+    for path in paths:
+        kinds.setdefault(held[path], []).append(path)
     has_all = frozenset.union(*kinds) == names or num_predicted is not None
     if len(kinds) == 1 or not has_all or frozenset() in kinds or any(one < other for one in kinds for other in kinds):
         return alone, []

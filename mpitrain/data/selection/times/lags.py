@@ -149,8 +149,9 @@ def _twice(series: Series, level: int, other: int, lag: Lag) -> DataError:
     paths = series.path_of(low), series.path_of(high)
     where = "two of its times are equal" if paths[0] == paths[1] else f"has a time that {paths[0]} has too"
     return DataError(
-        f"{paths[1]}: {where}, and [time{lag.steps:+d}] needs each time once at a station; give it once, or take "
-        f"[row{lag.steps:+d}], which counts rows whatever their times are"
+        f"{paths[1]}: {where}, and [time{lag.steps:+d}] needs each time once at a station; name the column of stations "
+        f"in data.coordinates={{station: NAME}}, give each time once, or take [row{lag.steps:+d}], which counts rows "
+        "whatever their times are"
     )
 
 

@@ -19,6 +19,7 @@ from mpitrain.data.selection.variable_access import VariableAccess
 
 # Steps that differ by more than months do are others.
 _OTHER_STEP = 1.2
+_FEWEST_ROWS_A_PLACE = 3
 
 
 def find_lagged(grids: Grids, repeats: Levels | None) -> tuple[dict[Lag, Levels], float | None]:
@@ -94,7 +95,8 @@ def _numbers_of_stations(grids: Grids) -> Levels:
         names, by = np.concatenate(places), "their places"
         times = np.concatenate([np.asarray(record.times) for record in grids.records])
         pairs = np.stack([np.unique(names, return_inverse=True)[1], times], axis=1)[np.isfinite(times)]
-        if len(np.unique(pairs[:, 1])) == len(pairs) or len(np.unique(pairs, axis=0)) < len(pairs):
+        is_moving = len(np.unique(names)) * _FEWEST_ROWS_A_PLACE > len(names)
+        if is_moving or len(np.unique(pairs[:, 1])) == len(pairs) or len(np.unique(pairs, axis=0)) < len(pairs):
             return np.zeros(num_levels, dtype=np.int64)
     else:
         return np.zeros(num_levels, dtype=np.int64)
