@@ -270,3 +270,14 @@ def test_lists_tensors_bytes_and_truth_values_of_a_dict(tmp_path):
     np.testing.assert_array_equal(found[:, 2], [1, np.nan] * 48)
     with pytest.raises(DataError, match="variable 'c' is not read: it cannot be read as an array"):
         inputs_of(tmp_path, data, "c")
+
+
+def test_masks_that_the_type_of_an_array_cannot_hold_are_named(tmp_path):
+    hidden = dask.array.from_array(np.arange(40), chunks=10).map_blocks(
+        lambda block: np.ma.masked_array(block, mask=block % 7 == 3), dtype=int, meta=np.empty(0, int)
+    )
+    data = xarray.Dataset({"a": ("obs", hidden), "b": ("obs", np.arange(40.0))})
+    with pytest.raises(DataError, match=r"variable 'a' is not read: its values cannot be read .*mask"):
+        inputs_of(tmp_path, data)
+    objects = {"a": np.array([1, pandas.NA, 3] * 32, dtype=object), "b": A}
+    assert np.isnan(inputs_of(tmp_path, objects)[:, 0]).tolist() == [False, True, False] * 32

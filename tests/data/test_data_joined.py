@@ -185,8 +185,15 @@ def test_levels_in_another_order_are_taken_by_their_times(folder):
 def test_a_needed_variable_that_two_files_hold_differently_is_refused(folder):
     for name, values in (("tas", TAS), ("pr", PR)):
         write(folder / f"v_{name}.nc", slice(24), {name: values, "sst": values + 1})
-    with pytest.raises(DataError, match=r"'sst' is not that of .*each variable in one"):
-        source_of(folder / "v_*.nc", inputs="tas, sst")
+    for inputs, more in (
+        ("tas, sst", ()),
+        ("'tas + sst'", ()),
+        ("tas, 'sst[time-1]'", ()),
+        ("tas", ("domain.mask=sst > 0",)),
+    ):
+        with pytest.raises(DataError, match=r"'sst' is not that of .*each variable in one"):
+            source_of(folder / "v_*.nc", *more, inputs=inputs)
+    assert len(read_all(source_of(folder / "v_*.nc", inputs="tas"))) == 288
 
 
 def test_overlapping_files_and_members_go_by_most_common_times_and_by_number(folder):

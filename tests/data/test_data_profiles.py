@@ -110,7 +110,7 @@ def test_trajectories_of_profiles_are_expanded_twice(tmp_path):
     assert read_all(source_of(path, "speed")).inputs[:, 0].tolist() == np.array([7.0, 3, 7, 3])[WHICH].tolist()
 
 
-def test_fields_of_hdf5_are_read_as_those_of_netcdf(tmp_path):
+def test_ragged_arrays_of_hdf5_are_read_as_those_of_netcdf(tmp_path):
     path = profiles(tmp_path / "counted.nc")
     with h5py.File(path, "r") as file:
         assert file["row_size"].attrs["sample_dimension"] in (b"obs", "obs")

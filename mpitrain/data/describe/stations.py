@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mpitrain.data.describe.description import STATION, FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
 from mpitrain.data.files.decoding import read_column
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.variable import FieldFile, VariableInfo, texts_of
 
 _ROLES = ("timeseries_id", "trajectory_id")  # CF 9.5
 _CALLED = re.compile(
@@ -66,7 +66,4 @@ def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:
     if info.is_numeric:
         values = read_column(file, info) if len(info.shape) == 1 else np.array([0.5])
         return None if (np.isfinite(values) & (values != np.round(values))).any() else values.astype("U")
-    stored = file.read_stored(info.name, (slice(None),) * len(info.shape))
-    if stored.dtype == "S1" and stored.ndim > 1:
-        stored = np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
-    return np.char.decode(stored, "utf-8", "replace") if stored.dtype.kind == "S" else stored.astype("U")
+    return texts_of(file.read_stored(info.name, (slice(None),) * len(info.shape))).astype("U")

@@ -26,6 +26,8 @@ _WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
 _CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap",
               "utc": "standard", "tai": "standard"}  # fmt: skip
 _CF_CALENDARS = ("standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day", "julian")
+GREGORIAN = {"standard", "proleptic_gregorian"}
+"""Calendars with the same dates from the first day of the Gregorian calendar on."""
 _LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
 _DAYS_A_YEAR = {"360_day": 360.0, "noleap": 365.0, "365_day": 365.0, "all_leap": 366.0, "366_day": 366.0}
 _SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-", re.IGNORECASE)

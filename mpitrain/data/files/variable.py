@@ -202,3 +202,10 @@ def _plain_attribute(value: Any) -> Attribute | None:
         array = array.astype(np.float64)
     values: list[float] = array.reshape(-1).tolist()
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def texts_of(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return stored text as words: bytes are decoded, and letters along the last of several dimensions are joined."""
+    if stored.dtype == "S1" and stored.ndim > 1:
+        stored = np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
+    return np.char.decode(stored, "utf-8", "replace") if stored.dtype.kind == "S" else stored

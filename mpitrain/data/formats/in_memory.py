@@ -147,5 +147,8 @@ class _Part:
 
     def __setitem__(self, key: Any, block: Any) -> None:
         whole = np.memmap(self.path, dtype=self.dtype, mode="r+", offset=self.offset, shape=self.shape)
-        whole[key] = unmasked(block)
+        values = unmasked(block)
+        if values.dtype.kind == "f" and whole.dtype.kind != "f":
+            raise ValueError("blocks of whole numbers have a mask that the array does not tell of")
+        whole[key] = values
         whole.flush()

@@ -5,7 +5,7 @@ T  time levels of a file
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import reduce
 from math import prod
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.describe.cf import is_latitude, is_longitude, is_time
-from mpitrain.data.describe.times import read_times
+from mpitrain.data.describe.times import GREGORIAN, read_times
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.overlay import TakenAlong
 from mpitrain.data.files.stored_sum import StoredSum
@@ -31,7 +31,6 @@ from mpitrain.errors import DataError
 Positions = npt.NDArray[np.int64]
 _SAME_PLACE, _SAME, _MOST_FILES, _MOST_COMPARED = 1e-3, 1e-5, 64, 10_000_000
 _DAY_S, _NO_TIME = 86_400.0, np.iinfo(np.int64).min
-_GREGORIAN = {"standard", "proleptic_gregorian"}
 
 
 class JoinedFiles:
@@ -125,18 +124,23 @@ def _joined(files: Sequence[FieldFile], taken: Sequence[tuple[str, Positions] | 
 
 @contextmanager
 def opened_joined(
-    paths: Sequence[Path], on_file: OnFile = ignore_file, reading: Reading = AS_IT_IS, needed: Collection[str] = ()
+    paths: Sequence[Path],
+    on_file: OnFile = ignore_file,
+    reading: Reading = AS_IT_IS,
+    needed_of: Callable[[FieldFile], Collection[str]] = lambda file: (),
 ) -> Iterator[FieldFile]:
     """Open files as one for the block, at the times that all have which have times; see `opened`.
 
-    `needed` are the variables of which values are read. Raises DataError where files do not fit.
+    `needed_of` returns the names of the variables whose values are read. Raises DataError where files do not fit.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(opened(path, on_file, reading)) for path in paths]
         found = _joined(files, _levels_in_common(files) if len(files) > 1 else [None])
         if isinstance(found, JoinedFiles):
-            for other in found.files[1:]:
-                _check_same(found.files[0], other, needed)
+            needed = needed_of(found)
+            for number, other in enumerate(found.files[1:], 1):
+                for first in found.files[:number]:
+                    _check_same(first, other, needed)
         yield found
 
 
@@ -174,7 +178,7 @@ def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes
     known = [(path, held) for kind in kinds for path in kind if (held := times[path]) is not None]
     for path, one in known[1:]:
         first_path, first = known[0]
-        if one.calendar != first.calendar and not {one.calendar, first.calendar} <= _GREGORIAN:
+        if one.calendar != first.calendar and not {one.calendar, first.calendar} <= GREGORIAN:
             raise DataError(
                 f"{path}: its calendar is '{one.calendar}', that of {first_path} is '{first.calendar}'; use files of "
                 "one calendar together"

@@ -16,7 +16,7 @@ from mpitrain.data.files.absolute_time import OF_DATES
 from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.overlay import Overlay
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.variable import FieldFile, VariableInfo, texts_of
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import DataError, MissingDependencyError, reason_of
 
@@ -108,9 +108,7 @@ class Reading:
         shape = info.shape[: found[0].ndim]
         return Overlay(file, [(_info(info, OF_DATES, shape), found[0].reshape(shape))], is_stored=True)
 
-    def _read_digits(
-        self, file: FieldFile, info: VariableInfo
-    ) -> tuple[npt.NDArray[np.float64], Mapping[str, str]] | str:
+    def _read_digits(self, file: FieldFile, info: VariableInfo) -> _Read:
         try:
             from mpitrain.data.files.tables.dates import days_of_numbers
 
@@ -125,15 +123,9 @@ class Reading:
             return f"holds {value:.15g} in row {days + 1}, no time as data.time_format='{self.time_format}' has it"
         return days.reshape(info.shape), OF_DATES
 
-    def _read_letters(
-        self, file: FieldFile, info: VariableInfo
-    ) -> tuple[npt.NDArray[np.float64], Mapping[str, str]] | str:
+    def _read_letters(self, file: FieldFile, info: VariableInfo) -> _Read:
         """Return the times in text of NetCDF, HDF5 or Zarr: whole, or a letter each."""
-        texts = file.read_stored(info.name, (slice(None),) * len(info.shape))
-        if texts.dtype == "S1" and texts.ndim > 1:
-            texts = np.ascontiguousarray(texts).view(f"S{texts.shape[-1]}")[..., 0]
-        if texts.dtype.kind == "S":
-            texts = np.char.decode(texts, "utf-8", "replace")
+        texts = texts_of(file.read_stored(info.name, (slice(None),) * len(info.shape)))
         return self._read_text(lambda num_first: _arrow(texts.reshape(-1)[:num_first]), True)
 
 

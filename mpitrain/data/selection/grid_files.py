@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_called, odd_units
 from mpitrain.data.describe.stations import StationsOfRows
-from mpitrain.data.describe.times import Stamps, read_stamps, read_times
+from mpitrain.data.describe.times import GREGORIAN, Stamps, read_stamps, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.matching import on_samples, sample_dimensions
@@ -35,7 +35,6 @@ from mpitrain.errors import DataError
 _SAME_PLACE_DEGREES = 1e-3
 # Days from 1970 to the first day of the Gregorian calendar, from which on the proleptic one has the same dates.
 _FIRST_GREGORIAN_DAY = -141427.0
-_GREGORIAN = {"standard", "proleptic_gregorian"}
 
 
 @dataclass
@@ -109,7 +108,7 @@ def read_file_times(
         grids.notices += _notes_of_means(grids, info, file, are_middles)
     grids.calendar = grids.calendar or calendar
     others = grids.records[-1].times if grids.records else None
-    is_gregorian = {calendar, grids.calendar} == _GREGORIAN and min(
+    is_gregorian = {calendar, grids.calendar} == GREGORIAN and min(
         np.nanmin(one, initial=0.0) for one in (times, others) if one is not None
     ) >= _FIRST_GREGORIAN_DAY
     if calendar != grids.calendar and not is_gregorian:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mpitrain.data.describe.names import (
     ICE_FRACTION,
     LATITUDE,
     QUANTITIES,
+    find_variable,
     is_absent,
     is_cice_history,
     list_names,
@@ -125,6 +127,15 @@ def _parts_of(
     return parts_of_kinds(sorted(kinds.values(), key=len, reverse=True), times)
 
 
+def _needed_of(selection: Selection, file: Any) -> set[str]:
+    """Return the names in a file of the variables that inputs, targets and masks need."""
+    asked = (*(selection.input_names or CICE_INPUTS), *(selection.target_names or (CICE_TARGET,)))
+    needed = variables_needed(asked, selection.domain.mask, file)
+    if selection.area_name is not None:
+        needed.add(selection.area_name)
+    return {find_variable(name, file) for name in needed if not is_absent(name, file)}
+
+
 def _open_grid(
     selection: Selection, trained_on: Sequence[tuple[Path, ...]], held_out: Sequence[tuple[Path, ...]],
     target_bytes: int, num_predicted: int | None, on_file: OnFile,
@@ -133,7 +144,7 @@ def _open_grid(
     names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
     grids = Grids(selection, *names, num_predicted is not None, len(trained_on), len(held_out))
     for paths in (*trained_on, *held_out):
-        with opened_joined(paths, on_file, selection.reading, [*names[0], *names[1]]) as file:
+        with opened_joined(paths, on_file, selection.reading, partial(_needed_of, selection)) as file:
             _add_file(grids, selection.describe(file), paths)
     num_times = sum(record.num_times for record in grids.records)
     repeats = find_repeats(grids)
